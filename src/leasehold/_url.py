@@ -1,8 +1,8 @@
-"""Store URLs: one parser for all, with clear errors, and no way for a password to be printed.
+"""Store URLs: one parser for all, with clear errors, which never print a password.
 
-Passwords leak by what is printed beside an error: its text, the objects in it, the local variables that crash reporters
-show for each frame. So whoever holds the text of a URL here raises nothing: `_read` returns what is wrong with it, and
-the error is raised where only the `Secret` is left.
+Passwords leak through an error: its text, the objects in it, the local variables that crash reporters show for each
+frame. So a function that has the text of a URL raises no error: `_read` returns a description, and the error is raised
+where only the `Secret` is left.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 OF_SEVERAL = ("redlock", "redlocks")
-"""Schemes of which each server may have a URL of its own."""
+"""Schemes whose servers may each have a URL of their own."""
 
 
 class Secret:
-    """A text that is never shown: its repr, str and pickle do not have it."""
+    """A text that is never shown: repr, str and pickle omit it."""
 
     __slots__ = ("_text",)
 
@@ -58,7 +58,7 @@ class StoreURL:
         hosts: host and port of each server; port None where none was given.
         path: decoded, without the slash that follows the hosts.
         options: what follows the question mark.
-        members: of ``redlock:URL|URL|URL``: the URL of each; then there are no hosts, and no path.
+        members: the URLs in ``redlock:URL|URL|URL``; then there are no hosts and no path.
 
     """
 
@@ -113,11 +113,11 @@ def parse(text: str | Secret) -> StoreURL:
 
 
 class _Malformed(Exception):
-    """What is wrong with a part of a URL; it never leaves this file."""
+    """A malformed part of a URL; the exception never leaves this file."""
 
 
 def _read(hidden: Secret) -> StoreURL | str:
-    """Return the URL, or what is wrong with it."""
+    """Return the URL, or a description of its error."""
     text = hidden.reveal()
     scheme, colon, rest = text.partition(":")
     if not colon or not scheme[:1].isalpha() or not all(c.isascii() and (c.isalnum() or c in "+.-") for c in scheme):
@@ -134,7 +134,7 @@ def _read(hidden: Secret) -> StoreURL | str:
 
 
 def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
-    """Read what stands behind the scheme. Python's own reader takes one host only, and refuses a bracket in others."""
+    """Parse what follows the scheme. Python's own parser takes one host only, and refuses brackets elsewhere."""
     if "#" in hidden.reveal():
         raise _Malformed("has a '#' in it; write it as %23")
     place, _, query = rest.partition("?")
@@ -160,7 +160,7 @@ def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
 
 
 def _several(scheme: str, rest: str, hidden: Secret) -> StoreURL:
-    """Read ``URL|URL|URL|?options``: each has what it has by itself; the last part may be what is said of all."""
+    """Parse ``URL|URL|URL|?options``: each URL has its own options; the last part may have those for all."""
     *members, last = rest.split("|")
     if not last.startswith("?"):
         members, last = [*members, last], ""
@@ -196,7 +196,7 @@ def _host(text: str) -> tuple[str, int | None]:
     if not host:
         raise _Malformed("names no host; write for example localhost:6379")
     if "[" in host or "]" in host or (":" in host and not bracketed):
-        raise _Malformed("has an IPv6 address or a port too many; an IPv6 address stands in brackets, [::1]:6379")
+        raise _Malformed("has an IPv6 address or a port too many; write an IPv6 address in brackets, [::1]:6379")
     if colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise _Malformed("has a port that is no number from 1 to 65535")
     name = _plain(host, "host")

@@ -1,4 +1,4 @@
-"""`leasehold run` and what the command started: nothing of it goes on without the lock, whatever session it made."""
+"""`leasehold run` and the descendants of the command: none continues without the lock, in whatever session it is."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _start(shell: Shell, *words: str, options: tuple[str, ...] = ()) -> tuple[in
 
 
 @generations
-def test_who_left_the_session_is_killed_with_a_run_that_is_killed(shell: Shell, generation: str) -> None:
+def test_a_process_in_another_session_is_killed_with_a_run_that_is_killed(shell: Shell, generation: str) -> None:
     run, pid = _start(shell, generation, "deaf", options=("--lease", "1.5"))
     os.kill(run, signal.SIGKILL)
     try:
@@ -78,7 +78,7 @@ def test_who_left_the_session_is_killed_with_a_run_that_is_killed(shell: Shell, 
 
 
 @generations
-def test_who_left_the_session_is_told_to_end_by_sigterm(sqlite_shell: Shell, generation: str) -> None:
+def test_a_process_in_another_session_gets_sigterm(sqlite_shell: Shell, generation: str) -> None:
     run, pid = _start(sqlite_shell, generation)
     os.kill(run, signal.SIGTERM)
     try:
@@ -89,7 +89,7 @@ def test_who_left_the_session_is_told_to_end_by_sigterm(sqlite_shell: Shell, gen
 
 
 @generations
-def test_who_left_the_session_is_gone_before_a_run_that_lost_its_lock_ends(shell: Shell, generation: str) -> None:
+def test_a_process_in_another_session_ends_before_a_run_that_lost_its_lock(shell: Shell, generation: str) -> None:
     _, pid = _start(shell, generation, "deaf", options=("--lease", "1.5", "--grace", "0.2"))
     assert shell.call("break", "job", "--yes")[0] == 0
     try:
@@ -100,7 +100,7 @@ def test_who_left_the_session_is_gone_before_a_run_that_lost_its_lock_ends(shell
 
 
 @generations
-def test_who_left_the_session_is_killed_when_the_run_is_stopped(sqlite_shell: Shell, generation: str) -> None:
+def test_a_process_in_another_session_is_killed_when_the_run_is_stopped(sqlite_shell: Shell, generation: str) -> None:
     run, pid = _start(sqlite_shell, generation, "deaf", options=("--lease", "1"))
     os.kill(run, signal.SIGSTOP)
     try:
@@ -112,7 +112,9 @@ def test_who_left_the_session_is_killed_when_the_run_is_stopped(sqlite_shell: Sh
 
 
 @generations
-def test_who_left_the_session_may_outlive_a_command_that_ends_by_itself(sqlite_shell: Shell, generation: str) -> None:
+def test_a_process_in_another_session_may_outlive_a_command_that_ends_by_itself(
+    sqlite_shell: Shell, generation: str
+) -> None:
     _, pid = _start(sqlite_shell, generation, "ends")
     try:
         assert sqlite_shell.started[0].wait(5) == 0
@@ -122,7 +124,7 @@ def test_who_left_the_session_may_outlive_a_command_that_ends_by_itself(sqlite_s
         _end(pid)
 
 
-def test_who_keeps_forking_is_killed_too(sqlite_shell: Shell) -> None:
+def test_a_process_that_keeps_forking_is_killed(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--", sys.executable, "-c", KEEP_FORKING)
     beats = sqlite_shell.folder / "beats"
     until(lambda: beats.exists() and beats.stat().st_size > 20)
@@ -147,7 +149,7 @@ def test_a_guard_that_is_killed_takes_the_command_with_it_and_ends_the_run(shell
         _end(pid)
 
 
-def test_a_guard_that_is_stopped_goes_on_when_the_run_is_killed(sqlite_shell: Shell) -> None:
+def test_a_stopped_guard_continues_when_the_run_is_killed(sqlite_shell: Shell) -> None:
     run, pid = _start(sqlite_shell, "2", "deaf")
     (guard,) = _children(run)
     os.kill(guard, signal.SIGSTOP)
@@ -174,7 +176,7 @@ def test_a_rival_waits_until_all_that_a_killed_run_started_is_gone(sqlite_shell:
         _end(pid)
 
 
-def test_who_was_there_before_the_run_is_left_alone(sqlite_shell: Shell) -> None:
+def test_older_children_of_the_run_are_not_killed(sqlite_shell: Shell) -> None:
     before = ("sh", "-c", 'sleep 60 & echo $! >stranger; exec "$@"', "sh")
     command = ("--lease", "1", "--", sys.executable, "-c", LEAVE_THE_SESSION, "2")
     run = sqlite_shell.start("run", "job", *command, wrap=before)

@@ -1,4 +1,4 @@
-"""`leasehold run` and families drawn by lot: whatever a command started, and however a run ends, the next is alone."""
+"""`leasehold run` with random trees of processes: however a run ends, the next one does not overlap with any."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SEEDS = [str(seed) for seed in range(4)]
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("end", ["killed", "stopped", "broken", "after the guard"])
-def test_the_next_run_is_alone(sqlite_shell: Shell, end: str, seed: str) -> None:
+def test_the_next_run_does_not_overlap(sqlite_shell: Shell, end: str, seed: str) -> None:
     words = ("--lease", "1.5", "--grace", "0.1", "--", sys.executable, "-c", FAMILY, seed)
     run = sqlite_shell.start("run", "job", *words)
     until(lambda: (sqlite_shell.folder / "member").exists())

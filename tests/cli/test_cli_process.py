@@ -70,7 +70,7 @@ def test_no_error_of_run_shows_a_password(sqlite_shell: Shell, redis_server: Red
         ["run", "job", f"--nope=redis://:{CANARY}@h", "true"],
     ],
 )
-def test_no_complaint_shows_a_password_in_the_wrong_place(sqlite_shell: Shell, arguments: list[str]) -> None:
+def test_no_error_shows_a_password_in_the_wrong_place(sqlite_shell: Shell, arguments: list[str]) -> None:
     code, out, err = sqlite_shell.call(*arguments)
     assert code in (64, 127)
     assert CANARY not in out + err
@@ -90,7 +90,7 @@ def test_help_is_fast_and_imports_no_command() -> None:
     assert imported == [f"leasehold.cli.{name}" for name in ("codes", "group", "options", "output")]
 
 
-def test_without_click_it_says_what_to_install() -> None:
+def test_without_click_the_error_names_the_install_line() -> None:
     script = "import sys; sys.modules['click'] = None; from leasehold.cli import main; main()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "")
@@ -98,7 +98,7 @@ def test_without_click_it_says_what_to_install() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_without_a_driver_it_says_what_to_install() -> None:
+def test_without_a_driver_the_error_names_the_install_line() -> None:
     script = (
         "import sys; sys.modules['redis'] = None; from leasehold.cli import main; main(['ls', '--url', 'redis://h'])"
     )

@@ -24,7 +24,7 @@ WAITS = ("sh", "-c", "echo $$ >pid; exec sleep 60")
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
 )
-def test_the_command_s_end_is_passed_on(sqlite_shell: Shell, script: str, code: int) -> None:
+def test_the_exit_code_of_the_command_is_passed_on(sqlite_shell: Shell, script: str, code: int) -> None:
     assert sqlite_shell.call("run", "job", "--", "sh", "-c", script) == (code, "", "")
     assert sqlite_shell.json("ls") == []
 
@@ -34,7 +34,7 @@ def test_output_and_input_are_the_command_s_own(sqlite_shell: Shell) -> None:
     assert process.communicate("through\n", timeout=10) == ("through\n", "")
 
 
-def test_options_stand_before_and_after_the_name_and_the_command_keeps_its_own(sqlite_shell: Shell) -> None:
+def test_options_may_precede_or_follow_the_name_and_the_command_keeps_its_own(sqlite_shell: Shell) -> None:
     assert sqlite_shell.call("run", "--lease", "5", "job", "--fair", "echo", "--fair", "-x")[1] == "--fair -x\n"
     assert sqlite_shell.call("run", "job", "--", "echo", "--", "x")[1] == "-- x\n"
 
@@ -134,7 +134,7 @@ def test_a_lock_that_is_taken(shell: Shell) -> None:
     assert not (shell.folder / "ran").exists()
 
 
-def test_a_waiting_run_that_is_told_to_end_leaves_the_queue(shell: Shell) -> None:
+def test_a_waiting_run_that_gets_a_signal_leaves_the_queue(shell: Shell) -> None:
     shell.start("run", "job", "--", *WAITS)
     shell.file("pid")
     waiting = shell.start("run", "job", "touch", "ran")
@@ -159,7 +159,7 @@ def test_signals_reach_the_command(sqlite_shell: Shell, name: str) -> None:
     assert sqlite_shell.json("ls") == []
 
 
-def test_the_lock_is_kept_until_the_command_is_really_gone(shell: Shell) -> None:
+def test_the_lock_is_held_until_the_command_has_ended(shell: Shell) -> None:
     script = "trap 'until [ -e go ]; do sleep 0.05; done; exit 5' TERM; echo 1 >ready; while :; do sleep 0.05; done"
     run = shell.start("run", "job", "--", "sh", "-c", script)
     shell.file("ready")
@@ -170,7 +170,7 @@ def test_the_lock_is_kept_until_the_command_is_really_gone(shell: Shell) -> None
     assert shell.call("run", "job", "--no-wait", "true")[0] == 0
 
 
-def test_what_the_command_started_is_told_to_end_too(sqlite_shell: Shell) -> None:
+def test_signals_reach_the_descendants_of_the_command(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--", "sh", "-c", "sleep 60 & echo $! >pid; wait; exit 1")
     pid = int(sqlite_shell.file("pid"))
     run.send_signal(signal.SIGTERM)
@@ -178,7 +178,7 @@ def test_what_the_command_started_is_told_to_end_too(sqlite_shell: Shell) -> Non
     until(lambda: not alive(pid), 1)
 
 
-def test_what_a_command_leaves_in_the_background_does_not_keep_the_lock(sqlite_shell: Shell) -> None:
+def test_a_background_process_does_not_keep_the_lock(sqlite_shell: Shell) -> None:
     script = "sleep 60 >/dev/null 2>&1 & echo $! >pid"
     assert sqlite_shell.call("run", "job", "--", "sh", "-c", script, within=5)[0] == 0
     pid = int(sqlite_shell.file("pid"))
@@ -233,7 +233,7 @@ def test_a_store_that_fails_stops_the_command_before_the_lease_ends(tmp_path: Pa
             shell.close()
 
 
-def test_a_release_without_an_answer_is_said_and_does_not_change_the_code(tmp_path: Path) -> None:
+def test_an_unconfirmed_release_is_reported_and_keeps_the_exit_code(tmp_path: Path) -> None:
     with RedisServer() as server:
         shell = Shell(server.url, tmp_path)
         try:
@@ -289,7 +289,7 @@ def test_a_run_that_is_stopped_does_not_leave_the_command_unprotected(shell: She
     assert run.wait(5) == LOST
 
 
-def test_nothing_is_left_of_a_run(sqlite_shell: Shell) -> None:
+def test_a_run_leaves_no_process(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--", "sh", "-c", "echo 1 >ready; read x", stdin=subprocess.PIPE)
     sqlite_shell.file("ready")
     family = [int(one) for one in _children(run.pid)]

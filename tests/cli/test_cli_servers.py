@@ -1,4 +1,4 @@
-"""``leasehold servers``: it prints a URL, its servers work, and they end with it."""
+"""``leasehold servers`` prints a URL, its servers work, and they end with it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_kind_that_is_not_known_is_a_mistake(sqlite_shell: Shell) -> None:
     assert (code, "frogs" in err, err.count("\n")) == (64, True, 1)
 
 
-def test_a_missing_program_is_said(sqlite_shell: Shell) -> None:
+def test_a_missing_program_is_reported(sqlite_shell: Shell) -> None:
     sqlite_shell.env["PATH"] = "/nowhere"
     code, _, err = sqlite_shell.call("servers", "redlock")
     assert (code, "apt-get install redis-server" in err, err.count("\n")) == (3, True, 1)

@@ -62,7 +62,7 @@ def test_ctrl_c_reaches_the_command_once(sqlite_shell: Shell, terminal: Terminal
     assert sqlite_shell.file("got") == "INT"
 
 
-def test_ctrl_c_ends_command_and_run_as_a_shell_expects(sqlite_shell: Shell, terminal: Terminal) -> None:
+def test_ctrl_c_ends_command_and_run_by_sigint(sqlite_shell: Shell, terminal: Terminal) -> None:
     run = terminal.start("run", "job", "--", "sh", "-c", "echo $$ >pid; exec sleep 60")
     pid = int(sqlite_shell.file("pid"))
     terminal.press(b"\x03")

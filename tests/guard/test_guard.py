@@ -1,4 +1,4 @@
-"""Guards: no write of an older holder follows one of a newer; on every kind of database, and on files."""
+"""Guards: no write of an older holder is applied after one of a newer; on every kind of database, and on files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_fenced_update(database: Any) -> None:
         sql.update(database, "stock", {"n": 1}, where={"item": 43}, token=8)
 
 
-def test_a_fence_for_what_has_no_column(database: Any) -> None:
+def test_a_fence_for_a_resource_without_a_column(database: Any) -> None:
     sql.create(database)
     sql.create(database)
     for token in (5, 5, 9):
@@ -127,7 +127,9 @@ def _to(resource: str, connection: Any, token: int) -> None:
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_who_read_before_a_newer_holder_wrote_is_refused(kind: str, level: str, request: pytest.FixtureRequest) -> None:
+def test_a_transaction_that_read_before_a_newer_write_is_refused(
+    kind: str, level: str, request: pytest.FixtureRequest
+) -> None:
     """Read, think, write, in one transaction: the guard must not go by what was there at the reading."""
     with closing(connected(kind, request)) as late, closing(connected(kind, request)) as newer:
         prepare(newer)
@@ -166,7 +168,7 @@ def test_bad_input_is_refused_before_anything_is_sent(change: dict[str, Any], er
     connection.close()
 
 
-def test_two_who_write_at_once_leave_the_higher_token(postgres_server: PostgresServer) -> None:
+def test_two_concurrent_writes_leave_the_higher_token(postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url, autocommit=True) as setup:
         sql.create(setup)
         setup.execute("DELETE FROM leasehold_fence WHERE resource = 'race'")
@@ -273,9 +275,7 @@ def test_a_crash_before_the_file_is_replaced_refuses_the_older_holder(
     assert path.read_bytes() == b"again"
 
 
-def test_a_write_that_takes_long_holds_up_the_next_and_does_not_undo_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_write_delays_the_next_and_does_not_undo_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, replace, inside, go_on = tmp_path / "report.txt", os.replace, threading.Event(), threading.Event()
 
     def slow(source: Path, target: Path) -> None:
@@ -305,7 +305,7 @@ def _write(path: Path, token: int) -> None:
         pass
 
 
-def test_processes_that_write_a_file_at_once_leave_the_highest_token(tmp_path: Path) -> None:
+def test_concurrent_writers_of_a_file_leave_the_highest_token(tmp_path: Path) -> None:
     path = tmp_path / "report.txt"
     spawn = multiprocessing.get_context("fork")
     writers = [spawn.Process(target=_write, args=(path, token)) for token in range(1, 9)]
@@ -317,5 +317,5 @@ def test_processes_that_write_a_file_at_once_leave_the_highest_token(tmp_path: P
     assert file.fence_of(path) == 8
 
 
-def test_pymysql_is_there() -> None:
+def test_pymysql_is_installed() -> None:
     assert pymysql.paramstyle == "pyformat"

@@ -46,13 +46,13 @@ def test_a_fence_is_in_the_slot_of_its_key(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "{}", "a}b", "{}x", "a{b"])
-def test_a_key_whose_fence_would_be_elsewhere_is_refused(key: str) -> None:
+def test_a_key_whose_fence_would_be_in_another_slot_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="hash tag"):
         fence_key(key)
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="life"):
+    with pytest.raises(ValueError, match="ttl"):
         write(None, "x", "v", token=1, ttl=0)
     with pytest.raises(TypeError, match="token"):
         write(None, "x", "v", token="1")  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.stores.etcd import keys
 from leasehold.stores.etcd.connection.settings import Settings
-from leasehold.stores.etcd.http.base import Place, Reply, Request, Stream, Unanswered
+from leasehold.stores.etcd.http.base import Endpoint, Reply, Request, Stream, Unanswered
 from leasehold.stores.etcd.http.blocking import BlockingHttp
 from leasehold.stores.etcd.keys import Json, Keys
 from leasehold.stores.etcd.store import EtcdStore
@@ -76,7 +76,7 @@ class Both:
     """
 
     def __init__(self, runtime: BlockingRuntime, server: EtcdServer, seed: int) -> None:
-        self.place = Place("127.0.0.1", server.port)
+        self.place = Endpoint("127.0.0.1", server.port)
         self.real = BlockingHttp(runtime)
         self.scheduler = Scheduler(seed)
         (self.member,) = cluster_of(self.scheduler, ("e0",))
@@ -94,7 +94,7 @@ class Both:
         assert status == 200
         self.first = self.model.revision = int(said["header"]["revision"])
 
-    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, place: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
         if request.method == "GET":  # what version it has
             return await self.real.ask(place, request, within=within)
         self.before()
@@ -107,7 +107,7 @@ class Both:
             raise Unanswered("its answer is lost")
         return reply
 
-    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, place: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
         raise NotImplementedError("what is heard is compared by `Heard`")
 
     async def close(self) -> None:
@@ -376,7 +376,7 @@ class Playing:
         """Make a transaction of the kinds that there are, with any revision and any lease."""
         name = self.chance.choice(NAMES)
         line = keys.span(self.keys.queue(name))
-        others = [self.keys.queue(name) + "0-other", self.keys.marks(name) + "0-other", self.keys.grave("0-other")]
+        others = [self.keys.queue(name) + "0-other", self.keys.marks(name) + "0-other", self.keys.tombstone("0-other")]
         there = [key.decode() for key in self.both.model.pairs if key.startswith(self.keys.queue(name).encode())]
         one, other = self.chance.sample([*others, *there], 2)
         only = keys.only(one)
@@ -459,7 +459,7 @@ class Playing:
             watch.close()
         for lease in [*map(self.real_id, self.both.model.leases)]:
             self.both._really(Request("POST", "/v3/lease/revoke", (), json.dumps({"ID": lease}).encode()))
-        for stem in (self.keys.locks, self.keys.cells, self.keys.graves, self.keys.marked):
+        for stem in (self.keys.locks, self.keys.cells, self.keys.tombstones, self.keys.marks_prefix):
             self.both._really(Request("POST", "/v3/kv/deleterange", (), json.dumps(keys.span(stem)).encode()))
         finish(self.both.real.close())
 

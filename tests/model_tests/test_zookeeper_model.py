@@ -37,7 +37,7 @@ from leasehold.stores.zookeeper.connection.requests import (
     Request,
     Requests,
 )
-from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
+from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Mark, Paths, stem
 from leasehold.stores.zookeeper.store import ZooKeeperStore
@@ -131,7 +131,7 @@ class BothTransports(Asker):
 
     """
 
-    def __init__(self, playing: Playing, runtime: SimulatedRuntime, hear: Callable[[Link], None]) -> None:
+    def __init__(self, playing: Playing, runtime: SimulatedRuntime, hear: Callable[[LinkEvent], None]) -> None:
         settings = Settings((("127.0.0.1", playing.server.port),), session_timeout=TIMEOUT)
         super().__init__(settings)
         self._playing = playing
@@ -270,7 +270,7 @@ class Playing:
         self.made += 1
         runtime, made = SimulatedRuntime(self.harness.scheduler, Machine(f"c{self.made}")), list[BothTransports]()
 
-        def make(hear: Callable[[Link], None]) -> Transport:
+        def make(hear: Callable[[LinkEvent], None]) -> Transport:
             made.append(BothTransports(self, runtime, hear))
             return made[0]  # type: ignore[return-value]
 
@@ -453,10 +453,10 @@ class Playing:
             transports.delete(other),
             transports.set(other, b"z", version),
             transports.set(one, b"z"),
-            transports.plainly(one, b"again", 0),
-            transports.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
-            transports.plainly(contender, b"y", EPHEMERAL | SEQUENCE),
-            transports.plainly(f"{folder}/other", b"", 0),
+            transports.create_in_transaction(one, b"again", 0),
+            transports.create_in_transaction(contender, b"y", EPHEMERAL | SEQUENCE),
+            transports.create_in_transaction(contender, b"y", EPHEMERAL | SEQUENCE),
+            transports.create_in_transaction(f"{folder}/other", b"", 0),
         ]
         asked = self.chance.sample(some, 4)
         asked.insert(

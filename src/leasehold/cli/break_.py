@@ -1,4 +1,4 @@
-"""``leasehold break``: take a name from the holder that was seen, and from nobody else."""
+"""``leasehold break``: release a lock by force, but only from the holder that the user saw."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from leasehold.cli.show import describe
 from leasehold.client import Client
 
 MEANING = (
-    "The holder learns it at its next renewal (within a third of its lease) and stops then; until it does, its work "
-    "may run beside the next holder's. What it writes late is refused where tokens are checked."
+    "The holder is notified at its next renewal, within a third of its lease. Until then its work may run alongside "
+    "the next holder's. A resource that checks tokens refuses its late writes."
 )
 
 
 @click.command("break", cls=Command)
 @click.argument("name")
 @click.option("--token", type=int, metavar="N", help="Break this holder only; see `leasehold show`.")
-@click.option("--yes", is_flag=True, help="Do not ask: break the holder that is there now.")
+@click.option("--yes", is_flag=True, help="Break the present holder without asking.")
 @store_options
 @json_option
 def break_(name: str, token: int | None, yes: bool, url: str | None, namespace: str, json_: bool) -> None:
     """Take NAME from its holder.
 
-    With --token only the holder with that token is broken, whoever holds it by now. Without it the holder is shown, and
-    you are asked.
+    With --token only the holder with that token loses the lock, never a later one. Without --token the command shows
+    the holder and asks.
 
-    Exit code: 0 if that holder was there and is broken, 1 if it was not there.
+    Exit code: 0 if the holder was broken, 1 if that holder was gone.
     """
     with connected(url, namespace) as client:
         if token is None:
@@ -41,19 +41,21 @@ def break_(name: str, token: int | None, yes: bool, url: str | None, namespace: 
     if json_:
         as_json({"name": name, "token": token, "broken": broken})
     elif broken:
-        click.echo(f"broken: {printable(name)} is taken from the holder with token {token}. {MEANING}")
+        click.echo(f"broken: the holder of '{printable(name)}' with token {token} has lost the lock. {MEANING}")
     elif token is not None:
-        click.echo(f"nothing done: nobody holds {printable(name)} with token {token} (released, lost or passed on)")
+        click.echo(
+            f"not broken: nobody holds '{printable(name)}' with token {token}; it was released, lost or passed on"
+        )
     if not broken:
         sys.exit(Exit.NO)
 
 
 def _choose(client: Client, name: str, *, yes: bool, json_: bool) -> int | None:
-    """Return the token of the one holder, seen by the user or accepted unseen; None if there is none."""
+    """Return the token of the only holder, confirmed by the user or by --yes; None if there is no holder."""
     info = client.inspect(name)
     if info is None or not info.holders:
         if not json_:
-            click.echo(f"nothing done: nobody holds {printable(name)}")
+            click.echo(f"not broken: nobody holds '{printable(name)}'")
         return None
     holder, *others = info.holders
     if others:
@@ -65,7 +67,7 @@ def _choose(client: Client, name: str, *, yes: bool, json_: bool) -> int | None:
 
 
 def on_terminal() -> bool:
-    """Say whether there is someone to ask."""
+    """Return whether there is a terminal to ask at."""
     return sys.stdin.isatty()
 
 
@@ -74,7 +76,10 @@ def _ask(info: LockInfo) -> None:
         click.echo(line, err=True)
     token = info.holders[0].token
     if not on_terminal():
-        raise Failed(f"not broken: give --token {token} for this holder, or --yes for whoever is there", Exit.USAGE)
-    if not click.confirm("Take it from this holder?", err=True):
+        raise Failed(
+            f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any",
+            Exit.USAGE,
+        )
+    if not click.confirm("Break this holder?", err=True):
         complain("not broken")
         sys.exit(Exit.NO)

@@ -6,16 +6,16 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """How a command ended, apart from well."""
+    """Exit codes other than 0."""
 
-    NO = 1  # show: nobody has it; break: that holder was not there; doctor: a warning
+    NO = 1  # show: the name is free; break: that holder was gone; doctor: a warning
     BAD = 2  # doctor: an error
     MISSING = 3  # an extra is not installed
     USAGE = 64  # a mistake in the command line, the URL, or a value
     WRONG_KIND = 65  # the name is in use as another primitive, or the store cannot do what was asked
     UNAVAILABLE = 69  # the store does not answer, or refuses
-    INTERNAL = 70  # a fault in leasehold
-    TAKEN = 75  # someone else has the lock; try again later
+    INTERNAL = 70  # an internal error of leasehold
+    TAKEN = 75  # another client holds the lock; try again later
     LOST = 76  # the lock was lost while the command ran
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127

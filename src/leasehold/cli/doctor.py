@@ -21,7 +21,7 @@ from leasehold.cli.store_url import shown
 CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
 """Exit code by the worst finding."""
 
-FLAVORS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
+COLORS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
 WIDTH = 100
 """Columns of the text that explains a finding."""
@@ -32,7 +32,7 @@ WIDTH = 100
 @store_options
 @json_option
 def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> None:
-    """Check the store at URL: its settings, and what they mean for the promises. The worst comes first.
+    """Check the settings of the store at URL, and explain what they mean for the promises, the worst first.
 
     Exit code by the worst finding: 0 ok or note, 1 warning, 2 error; 69 if the store cannot be reached.
     """
@@ -76,7 +76,7 @@ def _record(finding: Finding) -> dict[str, str]:
 
 
 def _print(finding: Finding) -> None:
-    mark = click.style(f"{finding.severity.name:<7}", fg=FLAVORS[finding.severity], bold=finding.severity > 1)
+    mark = click.style(f"{finding.severity.name:<7}", fg=COLORS[finding.severity], bold=finding.severity > 1)
     click.echo(f"\n{mark} {printable(finding.subject)}: {printable(without_secrets(finding.found))}")
     for label, text in (("means", finding.meaning), ("do", finding.remedy)):
         if text:

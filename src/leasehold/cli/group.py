@@ -38,8 +38,8 @@ COMMANDS: Mapping[str, Entry] = {
     "ls": Entry("leasehold.cli.ls", "ls", "List the locks that are held."),
     "show": Entry("leasehold.cli.show", "show", "Show one lock: who holds it, who waits."),
     "break": Entry("leasehold.cli.break_", "break_", "Take a lock from its holder."),
-    "doctor": Entry("leasehold.cli.doctor", "doctor", "Check the store's settings, and say what they mean."),
-    "init": Entry("leasehold.cli.init", "init", "Make the tables of a store on a database server."),
+    "doctor": Entry("leasehold.cli.doctor", "doctor", "Check the store's settings, and explain them."),
+    "init": Entry("leasehold.cli.init", "init", "Create the tables of a store on a database server."),
 }
 
 LAB: Mapping[str, str] = {
@@ -52,7 +52,7 @@ LAB: Mapping[str, str] = {
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports each when it is wanted."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *_added()]

@@ -1,4 +1,4 @@
-"""``leasehold ls``: a table of the names that are held, waited for, or kept free."""
+"""``leasehold ls``: a table of the locks that are held, waited for, or blocked by a lock delay."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HEADS = ("NAME", "TOKEN", "HOLDER", "REMAINING", "WAITERS", "META")
 @store_options
 @json_option
 def ls(prefix: str, url: str | None, namespace: str, json_: bool) -> None:
-    """List the locks that are held, and whose names begin with PREFIX.
+    """List the locks that are held and whose names begin with PREFIX.
 
-    REMAINING is the time after which the store drops the holder unless it renews, which a living holder does.
+    REMAINING is the time until the lease ends without a renewal. A living holder renews.
     """
     with connected(url, namespace) as client:
         infos = with_leaders(client, client.holds(prefix))
@@ -28,7 +28,7 @@ def ls(prefix: str, url: str | None, namespace: str, json_: bool) -> None:
     elif infos:
         click.echo(table(HEADS, [row for info in infos for row in _rows(info)]))
     else:
-        click.echo("nothing is held" + (f" under {printable(prefix)}" if prefix else ""), err=True)
+        click.echo("no lock is held" + (f" whose name begins with '{printable(prefix)}'" if prefix else ""), err=True)
 
 
 def _rows(info: LockInfo) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The options that commands share, and the command class that turns errors into one line and an exit code."""
+"""The options that commands share, and the command class that prints an error as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _url = click.option(
     "--url",
     metavar="URL",
     help="The store. Default: the environment's LEASEHOLD_URL, or else SQLite in your state folder. "
-    "A password here is seen in the process list: use LEASEHOLD_URL for it.",
+    "The process list shows a password here: use LEASEHOLD_URL for it.",
 )
 _namespace = click.option(
     "--namespace",
@@ -26,7 +26,7 @@ _namespace = click.option(
     envvar="LEASEHOLD_NAMESPACE",
     default="default",
     show_default=True,
-    help="Names of different namespaces never meet.",
+    help="Names of different namespaces never collide.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 
@@ -75,7 +75,7 @@ class Command(click.Command):
 
 
 def usage(error: click.UsageError) -> click.ClickException:
-    """Return a mistake in the command line as one line that says where help is."""
+    """Return the error for a mistake in the command line: one line that names the help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
     hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
@@ -98,10 +98,12 @@ def _failed(error: Exception) -> Failed:
             return Failed(f"the store is unavailable: {error}", Exit.UNAVAILABLE)
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
-    return Failed(f"a fault in leasehold: {type(error).__name__} at {place}: {error}", Exit.INTERNAL)
+    return Failed(
+        f"internal error of leasehold: {type(error).__name__} at {place}: {error}; please report it", Exit.INTERNAL
+    )
 
 
 def _is_input(error: Exception) -> bool:
-    """Say whether an error answers bad input: it was raised by a check of values, or while a URL was read."""
+    """Return whether an error is about input: a check of values raised it, or the parser of URLs."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(frame.name in ("from_url", "opener") or frame.filename.endswith("validate.py") for frame in frames)

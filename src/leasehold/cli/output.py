@@ -1,4 +1,4 @@
-"""What commands print: text made safe for terminals and logs, secrets taken out, tables, JSON."""
+"""The output of commands: text that is safe for terminals and logs, without secrets; tables; JSON."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ USERINFO = re.compile(r"(://[^\s/?#@:]*):[^\s]*@")
 SECRET_OPTION = re.compile(r"(?i)((?:[\w-]*(?:password|passwd|secret|token)[\w-]*)=)[^\s&'\"]*")
 
 META_WIDTH = 40
-"""Columns that a table gives to what an owner says of itself."""
+"""Width of the column META of a table."""
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with all that a terminal might obey spelled out, so that each text has its own spelling.
+    """Return ``text`` with control and invisible characters escaped; different texts stay different.
 
-    Names, owners and meta are written by strangers: control characters could move the cursor, and characters that turn
-    the direction of writing could make one name look like another.
+    Names, owners and meta are written by strangers. Control characters could move the cursor. Characters that turn the
+    direction of writing could make one name look like another.
     """
-    return "".join(_spelled(char) for char in text)
+    return "".join(_escaped(char) for char in text)
 
 
-def _spelled(char: str) -> str:
+def _escaped(char: str) -> str:
     if char == "\\":
         return "\\\\"
     if char == " " or unicodedata.category(char)[0] in SHOWN_AS_IS:
@@ -41,30 +41,30 @@ def _spelled(char: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a message without the passwords of URLs that may have got into it."""
+    """Return a message without the passwords of URLs that may be in it."""
     return SECRET_OPTION.sub(r"\1***", USERINFO.sub(r"\1:***@", text))
 
 
 def complain(message: str) -> None:
     """Print one line on standard error."""
     line = " ".join(without_secrets(message).split("\n"))
-    click.echo(f"leasehold: {_tame(line)}", err=True)
+    click.echo(f"leasehold: {_escape_line(line)}", err=True)
 
 
-def _tame(line: str) -> str:
-    """Spell out control characters, and leave backslashes: messages hold names that Python has quoted already."""
-    return "".join(char if char == "\\" else _spelled(char) for char in line)
+def _escape_line(line: str) -> str:
+    """Escape control characters, but not backslashes: messages contain names that Python has quoted already."""
+    return "".join(char if char == "\\" else _escaped(char) for char in line)
 
 
 def meta_text(meta: object) -> str:
-    """Show in one line what an owner said of itself."""
+    """Return an owner's meta as one line."""
     if meta is None:
         return ""
     return printable(meta if isinstance(meta, str) else json.dumps(meta, ensure_ascii=False))
 
 
 def seconds(value: float) -> str:
-    """Show a duration: tenths below a minute, then minutes, then hours."""
+    """Format a duration: tenths of seconds below a minute, then minutes, then hours."""
     if value < 60:
         return f"{value:.1f} s"
     whole = round(value)
@@ -74,12 +74,12 @@ def seconds(value: float) -> str:
 
 
 def who(contender: Contender) -> str:
-    """Show whose process it is."""
+    """Return the host and the pid of a holder or waiter."""
     return f"{printable(contender.host)} pid {contender.pid}"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows under heads, in columns."""
+    """Format rows under heads, in columns."""
     widths = [max(_columns(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
     lines: list[str] = []
     for row in (heads, *rows):
@@ -89,7 +89,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shortened(text: str, width: int = META_WIDTH) -> str:
-    """Cut a text for a table."""
+    """Shorten a text for a table."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -100,7 +100,7 @@ def _columns(text: str) -> int:
 
 
 def as_json(value: object) -> None:
-    """Print JSON: plain ASCII, so that no terminal obeys what is in it."""
+    """Print JSON in plain ASCII, so that it contains no control character for a terminal."""
     click.echo(json.dumps(value, indent=2))
 
 

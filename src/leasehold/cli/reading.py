@@ -1,4 +1,4 @@
-"""What the commands that only look have in common: a client for the length of a command."""
+"""The client of commands that inspect the store: opened for the length of one command."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from leasehold.primitives.coordination.leadership import KIND
 
 @contextmanager
 def connected(url: str | None, namespace: str) -> Generator[Client]:
-    """Give a client; library messages stay off the terminal, since a command says itself what happened."""
-    hush()
+    """Yield a client. The library's log stays off the terminal, since a command prints itself what happened."""
+    silence_logging()
     with Client.from_url(url, namespace=namespace) as client:
         yield client
 
 
 def with_leaders(client: Client, infos: list[LockInfo]) -> list[LockInfo]:
-    """Show each leader with the value that it proclaimed last, not the one with which it campaigned."""
+    """Set each leader's meta to the value that it proclaimed last, not the one with which it campaigned."""
     return [_led(client, info) if info.name.startswith(f"{KIND}/") else info for info in infos]
 
 
@@ -34,7 +34,7 @@ def _led(client: Client, info: LockInfo) -> LockInfo:
     return replace(info, kind=KIND, holders=holders)
 
 
-def hush() -> None:
+def silence_logging() -> None:
     """Keep the library's log off standard error."""
     log = logging.getLogger("leasehold")
     log.addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""``leasehold show``: all that the store knows of one name."""
+"""``leasehold show``: one lock with its holders and waiters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from leasehold.cli.reading import connected, with_leaders
 @store_options
 @json_option
 def show(name: str, url: str | None, namespace: str, json_: bool) -> None:
-    """Show who holds NAME and who waits for it, first in line first.
+    """Show who holds NAME and who waits for it, in order.
 
-    Exit code: 0 if someone holds it or waits, or it is kept free after an expiry; 1 if it is free.
+    Exit code: 0 if it is held, waited for, or blocked by a lock delay; 1 if it is free.
     """
     with connected(url, namespace) as client:
         found = client.inspect(name)
@@ -36,12 +36,12 @@ def show(name: str, url: str | None, namespace: str, json_: bool) -> None:
 
 
 def describe(info: LockInfo) -> list[str]:
-    """Return the lines that show a name."""
+    """Return the lines that describe a lock."""
     lines = [f"{printable(info.name)} ({info.kind}), last token {info.token}"]
     for holder in info.holders:
         lines.append(f"held by {who(holder)}, token {holder.token}, {_facts(holder)}")
     if info.free_in > 0:
-        lines.append(f"kept free for {seconds(info.free_in)} more: a holder's lease expired, and it asked for a delay")
+        lines.append(f"blocked for another {seconds(info.free_in)}: a holder's lease expired, and its lock delay runs")
     elif not info.holders:
         lines.append("held by nobody")
     lines.append(f"waiting: {len(info.waiters) or 'nobody'}")

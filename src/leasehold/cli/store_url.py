@@ -1,4 +1,4 @@
-"""Which store a command works on: the URL as the environment or the user gives it, and as it may be shown."""
+"""The URL of the store that a command uses, and the form of it that may be printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold.stores.registry import default_path, hide, opener
 
 
 def url_in_use(url: str | None) -> str:
-    """Return the URL that `Client.from_url` takes. It may hold a password."""
+    """Return the URL that `Client.from_url` takes. It may contain a password."""
     return url if url is not None else os.environ.get("LEASEHOLD_URL") or f"sqlite:{default_path()}"
 
 
@@ -21,9 +21,9 @@ def shown(url: str | None) -> str:
 
 
 def guarded(url: str, guard: int) -> Opener:
-    """Return what opens the store at ``url`` for a process whose guard outlives what it must not leave behind.
+    """Return what opens the store at ``url`` for `run`, whose guard process ends after all that the command started.
 
-    A store that sees processes die looks at the guard. All others see a death when a lease or a session ends.
+    SQLite notices the death of a process, so it watches the guard. All others notice the end of a lease or a session.
     """
     found = opener(hide(url))
     if parse(url).scheme == "sqlite":

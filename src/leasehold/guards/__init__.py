@@ -1,7 +1,7 @@
-"""Guards: what a resource does with fencing tokens, so that no write of an older holder follows one of a newer.
+"""Guards: fenced writes, so that no write of an older holder is applied after one of a newer holder.
 
-A lock alone cannot promise that: a holder may be stopped between its last look at the lock and its write. The resource
-can, if it remembers the highest token that ever wrote to it and refuses lower ones. One file here is one kind of
+A lock alone cannot promise that: a holder may be stopped between its last check of the lock and its write. The resource
+can, if it stores the highest token that ever wrote to it and refuses lower ones. One file here is one kind of
 resource: `guard.sql` for rows of a database, `guard.file` for a file, `guard.redis` for keys of Redis,
 `guard.etcd` for those of etcd.
 
@@ -33,7 +33,7 @@ __all__ = ["Stale"]
 
 
 class Stale(LeaseholdError):
-    """A write was refused: the resource has seen a higher token. Whoever wrote has lost its lock and does not know.
+    """A write was refused: the resource has seen a higher token. The writer has lost its lock without knowing.
 
     Attributes:
         token: the token of the write that was refused.
@@ -48,10 +48,10 @@ class Stale(LeaseholdError):
 
 
 def check_token(token: int) -> int:
-    """Return a token that can be one.
+    """Return the token, if it is valid.
 
     Raises:
-        TypeError: it is no int.
+        TypeError: it is not an int.
         ValueError: it is not above zero, or too large for 64 bits.
 
     """

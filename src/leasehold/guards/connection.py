@@ -35,7 +35,7 @@ Asking = Generator[Ask, Answer, T]
 
 
 def dialect_of(connection: Any) -> str:
-    """Return ``postgresql``, ``mysql``, ``sqlite`` or, if that cannot be told, an empty text."""
+    """Return ``postgresql``, ``mysql``, ``sqlite`` or, if it is unknown, an empty text."""
     engine = getattr(connection, "dialect", None) or getattr(getattr(connection, "bind", None), "dialect", None)
     words = f"{getattr(engine, 'name', '')} {getattr(connection, 'vendor', '')} {_package(connection)}".lower()
     for name, marks in (
@@ -49,7 +49,7 @@ def dialect_of(connection: Any) -> str:
 
 
 def run(connection: Any, asking: Asking[T]) -> T:
-    """Answer all that is asked, on a blocking connection."""
+    """Run a generator of statements on a blocking connection; return its result."""
     answer: Answer | None = None
     failure: Exception | None = None
     while True:
@@ -61,12 +61,12 @@ def run(connection: Any, asking: Asking[T]) -> T:
         answer, failure = None, None
         try:
             answer = _execute(connection, ask)
-        except Exception as error:  # handed to the algorithm, which knows
+        except Exception as error:  # raised in the algorithm, which handles it
             failure = error
 
 
 async def arun(connection: Any, asking: Asking[T]) -> T:
-    """Answer all that is asked, on an asyncio connection."""
+    """Run a generator of statements on an asyncio connection; return its result."""
     answer: Answer | None = None
     failure: Exception | None = None
     while True:
@@ -144,7 +144,7 @@ async def _aexecute(connection: Any, ask: Ask) -> Answer:
 
 
 def _is_session(connection: Any) -> bool:
-    """Say whether it is SQLAlchemy's session, which has a connection for its transaction."""
+    """Return whether it is SQLAlchemy's session, which has a connection for its transaction."""
     return not hasattr(connection, "exec_driver_sql") and callable(getattr(connection, "connection", None))
 
 

@@ -38,7 +38,7 @@ from leasehold.stores.etcd.store import EtcdStore
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a transaction must compare to be void once the lock is not held.
+    """The comparison that makes a transaction fail once the lock is not held.
 
     Attributes:
         key: the lock's key.
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def comparison(hold: Hold | AsyncHold) -> Comparison:
-    """Return what to compare in a transaction of one's own.
+    """Return the comparison for a transaction of your own.
 
     Raises:
         TypeError: it is not a hold of one lock on etcd.
@@ -71,15 +71,15 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
     if not isinstance(store, EtcdStore) or len(leases) != 1:
         raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
     core.raise_if_lost()
-    place = store.place_of(leases[0].ticket.id)
-    if place is None:
+    found = store.key_of(leases[0].ticket.id)
+    if found is None:
         raise leases[0].error()
-    key, kind = place
+    key, kind = found
     return Comparison(key, core.token, "CREATE" if kind is Kind.MUTEX else "MOD")
 
 
 class AsyncEtcdGuard:
-    """Writes to keys of one's own, of the same etcd, that are made only while the lock is held.
+    """Writes to your keys in the same etcd that are made only while the lock is held.
 
     Args:
         hold: of a lock of an `AsyncClient`.
@@ -105,7 +105,7 @@ class AsyncEtcdGuard:
 
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
-            StoreUnavailable: no answer; with ``unknown`` it may have been written.
+            StoreUnavailable: no response; with ``unknown`` it may have been written.
 
         """
         put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
@@ -125,10 +125,10 @@ class AsyncEtcdGuard:
         def ask(within: float) -> Coroutine[Any, Any, Json]:
             return store.send("/v3/kv/txn", body, within=within)
 
-        said, _ = await engine.repeat(ask, engine.response_timeout)  # the same write twice is one write
-        if not said.get("succeeded"):
+        response, _ = await engine.repeat(ask, engine.response_timeout)  # repeating the same write is harmless
+        if not response.get("succeeded"):
             raise self._refused()
-        return int(said["header"]["revision"])
+        return int(response["header"]["revision"])
 
     def _refused(self) -> LeaseLost | NotHeld:
         try:
@@ -144,7 +144,7 @@ class AsyncEtcdGuard:
 
 
 class EtcdGuard:
-    """Writes to keys of one's own, of the same etcd, that are made only while the lock is held: `AsyncEtcdGuard`."""
+    """Writes to your keys in the same etcd that are made only while the lock is held. See `AsyncEtcdGuard`."""
 
     def __init__(self, hold: Hold) -> None:
         self._core = AsyncEtcdGuard(_core(hold))

@@ -1,8 +1,8 @@
 """A guard for a file: it is replaced as a whole, and only by a holder whose token is not below the last one's.
 
-The fence stands in a file beside it, ``NAME.fence``, locked while a write goes on (``flock``; so all writers are on
-one host, or on a file system whose locks work between hosts). The fence is raised, on the disk, before the file is
-replaced: a crash in between refuses the older holder, too.
+The fence is in the file ``NAME.fence`` in the same folder, which is locked during a write (``flock``; so all writers
+are on one host, or on a file system whose locks work between hosts). The fence is raised, on the disk, before the file
+is replaced: a crash in between refuses the older holder, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A guard for a key of Redis: it is set only by a holder whose token is not below the last one's.
 
-The fence stands in a key beside it, in the same slot of a cluster; one script compares and writes both. Tokens are
-compared as texts of digits, for the numbers of scripts are exact to 53 bits only.
+The fence is in a second key, in the same slot of a cluster; one script compares and writes both. Tokens are
+compared as texts of digits, because the numbers of scripts are exact to 53 bits only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else
 end
 return ''
 """
-"""(the key, its fence) (token, value, life in milliseconds or nothing) → nothing, or the higher token that was seen."""
+"""(the key, its fence) (token, value, ttl in milliseconds or nothing) → nothing, or the higher token that was seen."""
 
 
 def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float | None = None) -> None:
@@ -36,20 +36,20 @@ def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float |
         key: any; its fence is `fence_key`.
         value: what to set it to.
         token: of your hold.
-        life: seconds after which both are forgotten; longer than a holder may be late. None keeps them.
+        ttl: seconds after which both keys expire; longer than a holder may be late. None keeps them.
 
     Raises:
         Stale: a holder with a higher token has set it.
 
     """
-    words = _words(key, value, token, ttl)
-    _check(key, token, client.eval(SCRIPT, 2, *words))
+    arguments = _arguments(key, value, token, ttl)
+    _check(key, token, client.eval(SCRIPT, 2, *arguments))
 
 
 async def awrite(client: Any, key: str, value: bytes | str, *, token: int, ttl: float | None = None) -> None:
     """Do what `write` does, with a client of ``redis.asyncio``."""
-    words = _words(key, value, token, ttl)
-    _check(key, token, await client.eval(SCRIPT, 2, *words))
+    arguments = _arguments(key, value, token, ttl)
+    _check(key, token, await client.eval(SCRIPT, 2, *arguments))
 
 
 def fence_key(key: str) -> str:
@@ -61,15 +61,15 @@ def fence_key(key: str) -> str:
     """
     start = key.find("{")
     if start >= 0 and key.find("}", start + 1) > start + 1:
-        return f"{key}:fence"  # it has a hash tag, which decides the slot of both
+        return f"{key}:fence"  # its hash tag selects the slot of both
     if not key or "{" in key or "}" in key:
         raise ValueError(f"a fence for {key!r} would lie in another slot; give the key a hash tag, as in {{stock}}:42")
     return f"{{{key}}}:fence"
 
 
-def _words(key: str, value: bytes | str, token: int, ttl: float | None) -> tuple[Any, ...]:
+def _arguments(key: str, value: bytes | str, token: int, ttl: float | None) -> tuple[Any, ...]:
     if ttl is not None and not (math.isfinite(ttl) and ttl > 0):
-        raise ValueError(f"life must be above zero, not {ttl}")
+        raise ValueError(f"ttl must be above zero, not {ttl}")
     return key, fence_key(key), check_token(token), value, "" if ttl is None else max(1, round(ttl * 1000))
 
 

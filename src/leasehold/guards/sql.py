@@ -119,7 +119,7 @@ def _update(
     those = " AND ".join(f"{column} = {{}}" for column in where)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
     done = yield Ask(text, (*changes.values(), token, *where.values(), token))
-    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{AS_IT_IS.get(dialect, '')}"
+    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
     found = yield Ask(look, tuple(where.values()))
     highest, rows = found.rows[0]
     if not rows:
@@ -138,7 +138,7 @@ def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
     if not resource or len(resource) > LONGEST:
         raise ValueError(f"a resource has a name of 1 to {LONGEST} characters")
     yield Ask(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
-    look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{AS_IT_IS.get(dialect, '')}"
+    look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{CURRENT_ROWS.get(dialect, '')}"
     found = yield Ask(look, (resource,))
     fence = int(found.rows[0][0])
     if fence > token:
@@ -149,11 +149,11 @@ def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
         )
 
 
-AS_IT_IS = {"mysql": " FOR UPDATE"}
-"""What lets a look see what is written, and not what a transaction that began to read earlier saw.
+CURRENT_ROWS = {"mysql": " FOR UPDATE"}
+"""The clause that makes a SELECT read the current rows, not the snapshot of the transaction.
 
-MySQL's REPEATABLE READ, which it has unless told otherwise, needs that: its writes go by the rows as they are, its
-looks by what the first look saw. The others refuse to write to a row that has changed since.
+MySQL's REPEATABLE READ, its default, needs that: its writes use the current rows, its reads the snapshot of the first
+read. The other databases refuse to write to a row that has changed since.
 """
 
 RAISE = """

@@ -1,4 +1,4 @@
-"""Events to `logging`: what a holder must know as warnings, the rest for those who debug."""
+"""Logs events: losses and doubts as warnings, all others at DEBUG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Logged:
         self._observer = observer
 
     def wants(self, kind: type[Event]) -> bool:
-        """Say whether anybody reads events of a kind that may be no warning."""
+        """Return whether events of this kind are observed or logged."""
         return self._observer is not None or log.isEnabledFor(logging.DEBUG)
 
     def __call__(self, event: Event) -> None:
@@ -28,7 +28,7 @@ class Logged:
             level = severity(event)
             if log.isEnabledFor(level):
                 log.log(level, "%s", event)
-        except Exception:  # a filter that fails; whoever lost a lock is told of it all the same
+        except Exception:  # a failing log filter must not keep a loss from the observer
             traceback.print_exc()
         if self._observer is not None:
             try:

@@ -1,4 +1,4 @@
-"""The store in this process's memory: the reference for what all stores must do, and a stand-in for tests.
+"""The store in this process's memory: the reference for what all stores must do, and a store for tests.
 
 ``memory:`` is shared by all clients of the process; ``memory:NAME`` is a space of its own. Nothing leaves the process.
 """
@@ -31,15 +31,15 @@ from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
 
 IDLE_LIFE = 3600.0
-"""Seconds for which a name that nobody uses is remembered, so that its tokens go on."""
+"""Seconds for which an unused name is remembered, so that its tokens keep increasing."""
 
 SWEEP_EVERY = 1024
-"""Operations between two looks for names to forget."""
+"""Operations between two sweeps for names to forget."""
 
 
 @dataclass(eq=False)
 class Space:
-    """What the clients of one space share."""
+    """The state that the clients of one space share."""
 
     mutex: AbstractContextManager[Any]
     queues: dict[tuple[str, str], Queue] = field(default_factory=dict[tuple[str, str], Queue])
@@ -90,7 +90,7 @@ class MemoryStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        """Claim in order, up to the first that cannot be had."""
+        """Acquire in order, up to the first name that is not free."""
         since, steps = self._runtime.now(), list[tuple[str, queues.Step]]()
         with self._space.mutex:
             for name, ticket in claims:
@@ -121,7 +121,7 @@ class MemoryStore:
         return results
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the ticket was granted; the next claim brings the grant."""
+        """Sleep until the ticket was granted; the next acquire request returns the grant."""
         with self._space.mutex:
             signal = self._space.signals.get(ticket.id)
         if signal is not None:
@@ -130,7 +130,7 @@ class MemoryStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use."""
+        """Return the names in use."""
         with self._space.mutex:
             now = self._runtime.now()
             known = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
@@ -168,7 +168,7 @@ class MemoryStore:
 
     async def diagnose(self) -> list[Finding]:
         """There is nothing to set."""
-        found = "all clients of this process share it, and nobody else"
+        found = "only clients of this process share it"
         return [
             Finding(Severity.NOTE, "memory", found, "locks end with the process", "use sqlite: for several processes")
         ]
@@ -179,7 +179,7 @@ class MemoryStore:
     def after_fork(self) -> None:
         """Start empty in a forked child: its memory is a copy that nobody else sees."""
         space = _spaces.get(self._name)
-        if space is None or space is self._space:  # else another client of the space was here first
+        if space is None or space is self._space:  # else another client of the space has replaced it already
             space = _spaces[self._name] = Space(self._runtime.mutex())
         self._space = space
 
@@ -204,8 +204,8 @@ class MemoryStore:
             queue = queues.settle(space.queues[key], now)
             if not queue.entries() and queue.blocked_until <= now:
                 del space.queues[key], space.used[key]
-        seated = {entry.ticket.id for queue in space.queues.values() for entry in queue.waiters}
-        for ticket in [ticket for ticket in space.signals if ticket not in seated]:
+        queued = {entry.ticket.id for queue in space.queues.values() for entry in queue.waiters}
+        for ticket in [ticket for ticket in space.signals if ticket not in queued]:
             del space.signals[ticket]
         for key in [key for key, (_, until) in space.cells.items() if until <= now]:
             del space.cells[key]

@@ -1,4 +1,4 @@
-"""From a URL's scheme, or a client object, to what opens the store. Drivers are imported only when they are asked for.
+"""The opener of a store, by the scheme of its URL or by a client object. Drivers are imported only when needed.
 
 Third parties add a scheme by an entry point in the group ``leasehold.stores``: its name is the scheme, its value a
 function from `StoreURL` to `Opener`.
@@ -97,9 +97,9 @@ def hide(url: str | Secret | None) -> Secret:
 
 
 def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
-    """Return what opens the store that ``client``, an object of a driver, is connected to.
+    """Return the opener of the store that ``client``, an object of a driver, is connected to.
 
-    A list of them are the nodes of a Redlock.
+    A list of clients are the nodes of a Redlock.
 
     Raises:
         TypeError: it is not known, or of the other flavor, or has no strict mode.
@@ -121,7 +121,7 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
 
 
 def default_path() -> Path:
-    """Return where locks are kept when nothing else is said: one file in the user's state folder."""
+    """Return the default file of locks, in the user's state folder."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -132,7 +132,7 @@ def default_path() -> Path:
 
 
 def factory(scheme: str) -> Callable[[StoreURL], Opener]:
-    """Return what makes the openers of a scheme; its driver is imported with it.
+    """Return the function that makes the openers of a scheme; its driver is imported.
 
     Raises:
         ValueError, MissingDriver: as `opener` does.

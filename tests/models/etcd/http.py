@@ -14,7 +14,7 @@ from typing import Any, cast
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores.etcd.connection.settings import Settings
-from leasehold.stores.etcd.http.base import Place, Reply, Request, Stream, Unanswered, Unsent
+from leasehold.stores.etcd.http.base import Endpoint, Reply, Request, Stream, Unanswered, Unsent
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
@@ -37,7 +37,7 @@ class SimulatedEtcd(InVirtualTime):
         """Open the store for one client."""
         if not isinstance(runtime, SimulatedRuntime):
             raise Unsupported("a model of etcd serves clients of simulated harnesses only")
-        places = tuple(Place(member.machine.name, PORT) for member in self.members)
+        places = tuple(Endpoint(member.machine.name, PORT) for member in self.members)
         return EtcdStore(runtime, Settings("the model", places), namespace, ModelHttp(runtime, self.members))
 
 
@@ -108,7 +108,7 @@ class ModelHttp:
     )
     closed: bool = False
 
-    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, place: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
         line = await self._line(place)
         whole = False
         try:
@@ -121,7 +121,7 @@ class ModelHttp:
             else:
                 line.close()
 
-    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, place: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
         line = await self._line(place)
         whole = False
         try:
@@ -145,7 +145,7 @@ class ModelHttp:
     def after_fork(self) -> None:
         raise Unsupported("a simulated process does not fork")
 
-    async def _line(self, place: Place) -> ModelConnection:
+    async def _line(self, place: Endpoint) -> ModelConnection:
         idle = self.idle[place.host]
         while idle:
             line = idle.pop()

@@ -1,4 +1,4 @@
-"""A leader of a model of etcd that was stopped and replaced, and has not heard of it: what it still answers.
+"""A former leader of the model of etcd, stopped and replaced without knowing it, and its answers.
 
 It answers keep-alives from its own table of leases, of which the new leader knows nothing. Until the fixes of 2026
 (etcd issue 20418) it may also answer a transaction that only reads. Everything else goes through Raft's log, where it

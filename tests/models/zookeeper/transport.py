@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
+from leasehold.stores.zookeeper.connection.errors import Answer, no_session, to_error
 from leasehold.stores.zookeeper.connection.requests import Asker, Request
-from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
+from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 from leasehold_lab.runtimes.network import InVirtualTime
@@ -55,7 +55,7 @@ class SimulatedZooKeeper(InVirtualTime):
         hosts = tuple((member.machine.name, PORT) for member in self.members)
         settings = Settings(hosts, session_timeout=self.timeout)
 
-        def make(hear: Callable[[Link], None]) -> Transport:
+        def make(hear: Callable[[LinkEvent], None]) -> Transport:
             return ModelTransport(runtime, settings, self.members, hear)  # type: ignore[return-value]
 
         return ZooKeeperStore(runtime, namespace, settings, "", make)
@@ -80,7 +80,11 @@ class ModelTransport(Asker):
     """See `leasehold.stores.zookeeper.connection.session.Transport`."""
 
     def __init__(
-        self, runtime: SimulatedRuntime, settings: Settings, members: Sequence[Member], hear: Callable[[Link], None]
+        self,
+        runtime: SimulatedRuntime,
+        settings: Settings,
+        members: Sequence[Member],
+        hear: Callable[[LinkEvent], None],
     ) -> None:
         super().__init__(settings)
         self._runtime = runtime
@@ -123,7 +127,7 @@ class ModelTransport(Asker):
             if not isinstance(answer, BaseException):
                 return answer
             error = answer
-        meant = told(error, "the model")
+        meant = to_error(error, "the model")
         if isinstance(meant, Answer):
             return meant
         raise meant
@@ -186,13 +190,13 @@ class ModelTransport(Asker):
         if not number:
             self._hang_up()
             self.session = None
-            self._hear(Link.EXPIRED)
+            self._hear(LinkEvent.EXPIRED)
             return False
         self._heard = self._runtime.now()
         self.session, self.up = Session(number, timeout), True
         for wake_up in list(self._waiting):
             wake_up.set()
-        self._hear(Link.UP)
+        self._hear(LinkEvent.UP)
         return True
 
     async def _ping(self) -> None:
@@ -265,7 +269,7 @@ class ModelTransport(Asker):
         for watcher in watchers:
             watcher(Event(None))
         if was:
-            self._hear(Link.DOWN)
+            self._hear(LinkEvent.DOWN)
 
     # --- the end -------------------------------------------------------------------------------------------------
 

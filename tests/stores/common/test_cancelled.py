@@ -1,4 +1,4 @@
-"""asyncio: whatever is cancelled, at whatever moment, leaves no row locked, no node, no lease and no answer unread.
+"""asyncio: a cancellation at any moment leaves no locked row, node, lease or unread answer.
 
 In each system and mode an acquire of a free name, a wait, a hand-over and a release are cancelled later and later,
 until they end by themselves. Leases are long, so what a lease would clear away in the end is seen.
@@ -115,7 +115,7 @@ Deed = Callable[[AsyncClient, AsyncClient, int], Coroutine[Any, Any, bool]]
 
 
 @pytest.mark.parametrize("deed", [free, queued, handed_over, released], ids=lambda deed: deed.__name__)
-def test_cancelled_at_any_moment_nothing_stays(
+def test_a_cancelled_acquire_leaves_nothing(
     system: str, deed: Deed, namespace: str, request: pytest.FixtureRequest
 ) -> None:
     fixture, options = URLS[system]

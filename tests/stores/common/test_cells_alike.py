@@ -1,4 +1,4 @@
-"""Cells: every store takes and refuses the same writes as the memory store, however large their fences are.
+"""Cells: every store accepts and refuses the same writes as the memory store, however large the fences are.
 
 Numbers in scripts of Redis are exact to 53 bits only, those of SQL end at 63. Fences are drawn near such bounds.
 """
@@ -80,7 +80,7 @@ def opened(
 @pytest.mark.parametrize("store", list(STORES))
 @given(changes=histories())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_fences_of_any_size_decide_alike(store: str, opened: Store, changes: list[Change]) -> None:
+def test_fences_of_any_size_give_the_same_result(store: str, opened: Store, changes: list[Change]) -> None:
     most = LARGEST.get(store, math.inf)
     cell, name = EMPTY, f"cell {next(NUMBERS)}"
     for change in changes:

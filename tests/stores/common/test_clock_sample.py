@@ -1,4 +1,4 @@
-"""A grant that came by message is never counted from later than it was made, whatever the clocks' offset and rate."""
+"""A lease granted by a message never counts from after the grant, whatever the clocks' offset and rate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def server_us(real: float, offset: float, rate: float) -> int:
     offset=st.floats(-1e6, 1e9),
     rate=st.floats(1 - DRIFT, 1 + DRIFT),
 )
-def test_a_message_never_makes_a_grant_younger(sent, on_its_way, granted, message_on_its_way, offset, rate):
+def test_a_lease_granted_by_message_never_counts_from_too_late(
+    sent, on_its_way, granted, message_on_its_way, offset, rate
+):
     clock_sample = ClockSample(sent, server_us(sent + on_its_way, offset, rate))
     now = max(granted + message_on_its_way, sent)
     since = GrantMessage("ticket", 1, server_us(granted, offset, rate)).since(clock_sample, now, LEASE)
@@ -45,7 +47,7 @@ def test_a_message_never_makes_a_grant_younger(sent, on_its_way, granted, messag
     rate=st.floats(1 - DRIFT, 1 + DRIFT),
     step=st.floats(0, 1e6),
 )
-def test_a_step_forward_makes_a_grant_younger_by_less_than_its_message_took(
+def test_a_clock_step_forward_shifts_a_lease_by_less_than_the_message_delay(
     sent, on_its_way, waited, message_on_its_way, rate, step
 ):
     """The server's clock steps forward between the anchor and the grant: a large step is noticed."""
@@ -58,21 +60,21 @@ def test_a_step_forward_makes_a_grant_younger_by_less_than_its_message_took(
         assert since is None
 
 
-def test_a_grant_from_the_future_is_asked_again():
+def test_a_grant_from_the_future_is_requested_again():
     """The server's clock has stepped forward while the ticket waited."""
     clock_sample = ClockSample(1_000.0, 0)
     assert GrantMessage("ticket", 1, 990_000).since(clock_sample, 1_001.0, LEASE) is not None
     assert GrantMessage("ticket", 1, 2_000_000).since(clock_sample, 1_001.0, LEASE) is None
 
 
-def test_a_step_back_is_asked_again():
+def test_a_clock_step_back_causes_a_new_request():
     """The grant looks older than it is: too old to be believed, so the claim finds it."""
     clock_sample = ClockSample(1_000.0, 100_000_000)
     assert GrantMessage("ticket", 1, 0).since(clock_sample, 1_001.0, LEASE) is None
     assert GrantMessage("ticket", 1, 0).since(None, 1_001.0, LEASE) is None
 
 
-def test_a_place_that_is_confirmed_late_does_not_take_away_what_came_meanwhile():
+def test_a_queue_entry_confirmed_late_does_not_discard_a_grant():
     """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
     runtime = BlockingRuntime()
     ticket = Ticket("ticket", LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE))

@@ -1,4 +1,4 @@
-"""``kill -9`` of a holder: the next one has the name within the time that the page of its system states.
+"""``kill -9`` of a holder: the next client acquires within the time that the page of its system states.
 
 The holder dies right after its grant, so nearly all of its lease is left. Beside the page's own words there is no
 allowance but for time in which this process got no turn of the machine, measured as `leasehold verify` does.
@@ -66,7 +66,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 @pytest.mark.parametrize("name", list(SYSTEMS))
-def test_the_next_has_it_within_the_time_that_the_page_states(
+def test_the_next_client_acquires_within_the_documented_time(
     name: str, flavor: str, namespace: str, request: pytest.FixtureRequest, record_property: Any
 ) -> None:
     system = SYSTEMS[name]

@@ -1,4 +1,4 @@
-"""``mode=session``: the waiters of a client share one connection in the server's queue, whoever gives up or breaks."""
+"""``mode=session``: the waiters of a client share one connection in the server's queue, also when one fails."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def test_all_waiters_of_a_client_have_one_session_and_enter_in_order(
 
 
 @both
-def test_who_gives_up_leaves_the_session_to_the_next(database: Database, harness: Harness, namespace: str) -> None:
+def test_a_waiter_that_gives_up_leaves_its_session_to_the_next(
+    database: Database, harness: Harness, namespace: str
+) -> None:
     async def body(harness: Harness) -> None:
         holder, waiters = (harness.client(database.url, namespace=namespace) for _ in range(2))
         hold = await holder.lock("x").acquire(timeout=5)
@@ -138,7 +140,7 @@ def test_who_gives_up_leaves_the_session_to_the_next(database: Database, harness
 
 
 @both
-def test_a_session_that_breaks_in_the_queue_costs_no_place_in_line(
+def test_a_broken_session_does_not_cost_a_waiter_its_queue_entry(
     database: Database, harness: Harness, namespace: str
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -197,7 +199,7 @@ def test_two_clients_take_turns(database: Database, harness: Harness, namespace:
     harness.run(body)
 
 
-def test_what_a_killed_waiter_left_is_forgotten_when_the_name_is_next_had(database: Database, namespace: str) -> None:
+def test_the_entry_of_a_killed_waiter_is_removed_at_the_next_acquire(database: Database, namespace: str) -> None:
     """Nobody has to wait for it again: a name that is always free when it is asked for would keep it for ever."""
     lease = 1.0
     with parties() as start, Client.from_url(database.url, namespace=namespace) as client:

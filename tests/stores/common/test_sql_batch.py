@@ -113,7 +113,7 @@ def test_a_lost_commit_is_found_again_for_all_names(
 
 @both
 @pytest.mark.parametrize("keep", [False, True], ids=["all", "some"])
-def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
+def test_an_acquire_that_is_retried_too_late_leaves_nothing(
     database: Database, namespace: str, harness: Harness, keep: bool
 ) -> None:
     """The answer to the first was lost, and before the second one name went to somebody else."""
@@ -139,7 +139,7 @@ def test_a_claim_that_is_repeated_too_late_leaves_nothing_behind(
 
 
 @both
-def test_who_waits_for_one_of_them_is_told(database: Database, namespace: str, harness: Harness) -> None:
+def test_a_waiter_for_one_of_the_names_is_notified(database: Database, namespace: str, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(database.url, namespace=namespace)
         hold = await client.multi_lock(NAMES).acquire(timeout=5)

@@ -1,4 +1,4 @@
-"""What the etcd store sends and leaves: requests counted, keys, leases, holders of other programs."""
+"""The requests, keys and leases of the etcd store, and holders of other programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, NameInUse, Unsupported
-from leasehold.stores.etcd.keys import Keys, spelled, unspelled
+from leasehold.stores.etcd.keys import Keys, decode_part, encode_part
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import EtcdServer
 from support.flavors import both
@@ -54,7 +54,7 @@ def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, 
 
 
 @both
-def test_a_reader_beside_others_and_a_cell_cost_what_the_page_says(etcd_server, namespace, harness):
+def test_a_reader_alongside_others_and_a_cell_cost_the_documented_requests(etcd_server, namespace, harness):
     async def body(harness):
         locks, others = (harness.client(etcd_server.url, namespace=namespace) for _ in range(2))
         await (await locks.lock("warm").acquire(timeout=5)).release()
@@ -135,7 +135,7 @@ def test_one_keep_alive_renews_all_tickets_of_a_length(etcd_server, namespace):
 # --- keys and leases ---------------------------------------------------------------------------------------------
 
 
-def test_keys_stand_where_go_puts_them(etcd_server, namespace):
+def test_keys_have_the_layout_of_go(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("a/b %ü") as hold:
         (key,) = etcd_server.keys(f"leasehold/{namespace}/")
         name, _, entry = key.rpartition("/")
@@ -155,7 +155,7 @@ def test_the_path_of_the_url_is_the_first_part_of_all_keys(etcd_server, namespac
         assert key.startswith(f"my/{namespace}/default/lock/x/")
 
 
-def test_locks_stand_where_others_prescribe(etcd_server, namespace):
+def test_locks_use_the_prefix_of_another_program(etcd_server, namespace):
     with Client.from_url(f"{etcd_server.url}?locks=/jobs-{namespace}/") as locks, locks.lock("nightly"):
         assert len(etcd_server.keys(f"/jobs-{namespace}/nightly/")) == 1
         assert [info.name for info in locks.holds()] == ["nightly"]
@@ -163,17 +163,17 @@ def test_locks_stand_where_others_prescribe(etcd_server, namespace):
     assert etcd_server.keys(f"/jobs-{namespace}/") == []
 
 
-def test_names_are_spelled_so_that_no_two_meet():
+def test_names_are_encoded_injectively():
     names = ["a", "a/b", "a%2Fb", "a%", "%", "/", "a b", "ü/ключ", "\n", "a\x00b", "%25", "a%2fb"]
-    assert len({spelled(name) for name in names}) == len(names)
-    assert [unspelled(spelled(name)) for name in names] == names
-    assert all("/" not in spelled(name) and "\n" not in spelled(name) for name in names)
+    assert len({encode_part(name) for name in names}) == len(names)
+    assert [decode_part(encode_part(name)) for name in names] == names
+    assert all("/" not in encode_part(name) and "\n" not in encode_part(name) for name in names)
     keys = Keys("l/", "c/", "g/", "m/")
     assert [keys.name_of(f"{keys.queue(name)}entry") for name in names] == names
     assert keys.name_of("l/a/b/entry") is None
 
 
-def test_a_lease_is_whole_seconds_and_as_the_server_grants_it():
+def test_a_lease_has_the_whole_seconds_that_the_server_grants():
     """A server with slow elections keeps no short leases: the holder is told how long it has."""
     with EtcdServer(heartbeat=250) as server, Client.from_url(server.url) as locks:  # least lease: 3.75 s
         with locks.lock("x", lease=1.0) as hold:
@@ -210,7 +210,7 @@ def test_a_fixed_lease_ends_though_the_client_renews_others(etcd_server, namespa
         successor.raise_if_lost()
 
 
-def test_leases_of_fixed_tickets_are_used_again(etcd_server, namespace):
+def test_leases_of_fixed_tickets_are_reused(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         with locks.lock("x", renew=False):
             pass
@@ -221,7 +221,7 @@ def test_leases_of_fixed_tickets_are_used_again(etcd_server, namespace):
         assert calls_of(etcd_server, before) == {"Txn": 10, "LeaseKeepAlive": 5}
 
 
-def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_that_hold_and_wait(etcd_server, namespace):
+def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_tickets(etcd_server, namespace):
     """The transaction confirms the keep-alive, and shows that the keys are there; it goes through the log."""
     lease = 3.0
     with (
@@ -247,7 +247,7 @@ def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_that_hold_and_w
             hold.release()
 
 
-def test_a_key_whose_ticket_is_renewed_no_more_is_taken_out(etcd_server, namespace):
+def test_the_key_of_a_ticket_that_is_no_longer_renewed_is_removed(etcd_server, namespace):
     """A hold that its owner dropped as lost: the client's other locks keep the session, but not this key."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("other", lease=1.0):
         lost = locks.lock("lost", lease=1.0).acquire()
@@ -257,7 +257,7 @@ def test_a_key_whose_ticket_is_renewed_no_more_is_taken_out(etcd_server, namespa
         assert time.monotonic() - start < 1.0 + 1.0 / 3 + 1.0
 
 
-def test_a_hold_counts_from_the_keep_alive_that_was_confirmed_and_not_from_its_own_grant(etcd_server, namespace):
+def test_a_lease_counts_from_the_confirmed_keep_alive_not_from_the_grant(etcd_server, namespace):
     """The server began to count the session's lease before this lock was asked for."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         start = time.monotonic()
@@ -327,7 +327,7 @@ def test_closing_leaves_no_key_and_no_lease(etcd_server, namespace):
     assert set(etcd_server.leases()) == before
 
 
-def test_a_delay_is_refused(etcd_server):
+def test_a_lock_delay_is_refused(etcd_server):
     with Client.from_url(etcd_server.url) as locks, pytest.raises(Unsupported, match="delay"):
         locks.lock("x", lock_delay=1.0)
 
@@ -335,7 +335,7 @@ def test_a_delay_is_refused(etcd_server):
 # --- other programs ----------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_holder_is_seen_waited_for_and_broken(etcd_server, namespace):
+def test_a_holder_of_another_program_is_shown_waited_for_and_broken(etcd_server, namespace):
     """As Go's Mutex stands there: a key named by its lease, with an empty value."""
     lease = etcd_server.ask("/v3/lease/grant", {"TTL": "60"})["ID"]
     key = f"leasehold/{namespace}/lock/x/{int(lease):x}"
@@ -374,12 +374,12 @@ def test_an_election_below_the_name_counts_as_a_holder(etcd_server, namespace):
 # --- the command line --------------------------------------------------------------------------------------------
 
 
-def test_doctor_looks_at_the_cluster(etcd_server, namespace):
+def test_doctor_checks_the_cluster(etcd_server, namespace):
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         findings = {finding.subject: finding for finding in locks.diagnose()}
     assert etcd_server.version.removeprefix("etcd ") in findings["etcd server"].found
     assert findings["members"].found == "1 voting"
     assert "3" in findings["members"].remedy or "three" in findings["members"].remedy
     assert findings["alarms"].found == "none"
-    assert findings["least lease"].found == "1 s"
+    assert findings["shortest lease"].found == "1 s"
     assert "leader" in findings[f"member 127.0.0.1:{etcd_server.port}"].found

@@ -1,4 +1,4 @@
-"""A cluster of three: its leader is killed again and again, members are stopped, and nobody is let in twice."""
+"""A cluster of three members: with killed leaders and stopped members no two holds overlap."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_leader_is_killed_fifty_times(cluster):
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
-def test_a_member_that_is_stopped_costs_time_and_nothing_else(cluster, which):
+def test_a_stopped_member_delays_requests_and_breaks_no_hold(cluster, which):
     """Stopped in its tracks, its connections stay open: clients turn to the others, and it changes nothing later."""
     with Shop(cluster.url) as shop:
         time.sleep(0.5)
@@ -150,7 +150,7 @@ def test_members_are_stopped_and_killed_at_random(cluster):
     assert shop.tokens == sorted(set(shop.tokens))
 
 
-def test_a_dead_holder_is_free_after_its_lease_and_one_more_for_a_change_of_leader(cluster):
+def test_the_lock_of_a_dead_holder_is_free_after_two_leases_if_the_leader_changes(cluster):
     """A new leader begins all leases anew."""
     code = (
         "import os, sys, leasehold\n"

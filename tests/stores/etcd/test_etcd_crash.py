@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped or forked while they hold: free within the bound, told before they can do harm."""
+"""Holders that are killed, stopped or forked: the lock is free within the bound, and a holder is notified in time."""
 
 from __future__ import annotations
 

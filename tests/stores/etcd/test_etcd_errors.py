@@ -1,4 +1,4 @@
-"""Each row of the table of errors that a real server can be made to say, and what becomes of the request."""
+"""Errors that a real server reports in these states, and whether the request was carried out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold._model import Change
 from leasehold._runtimes.base import finish
 from leasehold.stores.etcd.connection import errors
-from leasehold.stores.etcd.connection.errors import TABLE, Meaning, classed, read
+from leasehold.stores.etcd.connection.errors import TABLE, Meaning, classify, read
 from leasehold.stores.etcd.http.base import Reply
 from leasehold_lab.servers import EtcdCluster, EtcdServer
 
@@ -91,7 +91,7 @@ def cluster_findings(locks: Client) -> list[str]:
         return [str(error)]
 
 
-def test_a_member_that_is_stopped_is_an_unknown(etcd_server, namespace):
+def test_a_stopped_member_means_an_unknown_outcome(etcd_server, namespace):
     """Stopped in its tracks: the request may be carried out when it goes on."""
     with EtcdServer() as server, Client.from_url(server.url, response_timeout=0.5) as locks:
         with locks.lock("warm"):
@@ -103,7 +103,7 @@ def test_a_member_that_is_stopped_is_an_unknown(etcd_server, namespace):
         locks.lock("x").acquire(timeout=10).release()
 
 
-def test_a_server_that_stops_in_good_order():
+def test_a_server_that_shuts_down_cleanly():
     """A SIGTERM ends requests and watches with errors of their own; whoever waits goes on when it is back."""
     with EtcdServer() as server, Client.from_url(server.url) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
@@ -139,7 +139,7 @@ def test_an_http_server_that_is_not_etcd(tmp_path):
     thread.start()
     try:
         with Client.from_url(f"etcd://127.0.0.1:{server.server_port}") as locks:
-            refusal(lambda: locks.lock("x").acquire(), "does not say that it is etcd", lasting=True)
+            refusal(lambda: locks.lock("x").acquire(), "is not etcd", lasting=True)
     finally:
         server.shutdown()
         thread.join()
@@ -206,7 +206,7 @@ def said(server: EtcdServer, path: str, body: dict) -> Meaning:
     ],
     ids=["revoke", "put", "large", "huge", "many", "compacted", "no auth", "no such path", "nonsense"],
 )
-def test_what_a_server_says_is_classed(etcd_server, path, body, meaning):
+def test_errors_of_a_server_are_classified(etcd_server, path, body, meaning):
     etcd_server.ask("/v3/kv/put", {"key": "YQ=="})
     etcd_server.ask("/v3/kv/put", {"key": "YQ=="})
     if meaning is Meaning.COMPACTED:
@@ -214,20 +214,20 @@ def test_what_a_server_says_is_classed(etcd_server, path, body, meaning):
     assert said(etcd_server, path, body) is meaning
 
 
-def test_a_lease_that_exists_is_classed(etcd_server):
+def test_an_existing_lease_is_classified(etcd_server):
     etcd_server.ask("/v3/lease/grant", {"TTL": "5", "ID": "4711"})
     assert said(etcd_server, "/v3/lease/grant", {"TTL": "5", "ID": "4711"}) is Meaning.EXISTS
     etcd_server.ask("/v3/lease/revoke", {"ID": "4711"})
 
 
-def test_a_request_that_the_gateway_does_not_know_is_no_lease_that_is_not_found():
+def test_an_unknown_request_is_not_taken_for_a_missing_lease():
     for status, words in ((404, "Not Found"), (405, "Method Not Allowed"), (501, "Not Implemented")):  # as from 3.5 on
         assert errors.refusal(None, words, status).meaning is Meaning.LASTING
     assert errors.refusal(None, "etcdserver: requested lease not found", 404).meaning is Meaning.LEASE
 
 
-def test_every_row_can_be_found_and_says_what_to_do():
+def test_every_row_matches_and_has_a_remedy():
     for row in TABLE:
-        assert classed(f"etcdserver: {row.words}, more", 400).fault is row
+        assert classify(f"etcdserver: {row.words}, more", 400).fault is row
         assert row.remedy or row.meaning is not Meaning.LASTING
-    assert classed("etcdserver: something new", 500).meaning is Meaning.UNKNOWN
+    assert classify("etcdserver: something new", 500).meaning is Meaning.UNKNOWN

@@ -51,7 +51,7 @@ def ticket(number: int, *, lease: float = 10.0) -> Ticket:
 
 
 @pytest.mark.parametrize("kind", ["lock", "reader", "permit"])
-def test_a_claim_whose_reply_is_lost_is_repeated_and_finds_itself(etcd_server, proxy, namespace, kind):
+def test_an_acquire_whose_reply_is_lost_is_retried_and_finds_its_key(etcd_server, proxy, namespace, kind):
     with Client.from_url(url(proxy), namespace=namespace) as locks:
         make = {
             "lock": lambda: locks.lock("x"),
@@ -71,7 +71,7 @@ def test_a_claim_whose_reply_is_lost_is_repeated_and_finds_itself(etcd_server, p
     assert etcd_server.keys(f"leasehold/{namespace}/") == []
 
 
-def test_a_release_whose_reply_is_lost_is_repeated(etcd_server, proxy, namespace):
+def test_a_release_whose_reply_is_lost_is_retried(etcd_server, proxy, namespace):
     with Client.from_url(url(proxy), namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         lost = proxy.drop_reply(where=TXN)
@@ -91,7 +91,7 @@ def test_a_grant_of_a_lease_whose_reply_is_lost_is_not_made_twice(etcd_server, p
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_claim_that_arrives_after_its_leave_does_nothing(etcd_server, proxy, namespace, shared):
+def test_an_acquire_that_arrives_after_its_release_does_nothing(etcd_server, proxy, namespace, shared):
     """Its connection was given up, but the network kept the request: without a grave it would hold for ever."""
     with Client.from_url(url(proxy), namespace=namespace, response_timeout=0.5) as locks:
         with locks.lock("warm"):
@@ -114,7 +114,7 @@ def test_a_claim_that_arrives_after_its_leave_does_nothing(etcd_server, proxy, n
 
 
 @both
-def test_a_key_is_not_taken_out_under_a_claim_that_enters(etcd_server, proxy, namespace, harness):
+def test_a_key_is_not_removed_during_a_successful_acquire(etcd_server, proxy, namespace, harness):
     """Its own time was over, since nobody had renewed it; but its session lives, and its claim was carried out."""
 
     async def body(harness):
@@ -183,7 +183,7 @@ def test_connections_that_are_cut_again_and_again(etcd_server, proxy, namespace)
     assert etcd_server.keys(f"leasehold/{namespace}/") == []
 
 
-def test_a_waiter_whose_watch_was_cut_is_told_all_the_same(etcd_server, proxy, namespace):
+def test_a_waiter_whose_watch_was_cut_is_notified(etcd_server, proxy, namespace):
     """It was released while there was no watch: the next one begins where the last one ended."""
     with (
         Client.from_url(etcd_server.url, namespace=namespace) as one,
@@ -205,7 +205,7 @@ def test_a_waiter_whose_watch_was_cut_is_told_all_the_same(etcd_server, proxy, n
         got[0].release()
 
 
-def test_a_watch_that_is_silently_dead_costs_a_third_of_a_lease(etcd_server, proxy, namespace):
+def test_a_silently_dead_watch_delays_a_waiter_by_a_third_of_a_lease(etcd_server, proxy, namespace):
     """Its events are swallowed and its connection stays: the renewal of the waiter sees that the key is gone."""
     with (
         Client.from_url(etcd_server.url, namespace=namespace) as one,
@@ -227,7 +227,7 @@ def test_a_watch_that_is_silently_dead_costs_a_third_of_a_lease(etcd_server, pro
         got[0].release()
 
 
-def test_a_blackholed_holder_is_told_before_its_lease_ends(etcd_server, proxy, namespace):
+def test_a_blackholed_holder_is_notified_before_its_lease_ends(etcd_server, proxy, namespace):
     with (
         Client.from_url(etcd_server.url, namespace=namespace) as one,
         Client.from_url(url(proxy), namespace=namespace, response_timeout=0.5) as two,
@@ -250,7 +250,7 @@ def test_a_blackholed_holder_is_told_before_its_lease_ends(etcd_server, proxy, n
         successor.release()
 
 
-def test_a_member_that_is_silent_is_left_for_the_next(etcd_server, proxy, namespace):
+def test_after_a_silent_member_the_next_one_is_tried(etcd_server, proxy, namespace):
     """Three addresses, the first two of which say nothing: an acquire costs a share of its time for each."""
     with FaultProxy(etcd_server.port) as second, FaultProxy(etcd_server.port) as third:
         where = url(proxy, second, third)
@@ -268,7 +268,7 @@ def test_a_member_that_is_silent_is_left_for_the_next(etcd_server, proxy, namesp
             other.release()
 
 
-def test_a_server_that_is_down_is_an_error_at_once(namespace):
+def test_a_server_that_is_down_raises_an_error_at_once(namespace):
     with FaultProxy(1) as nobody:
         where = url(nobody)
     with Client.from_url(where, namespace=namespace) as locks:
@@ -279,7 +279,7 @@ def test_a_server_that_is_down_is_an_error_at_once(namespace):
         assert time.monotonic() - start < NOISE
 
 
-def test_a_waiter_rides_over_a_restart(namespace):
+def test_a_waiter_tolerates_a_restart(namespace):
     with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
         thread, got = alongside(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
@@ -336,12 +336,12 @@ def released_before_the_watch_begins(server: EtcdServer, proxy: FaultProxy, name
         got[0].release()
 
 
-def test_a_watch_that_needs_compacted_history_has_its_waiters_ask_again(etcd_server, proxy, namespace):
+def test_waiters_retry_when_the_watch_needs_compacted_history(etcd_server, proxy, namespace):
     with released_before_the_watch_begins(etcd_server, proxy, namespace) as locks, locks.lock("y"):
         etcd_server.compact()
 
 
-def test_a_deletion_at_the_very_revision_that_is_compacted_wakes_who_waits(etcd_server, proxy, namespace):
+def test_a_deletion_at_the_compacted_revision_wakes_the_waiter(etcd_server, proxy, namespace):
     """Many an etcd begins a watch at that revision without a word, and has forgotten what was deleted there."""
     with released_before_the_watch_begins(etcd_server, proxy, namespace):
         etcd_server.compact()
@@ -366,7 +366,7 @@ def test_a_lease_that_the_server_revokes_is_lost_at_the_next_renewal(etcd_server
             assert again.token > hold.token
 
 
-def test_a_waiter_whose_lease_ended_does_not_believe_the_deletion_that_it_saw(etcd_server, namespace):
+def test_a_waiter_whose_lease_ended_does_not_hold_after_a_deletion(etcd_server, namespace):
     """Its own key is gone, and another stands there: being woken is not having the lock."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         store = locks.store
@@ -531,7 +531,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
 # --- shared locks ------------------------------------------------------------------------------------------------
 
 
-def test_one_who_waits_its_turn_does_not_enter_beside_one_who_passed_it_unseen(etcd_server, proxy, namespace):
+def test_a_fair_waiter_does_not_enter_alongside_one_that_overtook_it_unseen(etcd_server, proxy, namespace):
     """A reader that may pass enters between the writer's look and its entering: the writer looks again."""
     with (
         Client.from_url(etcd_server.url, namespace=namespace) as readers,
@@ -577,9 +577,7 @@ def test_a_hundred_readers_and_permits_at_the_same_moment(etcd_server, namespace
     assert etcd_server.keys(f"leasehold/{namespace}/") == []
 
 
-def test_a_release_that_never_arrives_does_not_hold_the_name_for_as_long_as_the_client_lives(
-    etcd_server, proxy, namespace
-):
+def test_a_lock_whose_release_never_arrived_is_free_while_the_client_lives(etcd_server, proxy, namespace):
     """The other locks of the client keep the session alive, and so its key: it is taken out when etcd answers again."""
     lease = 2.0
     with Client.from_url(url(proxy), namespace=namespace) as locks, locks.lock("other", lease=lease) as other:
@@ -597,7 +595,7 @@ def test_a_release_that_never_arrives_does_not_hold_the_name_for_as_long_as_the_
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["acquire", "try"])
-def test_a_claim_that_arrives_after_another_was_answered_leaves_nothing(etcd_server, namespace, blocking):
+def test_a_late_acquire_after_an_answered_one_leaves_no_key(etcd_server, namespace, blocking):
     """A member that was stopped carries it out late, when the lock was released: its client's other locks keep it."""
     queue = f"leasehold/{namespace}/lock/x/"
     with FaultProxy(etcd_server.port) as slow:

@@ -1,4 +1,4 @@
-"""What is written under a lock on etcd is written only while it is held, whatever clocks and pauses do."""
+"""Guarded writes to etcd are made only while the lock is held, whatever clocks and pauses do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_write_is_made_while_the_lock_is_held_and_not_after(etcd_server, names
         successor.release()
 
 
-def test_a_key_may_end_with_a_lease_of_ones_own(etcd_server, namespace):
+def test_a_guarded_key_can_have_a_lease_of_its_own(etcd_server, namespace):
     key = f"data/{namespace}"
     lease = int(etcd_server.ask("/v3/lease/grant", {"TTL": "60"})["ID"])
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("x") as hold:
@@ -83,7 +83,7 @@ def test_a_released_hold_writes_nothing(etcd_server, namespace):
             comparison(hold)
 
 
-def test_the_comparison_goes_into_a_transaction_of_ones_own(etcd_server, namespace):
+def test_the_comparison_works_in_a_transaction_of_the_user(etcd_server, namespace):
     key = base64.b64encode(f"data/{namespace}".encode()).decode()
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
@@ -99,7 +99,7 @@ def test_the_comparison_goes_into_a_transaction_of_ones_own(etcd_server, namespa
             assert "succeeded" not in etcd_server.ask("/v3/kv/txn", body)
 
 
-def test_a_holder_that_was_cut_off_beyond_its_lease_writes_nothing(etcd_server, namespace):
+def test_a_holder_that_was_partitioned_beyond_its_lease_writes_nothing(etcd_server, namespace):
     """Its clock does not matter: even the hold's own check is left out here."""
     key = f"data/{namespace}"
     with FaultProxy(etcd_server.port) as proxy:
@@ -149,7 +149,7 @@ def test_other_holds_are_refused(etcd_server, namespace):
         comparison("x")
 
 
-def test_no_addition_is_lost_where_leases_run_out(etcd_server, namespace):
+def test_no_update_is_lost_when_leases_expire(etcd_server, namespace):
     """Holders overstay on purpose; each addition that was confirmed counts, and no other."""
     key, confirmed = f"data/{namespace}", 0
     etcd_server.ctl("put", key, "0")

@@ -1,4 +1,4 @@
-"""``etcdctl lock``, Go's concurrency.Mutex and we contend for one prefix, from processes that are killed at random."""
+"""``etcdctl lock``, Go's concurrency.Mutex and leasehold contend for one prefix; processes are killed at random."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def contend(room: Room, parties: list[Party], visits: int, kills: int) -> Counte
     return Counter(who for who, _ in seen)
 
 
-def test_etcdctl_lock_and_we_exclude_each_other(etcd_server, namespace, tmp_path):
+def test_etcdctl_lock_and_leasehold_exclude_each_other(etcd_server, namespace, tmp_path):
     room = Room(etcd_server, namespace, tmp_path)
     parties = [room.ours("blocking"), room.ours("asyncio"), room.etcdctl(), room.etcdctl(), room.etcdctl()]
     count = contend(room, parties, visits=300, kills=6)
@@ -125,7 +125,7 @@ def test_etcdctl_lock_and_we_exclude_each_other(etcd_server, namespace, tmp_path
     assert count["ctl"] > 20
 
 
-def test_we_wait_for_etcdctl_and_it_waits_for_us(etcd_server, namespace):
+def test_leasehold_waits_for_etcdctl_and_the_reverse(etcd_server, namespace):
     """Either is told at once when the other leaves."""
     prefix = f"leasehold/{namespace}/lock/x"
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
@@ -161,9 +161,9 @@ echo "$ETCD_LOCK_REV $token"
 """What `docs/backends/etcd.md` shows, and then both numbers."""
 
 
-def test_a_script_under_etcdctl_fences_with_the_create_revision_of_its_key(etcd_server, namespace):
+def test_a_script_under_etcdctl_uses_its_create_revision_as_token(etcd_server, namespace):
     """The revision that etcdctl hands on is another one if it had to wait: somebody may write meanwhile."""
-    page = (HERE.parents[1] / "docs/backends/etcd.md").read_text()
+    page = (HERE.parents[2] / "docs/backends/etcd.md").read_text()
     assert FENCED.partition("echo")[0].strip() in page
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()

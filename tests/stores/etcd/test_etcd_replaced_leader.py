@@ -1,4 +1,4 @@
-"""A leader of a real cluster is stopped, replaced, and goes on: what it answers then to keep-alives is not believed.
+"""A stopped and replaced leader of a real cluster continues: its answers to keep-alives must not count.
 
 In each trial a client holds locks and knows the leader only, over a proxy; rivals wait at the other members. The leader
 is stopped for longer than an election takes, and for less than the lease: until the second keep-alive was sent to it.
@@ -110,11 +110,11 @@ def run_trials(count: int, namespace: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_who_was_renewed_by_a_replaced_leader_does_not_hold_beside_a_rival(namespace: str) -> None:
+def test_a_holder_renewed_by_a_replaced_leader_never_overlaps_a_rival(namespace: str) -> None:
     run_trials(5, namespace)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_a_hundred_leaders_are_replaced(namespace: str) -> None:
+def test_no_overlap_when_a_hundred_leaders_are_replaced(namespace: str) -> None:
     run_trials(100, namespace)

@@ -1,4 +1,4 @@
-"""Getting there: URLs, TLS, users and their rights, tokens that expire; and no password in anything that is shown."""
+"""Connecting to etcd: URLs, TLS, users and their rights, tokens that expire; no output contains a password."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CANARY = "Zc4naryZ"
         ("etcd://h:0", "port"),
     ],
 )
-def test_a_wrong_url_says_what_is_wrong(url, words):
+def test_the_error_for_a_wrong_url_names_the_mistake(url, words):
     with pytest.raises(ValueError, match=words) as failed:
         Client.from_url(url)
     assert "secret" not in str(failed.value)
@@ -92,7 +92,7 @@ def test_tls_with_a_client_certificate(tls_server, namespace):
     ],
     ids=["no client certificate", "unknown authority", "another host", "in clear"],
 )
-def test_tls_that_does_not_fit_says_so(tls_server, namespace, change, words):
+def test_a_tls_mismatch_names_the_remedy(tls_server, namespace, change, words):
     url = change(with_files(tls_server), tls_server)
     with Client.from_url(url, namespace=namespace, response_timeout=2.0) as locks:
         lock = locks.lock("x")
@@ -107,7 +107,7 @@ def test_tls_that_does_not_fit_says_so(tls_server, namespace, change, words):
     asyncio.run(body())
 
 
-def test_tls_to_a_server_in_clear(etcd_server, namespace):
+def test_tls_to_a_server_without_tls(etcd_server, namespace):
     url = etcd_server.url.replace("etcd://", "etcds://")
     with Client.from_url(url, namespace=namespace) as locks, pytest.raises(StoreUnavailable, match="etcd://"):
         locks.lock("x").acquire(timeout=1)
@@ -169,7 +169,7 @@ def test_a_role_for_one_prefix_is_enough_for_everything(guarded_server):
     ],
     ids=["no right", "wrong password", "no such user", "nobody"],
 )
-def test_who_may_not_is_told_at_once_and_for_good(guarded_server, user, password, words):
+def test_a_user_without_rights_gets_a_lasting_error_at_once(guarded_server, user, password, words):
     url = guarded_server.url if user is None else as_user(guarded_server, user, password)
     with Client.from_url(url, namespace="app") as locks:
         start = time.monotonic()
@@ -216,7 +216,7 @@ def test_a_token_that_expires_during_a_hold_is_refreshed(guarded_server, flavor)
 
 
 @pytest.mark.leaks(why="the module's server")
-def test_a_right_that_is_taken_away_while_one_waits(guarded_server):
+def test_a_waiter_whose_right_is_revoked_raises(guarded_server):
     with Client.from_url(as_user(guarded_server), namespace="app") as locks:
         hold = locks.lock("y", lease=3.0).acquire()
         failed = []
@@ -248,7 +248,7 @@ def root_keys(server: EtcdServer) -> list[str]:
 
 
 @pytest.mark.leaks(why="the module's server")
-def test_the_server_itself_lets_nobody_in(guarded_server):
+def test_the_server_accepts_only_users(guarded_server):
     with pytest.raises(EtcdError):
         guarded_server.ask("/v3/kv/range", {"key": "YQ=="})
 

@@ -1,4 +1,4 @@
-"""Every row of etcd's table of errors, as a real server says it, and what became of the request.
+"""Every row of etcd's table of errors, as a real server reports it, and whether the request was carried out.
 
 Three a server says only for a moment, as it starts, ends, or has thousands of requests to apply: there a text stands
 for the server, so that their meaning is tested, and not that etcd spells them so.
@@ -257,7 +257,7 @@ def test_every_row_is_provoked() -> None:
 
 @pytest.mark.usefixtures("server", "guarded", "cluster")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.words)
-def test_it_is_classed_and_says_what_to_do(row: errors.Fault, request: pytest.FixtureRequest) -> None:
+def test_every_error_is_classified_and_has_a_remedy(row: errors.Fault, request: pytest.FixtureRequest) -> None:
     said = PROVOKED[row.words](request)
     assert isinstance(said, errors.Refused), said
     assert row.words in said.text

@@ -1,4 +1,4 @@
-"""Apache Curator and we on one path: real processes of both exclude each other, either side killed at random."""
+"""Apache Curator and leasehold exclude each other on one path; processes of either are killed at random."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def contend(
 ) -> Ring:
     path = f"/curator/{place.name}/{kind.partition(':')[0]}"
     arguments = [server.address, path, kind, str(place / "file"), str(10 * wanted), str(SESSION_MS)]
-    python = [sys.executable, str(HERE / "zookeeper_contender.py")]
+    python = [sys.executable, str(HERE.parents[1] / "support" / "programs" / "zookeeper_contender.py")]
     (place / "out").mkdir()
     ring = Ring([[*contender, *arguments], [*python, *arguments]] * 2, place / "out")
     rings.append(ring)
@@ -145,7 +145,7 @@ def exclusive(
 
 
 @pytest.mark.parametrize("kind", ["mutex", "rw"])
-def test_curator_and_we_exclude_each_other(
+def test_curator_and_leasehold_exclude_each_other(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path, kind: str
 ) -> None:
     exclusive(rings, contender, zookeeper_server, tmp_path, kind, 500, 2)
@@ -154,13 +154,13 @@ def test_curator_and_we_exclude_each_other(
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", ["mutex", "rw"])
-def test_curator_and_we_exclude_each_other_for_long(
+def test_curator_and_leasehold_exclude_each_other_for_long(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path, kind: str
 ) -> None:
     exclusive(rings, contender, zookeeper_server, tmp_path, kind, MANY, 40)
 
 
-def test_curators_semaphore_and_ours_share_permits(
+def test_curator_and_leasehold_share_the_permits_of_a_semaphore(
     rings: list[Ring], contender: list[str], zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     ring = contend(rings, contender, zookeeper_server, tmp_path, "semaphore:2", 300, 0)

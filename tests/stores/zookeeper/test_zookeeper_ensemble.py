@@ -1,4 +1,4 @@
-"""An ensemble of three: leaders that are killed again and again, members that stall, and no quorum at all."""
+"""An ensemble of three: leaders that are killed repeatedly, members that stall, and no quorum."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_hold_survives_the_death_of_its_member(ensemble: ZooKeeperEnsemble, na
         assert hold.release() is True
 
 
-def test_a_member_that_stalls_is_left_before_the_hold_is_lost(ensemble: ZooKeeperEnsemble, namespace: str) -> None:
+def test_a_client_leaves_a_stalled_member_before_its_hold_is_lost(ensemble: ZooKeeperEnsemble, namespace: str) -> None:
     """It accepts and says nothing: after one request without an answer the client goes on with another."""
     ensemble.wait()
     with Client.from_url(
@@ -141,7 +141,7 @@ def test_a_member_that_stalls_is_left_before_the_hold_is_lost(ensemble: ZooKeepe
         assert hold.release() is True
 
 
-def test_without_a_quorum_nobody_is_told_that_it_holds(ensemble: ZooKeeperEnsemble, namespace: str) -> None:
+def test_no_acquire_succeeds_without_a_quorum(ensemble: ZooKeeperEnsemble, namespace: str) -> None:
     url = f"{ensemble.url}/quorum?session_timeout=4"
     with Client.from_url(url, namespace=namespace, response_timeout=1) as locks:
         hold = locks.lock("a").acquire(timeout=30)
@@ -193,7 +193,7 @@ def test_a_killed_holder_and_a_killed_leader_cost_an_election_and_two_timeouts(
         dead.close()
 
 
-def test_a_member_that_is_cut_off_from_its_leader_keeps_nobody_believing(namespace: str) -> None:
+def test_a_hold_ends_when_its_member_is_cut_off_from_the_leader(namespace: str) -> None:
     """It goes on answering reads, and its leader hears no more of its clients: who holds there is told in time."""
     timeout, proxies = 5.0, dict[tuple[int, int], FaultProxy]()
 
@@ -211,8 +211,8 @@ def test_a_member_that_is_cut_off_from_its_leader_keeps_nobody_believing(namespa
         here = stack.enter_context(Client.from_url(f"{leader.url}/cut?session_timeout=20", namespace=namespace))
         hold = there.lock("a").acquire(timeout=20)
         assert hold is not None
-        told: list[float] = []
-        hold.on_lost(lambda _: told.append(time.monotonic()))
+        to_error: list[float] = []
+        hold.on_lost(lambda _: to_error.append(time.monotonic()))
         taken: list[float] = []
 
         def take() -> None:
@@ -226,8 +226,10 @@ def test_a_member_that_is_cut_off_from_its_leader_keeps_nobody_believing(namespa
         proxies[follower.member, leader.member].blackhole()
         cut = time.monotonic()
         waiter.join(60)
-        assert told, "another had it, and the holder still believed"
-        assert told[0] < taken[0], f"told {told[0] - cut:.2f} s after the cut, taken after {taken[0] - cut:.2f} s"
+        assert to_error, "another had it, and the holder still believed"
+        assert to_error[0] < taken[0], (
+            f"told {to_error[0] - cut:.2f} s after the cut, taken after {taken[0] - cut:.2f} s"
+        )
         assert taken[0] - cut < timeout + 4 * TICK + NOISE
         proxies[follower.member, leader.member].heal()
         there.close()

@@ -1,4 +1,4 @@
-"""Every row of ZooKeeper's table of errors, as a real server says it, and what became of the request.
+"""Every row of ZooKeeper's table of errors, as a real server reports it, and whether the request was carried out.
 
 Some need what no test can have at will (`TOLD`): there kazoo's own error stands for the server's answer.
 """
@@ -20,7 +20,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.zookeeper import from_url
-from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, Answer, Outcome, told
+from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, Answer, Outcome, to_error
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, Request
 from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -144,7 +144,7 @@ def with_sasl(user: str, *forms: Any) -> Provoked:
 
 
 def say(name: str) -> Provoked:
-    return lambda request: told(getattr(kazoo.exceptions, name)(), "here")
+    return lambda request: to_error(getattr(kazoo.exceptions, name)(), "here")
 
 
 TOLD = (

@@ -80,7 +80,7 @@ def test_a_create_whose_reply_is_lost_is_found_again(
     harness.run(body)
 
 
-def test_a_create_whose_reply_is_lost_is_removed_by_who_gives_up(
+def test_a_create_whose_reply_is_lost_is_removed_when_the_acquire_gives_up(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -95,7 +95,7 @@ def test_a_create_whose_reply_is_lost_is_removed_by_who_gives_up(
     harness.run(body)
 
 
-def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
+def test_a_create_that_arrives_after_the_release_is_removed(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The network kept it; the session goes on over another connection, so the server would keep the node for ever."""
@@ -107,8 +107,8 @@ def test_a_create_that_arrives_after_its_ticket_has_left_does_not_stay(
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
         session = transport(client).session
         late.remove()  # this server refuses it, as the session has moved on; so it arrives by another way
-        (ghost,) = client.store._lapses._ghosts  # type: ignore[attr-defined]
-        name = f"{path(namespace)}/{stem(ghost.place.ticket.id, Mark.LOCK)}"
+        (pending,) = client.store._expiry._pending  # type: ignore[attr-defined]
+        name = f"{path(namespace)}/{stem(pending.state.ticket.id, Mark.LOCK)}"
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
         assert transport(client).session == session
@@ -133,7 +133,7 @@ def test_a_release_whose_reply_is_lost_is_not_a_loss(
     harness.run(body)
 
 
-def test_a_release_during_an_outage_is_repeated_until_it_is_done(
+def test_a_release_during_an_outage_is_retried_until_it_succeeds(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The session lives on, so the node would stay for ever; its removal outlasts the lease of the ticket."""
@@ -174,17 +174,17 @@ def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
 
 
 @pytest.mark.parametrize("how", ["blackhole", "stop"])
-def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
+def test_an_outage_beyond_the_lease_ends_the_hold_before_the_server_does(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, how: str
 ) -> None:
     """Lost at the session's bound, told by a local timer; another client gets the lock only after that."""
 
     async def body(harness: Harness) -> None:
-        told: list[float] = []
+        to_error: list[float] = []
         client = client_of(harness, proxy, namespace)
         direct = harness.client(f"{zookeeper_server.url}/faults?session_timeout=10", namespace=namespace)
         hold = held(await client.lock("a").acquire())
-        hold.on_lost(lambda _: told.append(time.monotonic()))
+        hold.on_lost(lambda _: to_error.append(time.monotonic()))
 
         async def wait() -> tuple[AsyncHold, float]:
             return held(await direct.lock("a").acquire(timeout=30)), time.monotonic()
@@ -197,7 +197,7 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
             proxy.blackhole()
         await until_in(harness, lambda: hold.lost, SESSION * VALID + NOISE)
         after, taken = await waiter.result()
-        assert told[0] < taken, "told before anybody else had it"
+        assert to_error[0] < taken, "told before anybody else had it"
         assert taken - start < SESSION + 2 * TICK + NOISE
         assert after.token > hold.token
         await raised(LeaseLost, hold.release())
@@ -213,7 +213,7 @@ def test_an_outage_longer_than_the_claim_loses_it_before_the_server_does(
     harness.run(body)
 
 
-def test_a_waiter_rides_over_a_cut_and_keeps_its_place(
+def test_a_waiter_keeps_its_queue_entry_over_a_lost_connection(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Its watch is lost with the connection; the release that follows is not missed."""
@@ -256,7 +256,7 @@ def test_a_release_while_the_waiter_is_cut_off_is_not_missed(
     harness.run(body)
 
 
-def test_a_reply_that_comes_too_late_is_not_believed(
+def test_a_grant_whose_reply_is_too_late_is_discarded(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """The time counts from before the request was sent: a grant that was on its way for longer is thrown away."""
@@ -288,7 +288,7 @@ def first_words(proxy: FaultProxy) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_was_seen_is_said_until_the_session_is_surely_over(
+def test_a_client_reports_its_last_transaction_until_its_session_is_surely_over(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Till then no member that lags behind is believed; from then on none whose data were wiped refuses us."""
@@ -342,7 +342,7 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
     harness.run(body)
 
 
-def test_a_waiter_whose_session_ends_stands_in_line_again(
+def test_a_waiter_whose_session_ends_joins_the_queue_again(
     harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -369,12 +369,12 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
     async def body(harness: Harness) -> None:
         client = client_of(harness, proxy, namespace, timeout=20.0)
         with zookeeper_server.connect() as dying:
-            cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the claim is unsure
+            cut = proxy.cut_at(where=b"-lock-")  # the claim's create never arrives, and the client is uncertain
             await client.versioned("x").get()  # connects
             waiter = harness.spawn(lambda: client.lock("a").acquire(timeout=30))
             await until_in(harness, lambda: cut.hits == 1, SOON)
-            place = next(iter(client.store._places.values()))  # type: ignore[attr-defined]
-            name = f"{path(namespace)}/{stem(place.ticket.id, Mark.LOCK)}"
+            state = next(iter(client.store._states.values()))  # type: ignore[attr-defined]
+            name = f"{path(namespace)}/{stem(state.ticket.id, Mark.LOCK)}"
             dying.create(name, b"", ephemeral=True, sequence=True, makepath=True)
             await until_in(harness, lambda: len(children(zookeeper_server, path(namespace))) == 2, SOON)
             await harness.sleep(0.2)
@@ -389,7 +389,7 @@ def test_a_node_of_another_session_is_not_taken_for_ours(
 # --- operators -----------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_an_operator_removes_is_told_at_the_next_renewal(
+def test_a_node_that_an_operator_removes_is_a_loss_at_the_next_renewal(
     harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -406,7 +406,7 @@ def test_a_node_that_an_operator_removes_is_told_at_the_next_renewal(
     harness.run(body)
 
 
-def test_a_parent_that_is_removed_again_and_again_is_made_again(
+def test_a_parent_node_that_is_removed_repeatedly_is_created_again(
     harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """As the server does with containers that are empty. The numbers of its children begin anew, tokens do not."""
@@ -427,7 +427,7 @@ def test_a_parent_that_is_removed_again_and_again_is_made_again(
     harness.run(body)
 
 
-def test_nobody_is_left_behind_by_a_driver_that_is_closed(
+def test_closing_the_driver_wakes_every_caller(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     """Closing while the network swallows everything ends all the same; the session ends by itself."""

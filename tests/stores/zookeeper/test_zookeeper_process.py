@@ -90,7 +90,7 @@ def test_a_lock_whose_holder_is_killed_is_free_within_the_bound(url: str, namesp
         assert taken[0] - start < BOUND + NOISE
 
 
-def test_a_holder_that_was_stopped_is_told_before_anything_else(url: str, namespace: str) -> None:
+def test_a_stopped_holder_is_notified_before_any_call_succeeds(url: str, namespace: str) -> None:
     """It wakes after somebody else had the lock: its first look says that it is lost."""
     with Client.from_url(url, namespace=namespace) as locks, holder(url, namespace) as process:
         process.send_signal(signal.SIGSTOP)
@@ -109,7 +109,7 @@ def test_a_holder_that_was_stopped_is_told_before_anything_else(url: str, namesp
         hold.release()
 
 
-def test_the_end_of_the_interpreter_frees_at_once_and_says_what_it_held(
+def test_the_end_of_the_interpreter_releases_at_once_and_logs_the_locks(
     url: str, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     code = """
@@ -152,7 +152,7 @@ def test_a_forked_child_leaves_the_parents_session_alone(
         assert hold.release() is True
 
 
-def test_threads_and_sessions_do_not_pile_up(url: str, namespace: str, zookeeper_server: ZooKeeperServer) -> None:
+def test_threads_and_sessions_do_not_accumulate(url: str, namespace: str, zookeeper_server: ZooKeeperServer) -> None:
     before_all = set(threading.enumerate())  # other clients of this process live on
 
     def ours() -> int:
@@ -272,7 +272,7 @@ async def requests_of(server: ZooKeeperServer, work: Callable[[], Awaitable[obje
 
 @both
 @pytest.mark.parametrize("what", list(PAIRS))
-def test_an_acquire_and_a_release_cost_what_the_page_says(
+def test_an_acquire_and_a_release_cost_the_documented_requests(
     zookeeper_server: ZooKeeperServer, namespace: str, what: str, harness: Harness
 ) -> None:
     label, make = PAIRS[what]
@@ -290,22 +290,22 @@ def test_an_acquire_and_a_release_cost_what_the_page_says(
 
 
 @both
-def test_a_hand_over_and_a_cell_cost_what_the_page_says(
+def test_a_hand_over_and_a_cell_cost_the_documented_requests(
     zookeeper_server: ZooKeeperServer, namespace: str, harness: Harness
 ) -> None:
     async def body(harness: Harness) -> None:
         url = f"{zookeeper_server.url}/cost?session_timeout=60"
-        told = list[Event]()
+        to_error = list[Event]()
         one = harness.client(url, namespace=namespace)
-        two = harness.client(url, namespace=namespace, observer=told.append)
+        two = harness.client(url, namespace=namespace, observer=to_error.append)
         cell = one.versioned("cell")
 
         async def hand_over() -> None:
             hold = await one.lock("a").acquire(timeout=5)
             job = harness.spawn(lambda: two.lock("a").acquire(timeout=5))
-            await until_in(harness, lambda: any(isinstance(event, Queued) for event in told))
+            await until_in(harness, lambda: any(isinstance(event, Queued) for event in to_error))
             await harness.sleep(0.2)  # it watches: to look whether it does would be a request
-            told.clear()
+            to_error.clear()
             assert hold is not None
             await hold.release()
             got = await job.result()
@@ -346,9 +346,7 @@ def test_waiting_does_not_poll(zookeeper_server: ZooKeeperServer, namespace: str
             thread.join()
 
 
-def test_a_late_leave_of_a_ticket_that_is_not_known_is_harmless(
-    zookeeper_server: ZooKeeperServer, namespace: str
-) -> None:
+def test_a_late_release_of_an_unknown_ticket_is_harmless(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     async def main() -> None:
         async with AsyncClient.from_url(f"{zookeeper_server.url}/late", namespace=namespace) as client:
             hold = await client.lock("a").acquire()

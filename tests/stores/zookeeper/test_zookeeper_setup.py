@@ -1,4 +1,4 @@
-"""ZooKeeper: what a URL may say, who may use the nodes, TLS and SASL, and what is told when there is no session."""
+"""Connecting to ZooKeeper: URLs, rights on nodes, TLS and SASL, and the errors without a session."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ JAAS = f'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required u
         ("zookeeper://h/zookeeper/x", "belongs to the server"),
     ],
 )
-def test_a_url_that_cannot_be_used_says_why(url: str, words: str) -> None:
+def test_the_error_for_an_unusable_url_gives_the_reason(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         registry.opener(url)
 
@@ -65,7 +65,7 @@ def test_a_url_names_hosts_ports_and_path() -> None:
     assert SECRET not in repr(from_url(parse(f"zookeeper://bob:{SECRET}@h?auth=sasl")))
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_server() -> None:
     with Client.from_url(f"zookeeper://127.0.0.1:{free_port()}", response_timeout=0.5) as locks:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable, match=r"onnection refused.*nobody listens there"):
@@ -73,7 +73,7 @@ def test_nobody_listens() -> None:
         assert time.monotonic() - start < 3
 
 
-def test_somebody_listens_who_says_nothing(zookeeper_server: ZooKeeperServer) -> None:
+def test_a_server_that_never_answers(zookeeper_server: ZooKeeperServer) -> None:
     with FaultProxy(zookeeper_server.port) as proxy:
         proxy.blackhole()
         with Client.from_url(f"zookeeper://127.0.0.1:{proxy.port}", response_timeout=0.5) as locks:
@@ -91,7 +91,7 @@ def test_the_first_of_several_hosts_is_down(zookeeper_server: ZooKeeperServer, n
 # --- credentials and rights ----------------------------------------------------------------------------------------
 
 
-def test_nodes_belong_to_who_has_the_credentials(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
+def test_only_the_creators_credentials_may_use_the_nodes(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     """Another user, or none, is refused at once with the remedy; the same user with another client is not."""
     mine = f"zookeeper://bob:{SECRET}@{zookeeper_server.address}/auth-{namespace}"
     with Client.from_url(mine) as locks, Client.from_url(mine) as same:
@@ -108,7 +108,7 @@ def test_nodes_belong_to_who_has_the_credentials(zookeeper_server: ZooKeeperServ
         assert locks.force_release("a", hold.token)
 
 
-def test_creator_and_read_lets_others_look(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
+def test_creator_and_read_lets_others_read(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     root = f"{zookeeper_server.address}/auth-{namespace}"
     with (
         Client.from_url(f"zookeeper://bob:{SECRET}@{root}?acl=creator%2Bread") as locks,
@@ -122,7 +122,7 @@ def test_creator_and_read_lets_others_look(zookeeper_server: ZooKeeperServer, na
             foreign.force_release("a", hold.token)
 
 
-def test_a_path_of_its_own_is_all_that_a_user_needs(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
+def test_a_user_needs_rights_on_one_path_only(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     """The parent of that path is closed to it."""
     closed, bob = make_digest_acl("admin", "x", all=True), make_digest_acl("bob", SECRET, all=True)
     with zookeeper_server.connect(auth_data=[("digest", "admin:x")]) as operator:
@@ -195,23 +195,23 @@ def test_a_certificate_for_another_host_is_refused(guarded: ZooKeeperServer) -> 
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
-def test_every_listed_error_is_one_of_kazoo_and_is_told_as_it_is_classed() -> None:
+def test_every_listed_error_exists_in_kazoo_and_raises_its_class() -> None:
     import kazoo.exceptions
 
     for name in (*transport_errors.MEANINGS, *transport_errors.ANSWERS):
         error = getattr(kazoo.exceptions, name)()
-        told = transport_errors.told(error, "host:2181")
+        to_error = transport_errors.to_error(error, "host:2181")
         if name in transport_errors.ANSWERS:
-            assert isinstance(told, transport_errors.ANSWERS[name])
+            assert isinstance(to_error, transport_errors.ANSWERS[name])
             continue
         match transport_errors.MEANINGS[name].outcome:
             case transport_errors.Outcome.UNSUPPORTED:
-                assert isinstance(told, Unsupported)
+                assert isinstance(to_error, Unsupported)
             case outcome:
-                assert isinstance(told, StoreUnavailable)
-                assert told.unknown is (outcome is transport_errors.Outcome.UNKNOWN)
-                assert told.lasting is (outcome is transport_errors.Outcome.LASTING)
-    unlisted = transport_errors.told(RuntimeError("?"), "host:2181")
+                assert isinstance(to_error, StoreUnavailable)
+                assert to_error.unknown is (outcome is transport_errors.Outcome.UNKNOWN)
+                assert to_error.lasting is (outcome is transport_errors.Outcome.LASTING)
+    unlisted = transport_errors.to_error(RuntimeError("?"), "host:2181")
     assert isinstance(unlisted, StoreUnavailable)
     assert unlisted.unknown
 
@@ -249,14 +249,14 @@ def test_the_doctor_of_a_server_alone(zookeeper_server: ZooKeeperServer, namespa
     assert findings["tick"].severity is Severity.WARNING
 
 
-def test_the_doctor_of_a_server_that_does_not_tell(namespace: str) -> None:
+def test_the_doctor_of_a_server_that_reports_nothing(namespace: str) -> None:
     with ZooKeeperServer(config={"4lw.commands.whitelist": "srvr"}) as server, Client.from_url(server.url) as locks:
         findings = {finding.subject: finding for finding in locks.diagnose()}
     assert "whitelist" in findings["tick"].remedy
     assert findings["tick"].severity is Severity.NOTE
 
 
-def test_the_async_client_says_the_same(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
+def test_the_async_client_reports_the_same(zookeeper_server: ZooKeeperServer, namespace: str) -> None:
     import asyncio
 
     async def main() -> None:

@@ -19,7 +19,7 @@ changes = st.lists(
 
 
 @given(changes)
-def test_whatever_comes_late_changes_nothing(changes: list[Change]) -> None:
+def test_a_stale_change_changes_nothing(changes: list[Change]) -> None:
     cell, highest = EMPTY, 0
     for change in changes:
         after = apply_change(cell, change)

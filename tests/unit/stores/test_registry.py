@@ -69,7 +69,7 @@ def test_without_a_url_the_environment_decides_and_else_a_file(tmp_path: Path, m
         assert registry.default_path().exists()
 
 
-def test_a_client_object_of_a_driver_says_where_the_store_is() -> None:
+def test_a_client_object_of_a_driver_selects_the_store() -> None:
     for locks in (
         Client.from_client(redis.Redis(port=1, db=7)),
         AsyncClient.from_client(redis.asyncio.Redis(port=1, db=7)),

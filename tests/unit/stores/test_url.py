@@ -62,13 +62,13 @@ def test_user_and_password_are_decoded() -> None:
         "redis://[::1",
     ],
 )
-def test_what_is_refused(text: str) -> None:
+def test_malformed_urls_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"URL"):
         parse(text)
 
 
 @pytest.mark.parametrize("value", [None, 5, b"redis://h"])
-def test_what_is_no_text(value: object) -> None:
+def test_a_url_that_is_not_a_text_raises_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="must be a str"):
         parse(value)  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ def test_an_unknown_option_names_the_known_ones() -> None:
 @example("redis://h]:1")
 @example("a:%")
 @example("a://\udcff")
-def test_any_text_is_read_or_refused_clearly(text: str) -> None:
+def test_any_text_is_parsed_or_refused_clearly(text: str) -> None:
     try:
         shown = repr(parse(text))  # anything but a ValueError fails the test
     except ValueError as error:

@@ -15,8 +15,8 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot
-from leasehold.stores.etcd.http.base import Place, Unanswered
-from leasehold.stores.etcd.http.blocking import BlockingHttp, Connection, Pieces
+from leasehold.stores.etcd.http.base import Endpoint, Unanswered
+from leasehold.stores.etcd.http.blocking import BlockingHttp, Connection, ResponseStream
 from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.channel import Channel
 
@@ -106,8 +106,8 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
 def test_a_stream_is_not_closed_while_a_thread_reads_it(ends: tuple[socket.socket, socket.socket]) -> None:
     runtime = BlockingRuntime()
     http, seen = BlockingHttp(runtime), list[int]()
-    line = Connection(runtime, Place("there", 1), ends[0])
-    pieces = Pieces(http, line)
+    line = Connection(runtime, Endpoint("there", 1), ends[0])
+    pieces = ResponseStream(http, line)
 
     def ends_it() -> None:
         pieces.close()
@@ -123,7 +123,7 @@ def test_a_stream_is_not_closed_while_a_thread_reads_it(ends: tuple[socket.socke
 
 def test_a_stream_that_nobody_reads_is_closed_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
     runtime = BlockingRuntime()
-    pieces = Pieces(BlockingHttp(runtime), Connection(runtime, Place("there", 1), ends[0]))
+    pieces = ResponseStream(BlockingHttp(runtime), Connection(runtime, Endpoint("there", 1), ends[0]))
     pieces.close()
     assert ends[0].fileno() < 0
     with pytest.raises(Unanswered):

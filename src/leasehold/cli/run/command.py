@@ -9,7 +9,7 @@ import click
 from leasehold import _validate
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, store_options, usage
-from leasehold.cli.reading import hush
+from leasehold.cli.reading import silence_logging
 from leasehold.cli.store_url import url_in_use
 
 SECONDS = click.FloatRange(min=0)
@@ -42,17 +42,24 @@ class RunCommand(Command):
 @click.command(cls=RunCommand)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: for ever.")
-@click.option("--no-wait", is_flag=True, help="Do not wait: give up at once if someone else has it.")
-@click.option("--lease", type=SECONDS, metavar="S", default=30.0, show_default=True, help="Renewed while it runs.")
-@click.option("--fair", is_flag=True, help="Nobody overtakes who came first.")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: wait for ever.")
+@click.option("--no-wait", is_flag=True, help="Give up at once if another client holds the lock.")
 @click.option(
-    "--lock-delay", type=SECONDS, metavar="S", default=0.0, help="Keep it from all for S seconds after an expiry."
+    "--lease", type=SECONDS, metavar="S", default=30.0, show_default=True, help="Lease; renewed while COMMAND runs."
 )
-@click.option("--meta", metavar="TEXT", help="Shown to people who look.")
-@click.option("--max-hold", type=SECONDS, metavar="S", help="Renew it no more after S seconds.")
+@click.option("--fair", is_flag=True, help="Waiters acquire in order of arrival.")
 @click.option(
-    "--grace", type=SECONDS, metavar="S", default=10.0, show_default=True, help="From SIGTERM to SIGKILL if it is lost."
+    "--lock-delay", type=SECONDS, metavar="S", default=0.0, help="After an expiry, block the name for S seconds."
+)
+@click.option("--meta", metavar="TEXT", help="A text that ls and show print.")
+@click.option("--max-hold", type=SECONDS, metavar="S", help="Stop renewing after S seconds.")
+@click.option(
+    "--grace",
+    type=SECONDS,
+    metavar="S",
+    default=10.0,
+    show_default=True,
+    help="From SIGTERM to SIGKILL if the lock is lost.",
 )
 @click.option(
     "-E",
@@ -62,9 +69,9 @@ class RunCommand(Command):
     metavar="N",
     default=int(Exit.TAKEN),
     show_default=True,
-    help="Exit code if someone else has it.",
+    help="Exit code if another client holds the lock.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing about the lock, only errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about the lock, only errors.")
 @store_options
 def run(
     name: str,
@@ -91,17 +98,17 @@ def run(
     Exit code: that of the command, or 128+n if signal n ended it; and
       64   a mistake in the command line     126  the command cannot be executed
       69   the store is unavailable          127  the command is not found
-      75   someone else has the lock (-E)    76   the lock was lost; the command was stopped
+      75   another client holds it (-E)       76   the lock was lost; the command was stopped
 
     Example: leasehold run nightly --no-wait -- ./backup.sh --full
     """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
     if no_wait and timeout is not None:
-        raise Failed("--no-wait and --timeout contradict each other; leave one of them out", Exit.USAGE)
-    from leasehold.cli.run.order import Order
+        raise Failed("--no-wait and --timeout contradict each other; leave one out", Exit.USAGE)
+    from leasehold.cli.run.run_options import RunOptions
     from leasehold.cli.run.supervise import supervise
 
-    hush()
-    order = Order(
+    silence_logging()
+    run_options = RunOptions(
         name=_validate.name(name),
         argv=command,
         url=url_in_use(url),
@@ -117,4 +124,4 @@ def run(
         taken_code=taken_code,
         quiet=quiet,
     )
-    sys.exit(supervise(order))
+    sys.exit(supervise(run_options))

@@ -1,11 +1,11 @@
-"""All that a process started, found on Linux whatever session or parent it has by now.
+"""The descendants of a process, found on Linux whatever session or parent they have by now.
 
 Theory of operation
 -------------------
 A process whose parent has ended becomes a child of the nearest ancestor that is a *child subreaper*, else of process 1.
-The guard is one, and an ancestor of the command: so ``/proc`` shows all that the command started below the guard, also
-after a double fork and a session of its own. It kills what it finds until it has no child: as long as anybody is left,
-the eldest of them is a child of the guard. Processes of other users cannot be killed, and are left.
+The guard is a child subreaper, and an ancestor of the command. So ``/proc`` shows all that the command started below
+the guard, also after a double fork and a session of its own. The guard kills what it finds until it has no child:
+while a descendant is left, the eldest is a child of the guard. Processes of other users cannot be killed, and are left.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From ``linux/prctl.h``."""
 
 LOOK_AGAIN = 0.005
-"""Seconds between two looks for what is left, while it is being killed."""
+"""Seconds between two searches for descendants that are left, during a kill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that ``/proc`` showed. Its number is used again some day; number and beginning together are not."""
+    """A process in ``/proc``. A pid is used again some day; pid and start time together are not."""
 
     pid: int
     parent: int
@@ -34,36 +34,36 @@ class Process:
     started: int
 
     def signal(self, number: int) -> bool:
-        """Send a signal to it, and to nobody who has its number by now; say whether we may do that."""
+        """Send it a signal, but not to another process with its pid; return whether that is permitted."""
         try:
-            itself = os.pidfd_open(self.pid)
+            descriptor = os.pidfd_open(self.pid)
         except OSError:  # it is gone
             return True
         try:
             found = _process(self.pid)
             if found is not None and found.started == self.started:
-                signal.pidfd_send_signal(itself, number)
+                signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             pass
         except PermissionError:
             return False
         finally:
-            os.close(itself)
+            os.close(descriptor)
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Descendants:
-    """All that descends from ``root``, but for ``strangers``, children of it, and what descends from these."""
+    """All descendants of ``root``, without those children in ``excluded`` and their descendants."""
 
     root: int
-    strangers: frozenset[int] = frozenset()
+    excluded: frozenset[int] = frozenset()
 
     def living(self) -> list[Process]:
-        """Return those that run, parents before their children; none where there is no ``/proc``."""
+        """Return the running ones, parents before their children; none where there is no ``/proc``."""
         children: dict[int, list[Process]] = {}
         for one in _processes():
-            if one.pid not in self.strangers:
+            if one.pid not in self.excluded:
                 children.setdefault(one.parent, []).append(one)
         found = list(children.get(self.root, ()))
         for known in found:  # grows while it is read
@@ -71,16 +71,16 @@ class Descendants:
         return found
 
     def kill_found(self) -> list[bool]:
-        """Kill those that are found now, the youngest generation first; return for each whether we may.
+        """Kill those that are found now, the youngest generation first; return for each whether that is permitted.
 
-        It has to be called again and again: while the files are read one by one, a process may fork and end, unseen.
+        Call it until none is left: while the files are read one by one, a process may fork and end unseen.
         """
-        found = reversed(self.living())  # a `run` among them shall not lose its lock before what it guards
+        found = reversed(self.living())  # a `run` among them must not end before its own command
         return [one.signal(signal.SIGKILL) for one in found]
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants that lose theirs, where the kernel can do that (Linux)."""
+    """Become the parent of all orphaned descendants, where the kernel can do that (Linux)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 

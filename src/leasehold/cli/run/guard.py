@@ -1,26 +1,26 @@
-"""The guard of ``run``: a small process between us and the command, that ends the command when we cannot.
+"""The guard of ``run``: a small process, the parent of the command, that kills it when `run` cannot.
 
 Theory of operation
 -------------------
-We tell the guard, through a pipe, when the command must be gone: a little before the lock may be another's. It kills
-the command and all that it started, whatever session that is in by now (see `descent`), until nobody is left,
+`run` sends the guard a deadline through a pipe: a little before another client may acquire the lock. The guard kills
+the command and all that it started, whatever session that is in by now (see ``descendants.py``), until none is left,
 
-* when the pipe ends, since then we died (kill -9, out of memory), and
-* when that time has passed without a later one, since then we are stopped or stuck.
+* when the pipe ends, because `run` died (kill -9, out of memory), and
+* when the deadline passes without a later one, because `run` is stopped or stuck.
 
-So nothing runs past the last confirmed lease, whatever happens to us. The guard has a session of its own: signals of
-the terminal do not reach it, and it does not stop when we are stopped. If it is stopped itself, the kernel lets it go
-on when we die.
+So no process runs past the last confirmed lease. The guard has a session of its own: signals of the terminal do not
+reach it, and it continues when `run` is stopped. If the guard itself is stopped, the kernel continues it when `run`
+dies.
 
-The order of what follows a death, where the store sees processes die (SQLite) and would give the lock away at once:
+SQLite's store notices the death of a process and frees its locks at once. There the order of events is:
 
-1. We are killed. The store knows the hold by the *guard's* process, so to everybody it is still held.
-2. The guard kills all, and ends when nobody is left. If a rival looks before that, it finds the lock taken.
-3. The guard is dead: who looks now may take the lock. If the guard cannot end, the lease does.
+1. `run` is killed. The store knows the hold by the *guard's* process, so the lock is still held.
+2. The guard kills all, and ends when none is left. A rival that looks before that finds the lock held.
+3. The guard is dead, so a rival may acquire the lock. If the guard cannot end, the lease ends.
 
-If the guard is killed instead, the kernel kills the command before anybody can see the guard dead. What else there is
-becomes ours; we kill it and end, but a rival may be quicker. If both are killed at once, the command dies with the
-guard, and nobody looks for the rest.
+If the guard is killed instead, the kernel kills the command before anybody can see the guard dead. The other processes
+become children of `run`, which kills them and ends; but a rival may be quicker. If both are killed at once, the command
+dies with the guard, and the other processes continue.
 """
 
 from __future__ import annotations
@@ -42,140 +42,142 @@ from leasehold.cli.run.descendants import LOOK_AGAIN, Descendants, adopt_orphans
 from leasehold.cli.run.processes import NONE_LEFT, NUMBER, Child, Pipes, fork_child, status_of
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the clock: `select` does not count the time that the machine sleeps."""
+"""Seconds between two reads of the clock: `select` does not count the time that the machine sleeps."""
 
-STAND_DOWN = math.inf
-"""Said instead of a time when the command has ended."""
+DISMISSED = math.inf
+"""Sent in place of a deadline when the command has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Our end of the pipe."""
+    """The end of the pipe at which `run` writes."""
 
     pid: int
     pipe: int
 
     def kill_at(self, deadline: float) -> None:
-        """Tell when to kill the command unless a later time is told before, on the boot-time clock."""
-        with suppress(BrokenPipeError):  # it was killed: the kernel and our own timers remain
+        """Send the deadline at which the guard kills, on the boot-time clock. A later one replaces it."""
+        with suppress(BrokenPipeError):  # it was killed: the kernel and our own timers kill then
             os.write(self.pipe, struct.pack("=d", deadline))
 
     def kill_all(self) -> None:
-        """Have it kill the command and all that it started now; `Child.none_left` tells when that is done."""
+        """Have the guard kill the command and all that it started; `Child.none_left` is set when it has."""
         with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)  # should somebody have stopped it
+            os.kill(self.pid, signal.SIGCONT)  # in case somebody has stopped it
         self.kill_at(0.0)
 
     def dismiss(self) -> None:
-        """Let it end without killing anyone, and wait until it has."""
-        self.kill_at(STAND_DOWN)
+        """End the guard without a kill, and wait until it has ended."""
+        self.kill_at(DISMISSED)
         os.close(self.pipe)
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def fork_guarded(argv: Sequence[str], *, grouped: bool) -> tuple[Child, Guard]:
-    """Fork the guard, and by it the child that will become ``argv``; before any thread exists."""
+    """Fork the guard, which forks the child that will become ``argv``. Call it before any thread exists."""
     pipes = Pipes.open()
-    (news, pipe), (tidings, tell) = os.pipe(), os.pipe()
+    (deadlines, pipe), (reports, report) = os.pipe(), os.pipe()
     us, known = os.getpid(), children_of(os.getpid())
-    adopt_orphans()  # should the guard be killed
+    adopt_orphans()  # in case the guard is killed
     pid = os.fork()
     if pid == 0:
         try:
             os.close(pipe)
-            os.close(tidings)
-            _guard(argv, pipes, us, news, tell, grouped=grouped)
+            os.close(reports)
+            _guard(argv, pipes, us, deadlines, report, grouped=grouped)
         finally:
             os._exit(0)
-    for end in (news, tell, pipes.wait_for, pipes.refuse):
+    for end in (deadlines, report, pipes.wait_for, pipes.refuse):
         os.close(end)
-    told = os.read(tidings, NUMBER.size)
-    if not told:
-        raise OSError("the process that guards the command was killed as it began")
-    os.set_blocking(tidings, False)
-    return Child(NUMBER.unpack(told)[0], pipes, tidings, pid, grouped, known), Guard(pid, pipe)
+    first_report = os.read(reports, NUMBER.size)
+    if not first_report:
+        raise OSError("the guard process was killed at its start")
+    os.set_blocking(reports, False)
+    return Child(NUMBER.unpack(first_report)[0], pipes, reports, pid, grouped, known), Guard(pid, pipe)
 
 
-def _guard(argv: Sequence[str], pipes: Pipes, us: int, news: int, tell: int, *, grouped: bool) -> NoReturn:
+def _guard(argv: Sequence[str], pipes: Pipes, us: int, deadlines: int, report: int, *, grouped: bool) -> NoReturn:
     adopt_orphans()
     child = fork_child(argv, pipes, grouped=grouped)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    low, high = sorted((news, tell))
+    low, high = sorted((deadlines, report))
     os.closerange(0, low)  # our standard output must not keep a pipe's reader waiting, nor our pipes the child
     os.closerange(low + 1, high)
     os.closerange(high + 1, os.sysconf("SC_OPEN_MAX"))
     at_death_of(us, signal.SIGCONT)
-    os.write(tell, NUMBER.pack(child))
-    Watch(child, news, tell).keep()
+    os.write(report, NUMBER.pack(child))
+    GuardProcess(child, deadlines, report).run()
     os._exit(0)
 
 
-class Watch:
-    """What the guard does."""
+class GuardProcess:
+    """The loop of the guard process."""
 
-    def __init__(self, child: int, news: int, tell: int) -> None:
+    def __init__(self, child: int, deadlines: int, report: int) -> None:
         self._child = child
-        self._news = news
-        self._tell = tell
-        self._family = Descendants(os.getpid())
-        self._ended, woken = os.pipe()  # readable when a child of ours has ended
+        self._deadlines = deadlines
+        self._report = report
+        self._descendants = Descendants(os.getpid())
+        self._ended, woken = os.pipe()  # readable when a child of the guard has ended
         os.set_blocking(self._ended, False)
         os.set_blocking(woken, False)
         signal.signal(signal.SIGCHLD, _woken)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        self._told = False
+        self._reported = False
 
-    def keep(self) -> None:
-        """Kill at each deadline, and when `run` has died; return when there is nothing left to guard."""
-        deadline = STAND_DOWN  # the command has not begun: only the death of `run` matters
+    def run(self) -> None:
+        """Kill at each deadline, and when `run` has died; return when `run` has died or dismissed the guard."""
+        deadline = DISMISSED  # the command has not begun: only the death of `run` matters
         while True:
-            self._bury()
+            self._reap()
             left = deadline - boottime()
             if left <= 0:
                 self._kill()
-                deadline = STAND_DOWN
+                deadline = DISMISSED
                 continue
-            pause = None if deadline == STAND_DOWN else max(0.0, min(left, LOOK_EVERY))
-            ready = select.select([self._news, self._ended], [], [], pause)[0]
+            pause = None if deadline == DISMISSED else max(0.0, min(left, LOOK_EVERY))
+            ready = select.select([self._deadlines, self._ended], [], [], pause)[0]
             if self._ended in ready:
                 os.read(self._ended, 4096)
-            if self._news not in ready:
+            if self._deadlines not in ready:
                 continue
-            data = os.read(self._news, 4096)
+            data = os.read(self._deadlines, 4096)
             if not data:
                 return self._kill()
             (deadline,) = struct.unpack("=d", data[-8:])
-            if deadline == STAND_DOWN:
+            if deadline == DISMISSED:
                 return None
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child, signal.SIGKILL)  # if it leads a group; where there is no /proc, it is all
+            os.killpg(
+                self._child, signal.SIGKILL
+            )  # if it leads a group; where there is no /proc, this is all that can be killed
         with suppress(ProcessLookupError, PermissionError):
             os.kill(self._child, signal.SIGKILL)
         while not self._childless():
-            ours = self._family.kill_found()
-            if self._told and ours and not any(ours):
+            ours = self._descendants.kill_found()
+            if self._reported and ours and not any(ours):
                 break  # processes of another user
             time.sleep(LOOK_AGAIN)
-        self._say(NONE_LEFT)
+        self._send(NONE_LEFT)
 
     def _childless(self) -> bool:
-        """Reap who ended; say whether nobody is left. The last is the command: until it is told, it is not reaped."""
-        self._bury()
-        if self._told:
+        """Reap children that ended; return whether none is left. The command is reaped last, after its report."""
+        self._reap()
+        if self._reported:
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
                 return False
-        return self._told
+        return self._reported
 
-    def _bury(self) -> None:
-        """Tell how the command ended, once; reap orphans until then, and nobody after (see `family`)."""
-        while not self._told:
+    def _reap(self) -> None:
+        """Report once how the command ended; reap orphans until then, and none after (see ``processes.py``)."""
+        while not self._reported:
             try:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -185,13 +187,13 @@ class Watch:
             if info.si_pid != self._child:
                 os.waitpid(info.si_pid, 0)
                 continue
-            self._told = True
-            self._say(status_of(self._child) or 0)
+            self._reported = True
+            self._send(status_of(self._child) or 0)
 
-    def _say(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         with suppress(BrokenPipeError):
-            os.write(self._tell, NUMBER.pack(number))
+            os.write(self._report, NUMBER.pack(number))
 
 
 def _woken(number: int, frame: FrameType | None) -> None:
-    """Have a handler, so that the signal reaches the pipe."""
+    """Do nothing: without a handler the signal would not reach the pipe."""

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-Where the command is started from a terminal's foreground, it stays in our process group: Ctrl-C, Ctrl-Z and ``fg``
-reach it and the rest of the pipeline from the terminal, as without us. Everywhere else (cron, a service, CI) it leads a
-group of its own, so that most of what it started can be reached at once.
+A command that is started in a terminal's foreground stays in the process group of `run`. So Ctrl-C, Ctrl-Z and ``fg``
+reach it and the rest of the pipeline from the terminal, as without `run`. Everywhere else (cron, a service, CI) it
+leads a group of its own, so that one signal reaches most of what it started.
 
-The child is forked at the very start, single-threaded, and waits on a pipe for its environment. So nothing that the
-store's driver did (threads, sockets, locks) is in it, and a pipe that ends without the word to go ends it.
+The child is forked at the very start, before any thread exists, and waits on a pipe for its environment. So it inherits
+no thread, socket or lock of the store's driver. If the pipe ends without the line that starts it, the child ends.
 
-Its parent is the `guard`, so that all that it starts descends from the guard and is found there. The guard tells us by
-a pipe how the child ended, and keeps it unreaped until we are done, or have it kill all: its pid, and its group's, stay
-its own, and no signal of ours can hit a stranger. If the guard is killed, the kernel kills the child, and all that it
-started becomes ours.
+The parent of the child is the guard, so all that the child starts descends from the guard and is found there. The guard
+reports through a pipe how the child ended. It does not reap the child until `run` is done or has it kill all. So the
+pid and the group stay the child's own, and no signal can hit a stranger. If the guard is killed, the kernel kills the
+child, and all that the child started becomes children of `run`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from typing import NoReturn
 from leasehold.cli.run.descendants import LOOK_AGAIN, Descendants, at_death_of
 
 NUMBER = struct.Struct("=i")
-"""What the guard tells: the child's pid at first, then how it ended, then `NONE_LEFT` if all were to be killed."""
+"""What the guard reports: first the child's pid, then how it ended, then `NONE_LEFT` if it was asked to kill all."""
 
 NONE_LEFT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """What we and the child tell each other by: both ends, until each side has closed those of the other."""
+    """The pipes between `run` and the child: both ends, until each side has closed those of the other."""
 
     wait_for: int
     go: int
@@ -47,7 +47,7 @@ class Pipes:
 
     @classmethod
     def open(cls) -> Pipes:
-        """Make them."""
+        """Open the pipes."""
         return cls(*os.pipe(), *os.pipe())
 
 
@@ -55,32 +55,32 @@ class Child:
     """The forked child, seen from `run`.
 
     Attributes:
-        grouped: it leads a process group of its own.
-        tidings: readable when there is news of the child, or the guard was killed.
-        unguarded: the guard was killed.
-        none_left: the guard was to kill all, and has.
+        grouped: whether it leads a process group of its own.
+        reports: a pipe, readable when the guard has sent a report, or was killed.
+        unguarded: whether the guard was killed.
+        none_left: whether the guard was asked to kill all, and has.
 
     """
 
-    def __init__(self, pid: int, pipes: Pipes, tidings: int, guard: int, grouped: bool, known: frozenset[int]) -> None:
-        """Args: ``known``, the children that we had before."""
+    def __init__(self, pid: int, pipes: Pipes, reports: int, guard: int, grouped: bool, known: frozenset[int]) -> None:
+        """Args: ``known``, the children that `run` had before."""
         self.pid = pid
         self.grouped = grouped
-        self.tidings = tidings
+        self.reports = reports
         self.unguarded = False
         self.none_left = False
         self._go, self._refusal = pipes.go, pipes.refusal
         self._session = os.getsid(0)
-        self._below_guard = Descendants(guard)
-        self._below_us = Descendants(os.getpid(), known | {guard})
+        self._of_guard = Descendants(guard)
+        self._of_run = Descendants(os.getpid(), known | {guard})
         self._status: int | None = None
 
     def start(self, additions: Mapping[str, str]) -> OSError | None:
-        """Let it become the command, with ``additions`` to its environment; return why that failed, if it did."""
-        with suppress(BrokenPipeError):  # someone killed it while it waited: `ended` tells
+        """Execute the command, with ``additions`` to its environment; return the error if that failed."""
+        with suppress(BrokenPipeError):  # it was killed while it waited: `ended` returns how
             _write_all(self._go, json.dumps(additions).encode("ascii") + b"\n")
         os.close(self._go)
-        answer = _read_all(self._refusal)  # ends without a byte when the command's image replaces ours
+        answer = _read_all(self._refusal)  # ends without a byte when exec succeeds
         os.close(self._refusal)
         return OSError(int(answer), os.strerror(int(answer))) if answer else None
 
@@ -90,10 +90,10 @@ class Child:
             os.kill(self.pid, number)
 
     def signal_all(self, number: int) -> None:
-        """Send a signal to the command and all that it started and that can be found.
+        """Send a signal to the command and to all processes that it started and that can be found.
 
         Where the command leads a group, other groups of its session are left out (those of a shell with job control, or
-        of a `run`): it is for their makers to pass the signal on. Nobody passes it to other sessions, so we do.
+        of a `run`): the process that made them forwards the signal. Nobody forwards it to other sessions, so we do.
         """
         self._signal_group(number)
         for one in self._descendants().living():
@@ -101,28 +101,28 @@ class Child:
                 one.signal(number)
 
     def kill_found(self) -> bool:
-        """Kill what can be found of the command and all that it started; say whether there was anybody."""
+        """Kill the command and its descendants that can be found; return whether there were any."""
         if self.ended() is None or self.unguarded:  # else the guard may have reaped it
             self._signal_group(signal.SIGKILL)
         return any(self._descendants().kill_found())
 
     def await_none_left(self) -> None:
-        """Wait until the guard has killed all; do it if it was killed itself."""
+        """Wait until the guard has killed all; if the guard was killed, kill all here."""
         while not self.none_left and not self.unguarded:
-            select.select([self.tidings], [], [])
-            self._hear()
+            select.select([self.reports], [], [])
+            self._read_reports()
         while self.unguarded and self.kill_found():
             time.sleep(LOOK_AGAIN)
 
     def ended(self) -> int | None:
-        """Return how it ended, as an exit code or minus a signal's number; None while it runs. It is not reaped."""
-        self._hear()
+        """Return its exit code, or minus a signal's number; None while it runs. The child is not reaped."""
+        self._read_reports()
         if self._status is None and self.unguarded:
             self._status = status_of(self.pid)
         return self._status
 
     def reap(self) -> None:
-        """Let the system forget it, if the guard could not."""
+        """Reap the child, if the guard could not."""
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
@@ -133,10 +133,10 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         with suppress(BlockingIOError):
             while not self.unguarded:
-                data = os.read(self.tidings, NUMBER.size)
+                data = os.read(self.reports, NUMBER.size)
                 self.unguarded = not data
                 if data == NUMBER.pack(NONE_LEFT):
                     self.none_left = True
@@ -144,8 +144,8 @@ class Child:
                     (self._status,) = NUMBER.unpack(data)
 
     def _descendants(self) -> Descendants:
-        self._hear()
-        return self._below_us if self.unguarded else self._below_guard
+        self._read_reports()
+        return self._of_run if self.unguarded else self._of_guard
 
 
 def fork_child(argv: Sequence[str], pipes: Pipes, *, grouped: bool) -> int:
@@ -156,20 +156,20 @@ def fork_child(argv: Sequence[str], pipes: Pipes, *, grouped: bool) -> int:
         try:
             os.close(pipes.go)
             os.close(pipes.refusal)
-            _become(argv, grouped, parent, pipes.wait_for, pipes.refuse)
+            _exec(argv, grouped, parent, pipes.wait_for, pipes.refuse)
         finally:
             os._exit(1)
     if grouped:
         with suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # the child does so too: whoever is first
+            os.setpgid(pid, pid)  # the child does the same: either may be first
     return pid
 
 
 def status_of(pid: int) -> int | None:
-    """Return how a child of ours ended, as `Child.ended` does; None while it runs."""
+    """Return how a child of this process ended, as `Child.ended` does; None while it runs."""
     try:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # it is not ours: no kernel made us adopt it
+    except ChildProcessError:  # not a child: this kernel has no child subreapers
         return -signal.SIGKILL
     if info is None:
         return None
@@ -177,7 +177,7 @@ def status_of(pid: int) -> int | None:
 
 
 def in_foreground() -> bool:
-    """Say whether our process group is the one that the terminal listens to."""
+    """Return whether our process group is in the foreground of the terminal."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
@@ -190,20 +190,20 @@ def in_foreground() -> bool:
         os.close(terminal)
 
 
-def _become(argv: Sequence[str], grouped: bool, parent: int, wait_for: int, refuse: int) -> NoReturn:
+def _exec(argv: Sequence[str], grouped: bool, parent: int, wait_for: int, refuse: int) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python changed these
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell's & had it ignored: stays so
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell's & made it ignored: it stays so
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if grouped:
         with suppress(PermissionError):
             os.setpgid(0, 0)
     at_death_of(parent, signal.SIGKILL)
-    word = _read_all(wait_for)
-    if not word.endswith(b"\n"):
-        os._exit(1)  # we were not told to go
+    additions = _read_all(wait_for)
+    if not additions.endswith(b"\n"):
+        os._exit(1)  # `run` died or dismissed us
     try:
-        os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(word)})
+        os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(additions)})
     except OSError as error:
         _write_all(refuse, str(error.errno).encode())
     os._exit(1)

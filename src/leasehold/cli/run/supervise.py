@@ -1,13 +1,16 @@
-"""The loop of ``run``: get the lock, start the command, keep both together, release when the command is gone.
+"""The loop of ``run``: acquire the lock, start the command, stop it when the lock is lost, release at its end.
 
 Theory of operation
 -------------------
-No command runs past the last *confirmed* lease. While renewals succeed, that moment moves on. When they have failed for
-so long that no more than the grace (at most a quarter of the lease) is left, the command is told to stop by SIGTERM,
-still protected; at the end of the lease it is killed. When the store says that the lock is gone (broken, evicted),
-SIGTERM comes at once, and SIGKILL after the grace or at the end of the lease that was confirmed last, whichever is
-first. Then the lock is left only when nothing is found any more that the command started. The `guard` holds to the same
-moment should this process be stopped or die.
+No command runs past the end of the last *confirmed* lease. Each successful renewal moves that end.
+
+* Renewals fail until only the grace, at most a quarter of the lease, is left. Then the command gets SIGTERM, while it
+  is still protected. At the end of the lease it gets SIGKILL.
+* The store reports that the lock is gone (broken, evicted). Then the command gets SIGTERM at once. It gets SIGKILL
+  after the grace, or at the end of the last confirmed lease, whichever is first.
+
+`run` releases the lock only when it finds no process any more that the command started. The `guard` kills at the same
+moment if this process is stopped or dies.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from contextlib import suppress
 
 from leasehold._runtimes.clock import boottime
 from leasehold.cli.codes import SIGNALLED, Exit
-from leasehold.cli.output import complain, meta_text, printable, seconds, who
+from leasehold.cli.output import complain, meta_text, printable, seconds
 from leasehold.cli.run.guard import Guard, fork_guarded
-from leasehold.cli.run.order import Order
 from leasehold.cli.run.processes import Child, in_foreground
+from leasehold.cli.run.run_options import RunOptions
 from leasehold.cli.store_url import guarded
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable
@@ -31,7 +34,7 @@ from leasehold.events import Event, InDoubt, Renewed
 from leasehold.primitives.locks.hold import AsyncHold
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask to end: they go to all that the command started, as from a terminal."""
+"""Signals that ask to end. They go to all processes that the command started, as signals of a terminal do."""
 
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -44,22 +47,22 @@ NOTICE = 1 / 4
 KILL_AHEAD, KILL_AHEAD_PART = 0.05, 1 / 20
 """Seconds, and at most this part of the lease, for a kill to take effect before the lease ends."""
 
-LOOKS_PER_LEASE = 6
-LONGEST_NAP = 1.0
-"""Seconds between two looks at the lease, at most."""
+CHECKS_PER_LEASE = 6
+LONGEST_PAUSE = 1.0
+"""Longest pause between two checks of the lease, in seconds."""
 
 
-def supervise(order: Order) -> int:
+def supervise(options: RunOptions) -> int:
     """Run the command under the lock; return the exit code."""
     grouped = not in_foreground()
-    code = _findable(order.argv[0])
+    code = _missing_program(options.argv[0])
     if code is not None:
         return code
-    child, guard = fork_guarded(order.argv, grouped=grouped)
+    child, guard = fork_guarded(options.argv, grouped=grouped)
     try:
-        code = asyncio.run(Supervisor(order, child, guard).run())
+        code = asyncio.run(Supervisor(options, child, guard).run())
     finally:
-        if child.ended() is None:  # not started, or a fault of ours
+        if child.ended() is None:  # it was not started, or we failed
             guard.kill_all()
             child.await_none_left()
         guard.dismiss()
@@ -69,8 +72,8 @@ def supervise(order: Order) -> int:
     return code
 
 
-def _findable(program: str) -> int | None:
-    """Complain before anything is locked if the program cannot be run; return the code for it."""
+def _missing_program(program: str) -> int | None:
+    """Return the exit code if the program cannot be run, and print why; None if it can. Called before the acquire."""
     if shutil.which(program) is not None:
         return None
     if os.sep in program and os.path.exists(program):
@@ -81,7 +84,7 @@ def _findable(program: str) -> int | None:
 
 
 def _die_by_interrupt() -> None:
-    """End by SIGINT itself: a shell script around us goes on after an exit code, but stops after Ctrl-C."""
+    """End by SIGINT itself: a surrounding shell script continues after an exit code, but stops after Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -89,30 +92,30 @@ def _die_by_interrupt() -> None:
 class Supervisor:
     """One run of one command."""
 
-    def __init__(self, order: Order, child: Child, guard: Guard) -> None:
-        self._order = order
+    def __init__(self, options: RunOptions, child: Child, guard: Guard) -> None:
+        self._options = options
         self._child = child
         self._guard = guard
-        self._news = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._waiting: asyncio.Task[object] | None = None  # the task that acquires, while it may be interrupted
         self._signalled: int | None = None
         self._running = False
-        self._gone_by = 0.0  # boot-time clock: when to kill at the latest, for the end of the last confirmed lease
-        self._kill_at: float | None = None  # set when the command has been told to stop because of the lock
+        self._kill_deadline = 0.0  # boot-time clock, just before the last confirmed lease ends
+        self._kill_at: float | None = None  # set when the command was asked to stop because of the lock
 
     async def run(self) -> int:
-        """Acquire, run, release; return the exit code."""
+        """Acquire the lock, run the command, release; return the exit code."""
         self._catch_signals()
-        order = self._order
-        store = guarded(order.url, self._guard.pid)
-        async with AsyncClient(store, namespace=order.namespace, observer=self._observe) as client:
+        options = self._options
+        store = guarded(options.url, self._guard.pid)
+        async with AsyncClient(store, namespace=options.namespace, observer=self._observe) as client:
             hold = await self._acquire(client)
             if hold is not None:
                 return await self._run_held(hold)
             if self._signalled is not None:
                 return SIGNALLED + self._signalled
-            await self._say_taken(client)
-            return order.taken_code
+            await self._report_conflict(client)
+            return options.taken_code
 
     # --- signals -----------------------------------------------------------------------------------------------
 
@@ -121,14 +124,14 @@ class Supervisor:
         for number in PASSED_ON:
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored by nohup or a shell's &: stays so
                 loop.add_signal_handler(number, self._signal, number)
-        loop.add_signal_handler(signal.SIGCHLD, self._news.set)
-        loop.add_reader(self._child.tidings, self._hear)
+        loop.add_signal_handler(signal.SIGCHLD, self._wake_up.set)
+        loop.add_reader(self._child.reports, self._read_reports)
 
-    def _hear(self) -> None:
-        self._child.ended()  # reads what there is
+    def _read_reports(self) -> None:
+        self._child.ended()  # reads the pipe
         if self._child.unguarded:
-            asyncio.get_running_loop().remove_reader(self._child.tidings)  # from now on SIGCHLD tells
-        self._news.set()
+            asyncio.get_running_loop().remove_reader(self._child.reports)  # from now on SIGCHLD reports its end
+        self._wake_up.set()
 
     def _signal(self, number: int) -> None:
         if not self._running:
@@ -137,7 +140,7 @@ class Supervisor:
                 if self._waiting is not None:
                     self._waiting.cancel()
         elif number in FROM_TERMINAL and not self._child.grouped and in_foreground():
-            return  # the command has it from the terminal already
+            return  # the terminal has sent it to the command already
         elif number in ENDING and self._child.grouped:
             self._child.signal_all(number)
         else:
@@ -146,53 +149,56 @@ class Supervisor:
     def _observe(self, event: Event) -> None:
         match event:
             case InDoubt(remaining=remaining):
-                self._say(f"the store did not confirm the lock; it is surely held for {seconds(remaining)} more")
+                self._print(f"the store did not confirm the renewal; the lock is held for another {seconds(remaining)}")
             case Renewed():
-                self._say("the store confirms the lock again")
+                self._print("the store confirms renewals again")
 
-    def _say(self, text: str) -> None:
-        if not self._order.quiet:
+    def _print(self, text: str) -> None:
+        if not self._options.quiet:
             complain(text)
 
-    # --- getting it --------------------------------------------------------------------------------------------
+    # --- acquiring ---------------------------------------------------------------------------------------------
 
     async def _acquire(self, client: AsyncClient) -> AsyncHold | None:
-        order = self._order
+        options = self._options
         lock = client.lock(
-            order.name,
-            fair=order.fair,
-            lease=order.lease,
-            lock_delay=order.lock_delay,
-            meta=order.meta,
-            max_hold=order.max_hold,
+            options.name,
+            fair=options.fair,
+            lease=options.lease,
+            lock_delay=options.lock_delay,
+            meta=options.meta,
+            max_hold=options.max_hold,
         )
         if self._signalled is not None:
             return None
         task = self._waiting = asyncio.current_task()
         try:
-            hold = await lock.acquire(order.wait, order.timeout)
+            hold = await lock.acquire(options.wait, options.timeout)
         except asyncio.CancelledError:
             if self._signalled is None or task is None:
                 raise
             task.uncancel()
             return None
         except LeaseLost as error:
-            raise StoreUnavailable(f"it answers too slowly: {error}") from None
+            raise StoreUnavailable(f"its answers are too slow: {error}") from None
         finally:
             self._waiting = None
         return hold
 
-    async def _say_taken(self, client: AsyncClient) -> None:
-        by = ""
+    async def _report_conflict(self, client: AsyncClient) -> None:
+        options = self._options
+        why = "another client held it"
         with suppress(StoreUnavailable):
-            info = await client.inspect(self._order.name)
+            info = await client.inspect(options.name)
             if info is not None and info.holders:
                 holder = info.holders[0]
-                meta = f" ({meta_text(holder.meta)})" if holder.meta is not None else ""
-                by = f"; held by {who(holder)}, token {holder.token}{meta}"
-        self._say(f"not acquired: someone else has {printable(self._order.name)}{by}")
+                facts = f"token {holder.token}" + (f", {meta_text(holder.meta)}" if holder.meta is not None else "")
+                address = f"{printable(holder.host)}:{holder.pid}"
+                why = f"held by {address} for another {seconds(holder.remaining)} ({facts})"
+        within = f" within {options.timeout:g} s" if options.wait and options.timeout is not None else ""
+        self._print(f"could not acquire '{printable(options.name)}'{within}: {why}")
 
-    # --- while it is held --------------------------------------------------------------------------------------
+    # --- while the lock is held --------------------------------------------------------------------------------
 
     async def _run_held(self, hold: AsyncHold) -> int:
         code = self._start(hold)
@@ -201,89 +207,89 @@ class Supervisor:
         return await self._release(hold, code)
 
     def _start(self, hold: AsyncHold) -> int | None:
-        """Start the command; return an exit code if that is not to be."""
+        """Start the command; return an exit code if it was not started."""
         if self._signalled is not None:
             return SIGNALLED + self._signalled
-        hold.on_lost(lambda error: self._news.set())
-        self._look(hold)
+        hold.on_lost(lambda error: self._wake_up.set())
+        self._check(hold)
         refusal = self._child.start(self._environment(hold))
         self._running = True
         if refusal is None:
             return None
-        complain(f"cannot run {self._order.argv[0]!r}: {refusal.strerror}")
+        complain(f"cannot run {self._options.argv[0]!r}: {refusal.strerror}")
         return int(Exit.NOT_FOUND if isinstance(refusal, FileNotFoundError) else Exit.NOT_EXECUTABLE)
 
     def _environment(self, hold: AsyncHold) -> dict[str, str]:
         return {
             "LEASEHOLD_NAME": hold.name,
             "LEASEHOLD_TOKEN": str(hold.token),
-            "LEASEHOLD_URL": self._order.url,
-            "LEASEHOLD_NAMESPACE": self._order.namespace,
+            "LEASEHOLD_URL": self._options.url,
+            "LEASEHOLD_NAMESPACE": self._options.namespace,
         }
 
     async def _until_gone(self, hold: AsyncHold) -> int:
-        """Wait for the command's end, stopping it when the lock ends first; return its exit code as shells have it."""
+        """Wait until the command ends, and stop it if the lock ends first; return its exit code in a shell's form."""
         while True:
-            self._news.clear()
+            self._wake_up.clear()
             status = self._child.ended()
             if status is not None:
                 break
-            nap = self._look(hold)
+            pause = self._check(hold)
             if self._child.unguarded:
                 self._child.kill_found()
             with suppress(TimeoutError):
-                async with asyncio.timeout(nap):
-                    await self._news.wait()
-        if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._gone_by:
-            self._kill_at = self._gone_by  # it was the guard
-            self._say("stopped or stuck for so long that the lock could not be kept; the command was killed")
+                async with asyncio.timeout(pause):
+                    await self._wake_up.wait()
+        if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._kill_deadline:
+            self._kill_at = self._kill_deadline  # the guard killed it
+            self._print("`leasehold run` was stopped or stuck until the lease had nearly ended; the command was killed")
         if self._child.unguarded:
-            self._say("the process that guards the command was killed, and the command with it")
+            self._print("the guard process was killed, and the command with it")
         if self._kill_at is not None or self._child.unguarded:
-            await self._none_left()
+            await self._kill_all()
         return status if status >= 0 else SIGNALLED - status
 
-    async def _none_left(self) -> None:
-        """Have all killed that the command started, whatever its own end was."""
+    async def _kill_all(self) -> None:
+        """Kill all processes that the command started, however it ended itself."""
         self._guard.kill_all()
-        asyncio.get_running_loop().remove_reader(self._child.tidings)
+        asyncio.get_running_loop().remove_reader(self._child.reports)
         await asyncio.to_thread(self._child.await_none_left)
 
-    def _look(self, hold: AsyncHold) -> float:
-        """Do what the lease's state calls for; return the seconds until the next look."""
+    def _check(self, hold: AsyncHold) -> float:
+        """Move the deadline, or stop the command, as the lease's state requires; return seconds to the next check."""
         now, left = boottime(), hold.remaining
-        gone_by = now + left - min(KILL_AHEAD, self._order.lease * KILL_AHEAD_PART)
-        if left > 0 and abs(gone_by - self._gone_by) > 0.001:
-            self._gone_by = gone_by
-            self._guard.kill_at(gone_by)
-        notice = min(self._order.grace, self._order.lease * NOTICE)
+        kill_deadline = now + left - min(KILL_AHEAD, self._options.lease * KILL_AHEAD_PART)
+        if left > 0 and abs(kill_deadline - self._kill_deadline) > 0.001:
+            self._kill_deadline = kill_deadline
+            self._guard.kill_at(kill_deadline)
+        notice = min(self._options.grace, self._options.lease * NOTICE)
         if self._kill_at is None and left <= notice:
             self._stop(hold, now)
         elif self._kill_at is not None and now >= self._kill_at:
             self._guard.kill_all()
             self._child.kill_found()
-        nap = min(self._order.lease / LOOKS_PER_LEASE, LONGEST_NAP)
+        pause = min(self._options.lease / CHECKS_PER_LEASE, LONGEST_PAUSE)
         event_in = left - notice if self._kill_at is None else self._kill_at - now
-        return max(0.0, min(nap, event_in)) or nap
+        return max(0.0, min(pause, event_in)) or pause
 
     def _stop(self, hold: AsyncHold, now: float) -> None:
-        self._kill_at = min(now + self._order.grace, max(self._gone_by, now))
+        self._kill_at = min(now + self._options.grace, max(self._kill_deadline, now))
         try:
             hold.raise_if_lost()
-            self._say("the lock is about to be lost: the store confirms no renewal; stopping the command")
+            self._print("the lock is about to be lost: the store confirms no renewal; the command is being stopped")
         except LeaseLost as error:
-            self._say(f"{error}; stopping the command")
+            self._print(f"{error}; the command is being stopped")
         self._child.signal_all(signal.SIGTERM)
-        self._child.signal_all(signal.SIGCONT)  # a stopped command could not act on it
+        self._child.signal_all(signal.SIGCONT)  # a stopped command cannot handle SIGTERM
 
     async def _release(self, hold: AsyncHold, code: int) -> int:
-        """Release after the command is gone; return the exit code of it all."""
+        """Release after the command has ended; return the exit code of `run`."""
         lost = self._kill_at is not None
         try:
             if not await hold.release():
-                self._say("the store did not confirm the release; the lock is free by the end of its lease")
+                self._print("the store did not confirm the release; the lock is free by the end of its lease")
         except LeaseLost as error:
             if not lost:
-                self._say(f"{error}; the command had ended with code {code}, but not all of it was protected")
+                self._print(f"{error}; the command had ended with code {code}, but part of its work was unprotected")
             lost = True
         return int(Exit.LOST) if lost else code

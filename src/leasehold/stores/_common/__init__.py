@@ -1,1 +1,1 @@
-"""What several stores share: queues and cells as values, clock samples, waiting tickets, local hints."""
+"""Parts that several stores share: queues and cells as values, clock samples, waiting tickets, a keyed lock, hints."""

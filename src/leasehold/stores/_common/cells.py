@@ -1,4 +1,4 @@
-"""Cells: a value with a version and a fence, and the one rule by which it changes. Pure."""
+"""Cells: a value with a version and a fence, and the rule for its changes. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EMPTY = Cell(None, 0)
 def apply_change(cell: Cell, change: Change) -> Cell:
     """Return the cell after ``change``; unchanged, with ``changed`` False, if a condition does not hold.
 
-    A fenced change is made only if its token is not below the highest one that ever wrote here: late writes of an older
-    holder are refused whatever the clocks did (Gray and Cheriton 1989; Kleppmann 2016 calls it a fencing token).
+    A fenced change is made only if its token is not below the highest one that ever wrote here. So late writes of an
+    older holder are refused, whatever the clocks did (Gray and Cheriton 1989; Kleppmann 2016 calls it a fencing token).
     """
     if change.value is None:
         return replace(cell, changed=False)

@@ -1,16 +1,16 @@
-"""From which moment a grant that came by message may be counted.
+"""The start of a lease that was granted by a message.
 
-A claim's grant is counted from before the claim was sent. A grant by message was made by somebody else's release, and
-the message may have been long on its way. But every reply brings the server's time: if a request sent at ``sent``
-(our clock) was carried out at ``server`` (the server's clock), then the server's clock showed ``server`` not before
-our ``sent``. So a grant at the server's time G was made not before
+A lease that an acquire request grants counts from before the request was sent. A grant by message was made by the
+release of another client, and the message may have been delayed. But every reply contains the server's time. If a
+request sent at ``sent`` (our clock) was carried out at ``server`` (the server's clock), then the server's clock showed
+``server`` not before our ``sent``. So a grant at the server's time G was made not before
 
-    sent + (G - server) * (1 - DRIFT)      for G after the anchor, and
+    sent + (G - server) * (1 - DRIFT)      for G after the sample, and
     sent - (server - G) / (1 - DRIFT)      for G before it.
 
 If the server's clock stepped forward between the two, the first is too late. So a grant that would be later than the
-arrival of its message is not believed: it is asked for again, and the claim finds it. A smaller step is not noticed. It
-makes the holder count the lease from too late a moment, by as much as the step, and never from after the arrival.
+arrival of its message is discarded: the client sends its acquire request again, and finds the grant. A smaller step is
+not noticed. Then the holder counts the lease from a moment that is too late by the step, but never after the arrival.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from leasehold._model import DRIFT
 
 OLDEST = 1 / 3
-"""A grant that may be older than this part of its lease is asked for again instead: the claim finds it."""
+"""A grant that may be older than this part of its lease is requested again instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ClockSample:
 
 @dataclass(frozen=True, slots=True)
 class GrantMessage:
-    """What the message says: the ticket holds with ``token`` since the server's time ``at`` (microseconds)."""
+    """The content of a message: the ticket holds with ``token`` since the server's time ``at`` (microseconds)."""
 
     ticket: str
     token: int
@@ -48,9 +48,9 @@ class GrantMessage:
         return cls(words[0].decode("ascii", "replace"), int(words[1]), int(words[2]))
 
     def since(self, clock_sample: ClockSample | None, now: float, lease: float) -> float | None:
-        """Return the boot-time clock from which the lease counts; None if the claim is to be sent again instead.
+        """Return the boot-time clock from which the lease counts; None if the request must be sent again.
 
-        That is so if the grant is too old to be of use, or if it seems to come from the future.
+        That is so if the grant is too old, or if it seems to come from the future.
         """
         if clock_sample is None:
             return None

@@ -1,8 +1,8 @@
-"""Wake-up hints between processes of one host: a loopback datagram that says "look again", and one thread that listens.
+"""Wake-up hints between processes of one host: a loopback datagram for a waiter, and one thread that receives them.
 
-A hint is only a hint: lost, late, doubled or forged ones do no harm, since whoever gets one reads the truth from the
-store, and the thread looks by itself at a stated interval too. A bell has an address only while someone listens for it:
-network namespace, port and a random key, so that a port that meanwhile belongs to someone else rings nothing.
+A lost, late, duplicated or forged hint does no harm: a waiter reads the store after each hint, and the thread polls the
+store at a stated interval, too. A `HintSignal` has an address only while its thread runs: network namespace, port and a
+random key. So a hint to a port that another program uses by now has no effect.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import weakref
 from collections.abc import Callable
 
 LINGER = 40
-"""Looks in a row with nobody waiting after which the thread and its socket end; the next waiter starts them anew."""
+"""Polls in a row without a waiter after which the thread and its socket end; the next waiter starts them again."""
 
 CLOSE_PATIENCE = 2.0
-"""Seconds that closing waits for the thread, which may be looking."""
+"""Seconds that closing waits for the thread, which may be polling."""
 
 KEY_BYTES = 16
 
@@ -28,7 +28,7 @@ log = logging.getLogger("leasehold")
 
 
 class HintSignal:
-    """Listens for one store. Safe to use from any thread."""
+    """Receives the hints for one store. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class HintSignal:
         waited_for: Callable[[], bool],
         every: float,
     ) -> None:
-        """Make a silent bell.
+        """Make one without a thread.
 
         Args:
             key: random bytes that a hint must carry.
-            network: what names the network namespace, in which the port counts.
+            network: identifies the network namespace of the port.
             rung: called with the ticket of each hint; a bound method, held weakly.
-            look: called every so often; returns whether anyone still waits; a bound method, held weakly.
-            waited_for: returns whether anyone waits, and asks nobody: `listen` may have to wait for it; held weakly.
-            every: seconds between two looks.
+            look: polls the store; returns whether there are waiters; a bound method, held weakly.
+            waited_for: as ``look``, but without the store, since `listen` may wait for it; held weakly.
+            every: seconds between two polls.
 
         """
         self._key = key
@@ -65,9 +65,9 @@ class HintSignal:
         self._address = ""
 
     def listen(self) -> str | None:
-        """Make sure that the thread runs; return the address for hints, None if no thread can be had.
+        """Start the thread if needed; return the address for hints, None if no thread can be started.
 
-        Who waits must be known to ``waited_for`` before: then the thread does not end now.
+        The waiter must be known to ``waited_for`` before, so that the thread does not end now.
         """
         with self._mutex:
             if self._thread is None:
@@ -83,11 +83,11 @@ class HintSignal:
     def close(self) -> None:
         """End the thread and close the socket."""
         with self._mutex:
-            thread, port = self._thread, self._port  # of the socket, which the thread closes as soon as it is to stop
+            thread, port = self._thread, self._port  # read before the stop, after which the thread closes the socket
             self._stop.set()
             self._silence()
             if thread is not None and port:
-                _send(port, self._key)  # rouses the thread
+                _send(port, self._key)  # wakes the thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_PATIENCE)
 
@@ -107,7 +107,7 @@ class HintSignal:
         _signals[self._address] = self
         try:
             thread.start()
-        except RuntimeError:  # no thread to be had: who waits asks again by itself
+        except RuntimeError:  # no thread can be started: a waiter polls by itself
             self._silence()
             if listener is not None:
                 listener.close()
@@ -119,7 +119,7 @@ class HintSignal:
         try:
             while not stop.is_set():
                 left = due - time.monotonic()
-                if left > 0:  # a stream of hints does not put off the look that lost ones need
+                if left > 0:  # a stream of hints must not delay the poll, which replaces lost ones
                     ticket = self._hear(listener, stop, left)
                     if ticket:
                         self.rings(ticket)
@@ -154,11 +154,11 @@ class HintSignal:
         try:
             return look is not None and look()
         except Exception:
-            log.exception("looking for grants stumbled; it goes on")
+            log.exception("a poll for grants failed unexpectedly; polling continues")
             return True
 
     def _ends_idle(self) -> bool:
-        with self._mutex:  # no look in here: it takes the database, whose user may be in `listen` and want this mutex
+        with self._mutex:  # no poll in here: it locks the database, whose user may wait in `listen` for this mutex
             waited_for = self._waited_for()
             if waited_for is not None and waited_for():
                 return False
@@ -175,7 +175,7 @@ _signals: weakref.WeakValueDictionary[str, HintSignal] = weakref.WeakValueDictio
 
 
 def hint(address: str, ticket: str, network: str) -> None:
-    """Tell whoever listens at ``address`` to look again for ``ticket``: at once in this process, else by a datagram.
+    """Send a hint for ``ticket`` to ``address``: at once in this process, else by a datagram.
 
     Nothing is sent to another network namespace: the port there is not the port here.
     """
@@ -187,7 +187,7 @@ def hint(address: str, ticket: str, network: str) -> None:
         there, port, key = address.rsplit(" ", 2)
         data = bytes.fromhex(key) + ticket.encode("ascii", "replace")
     except ValueError:
-        return  # no address: who waits there looks by itself
+        return  # no address: the waiter polls by itself
     if there == network and port.isdecimal() and 0 < int(port) < 65536:
         _send(int(port), data)
 
@@ -198,7 +198,7 @@ def _send(port: int, data: bytes) -> None:
             sender.setblocking(False)
             sender.sendto(data, ("127.0.0.1", port))
     except OSError:
-        log.debug("a wake-up hint could not be sent; who waits looks by itself", exc_info=True)
+        log.debug("a wake-up hint could not be sent; the waiter polls by itself", exc_info=True)
 
 
 def _loopback() -> socket.socket | None:
@@ -215,4 +215,4 @@ def _loopback() -> socket.socket | None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_signals.clear)  # the parent's bells do not ring in the child
+    os.register_at_fork(after_in_child=_signals.clear)  # the parent's signals do not belong to the child

@@ -1,7 +1,7 @@
-"""The queue of one name as a value, and what claim, leave and renew make of it. Pure.
+"""The queue of one name as a value, and the changes that acquire, release and renew make. Pure.
 
-Stores that keep their queues in Python's reach (memory, SQL) read a `Queue`, call one of these, and write back what
-changed, in one transaction. The Redis scripts do the same steps in Lua.
+Stores whose queues Python can read (memory, SQL) read a `Queue`, call one of these functions, and write the changes
+back, in one transaction. The Redis scripts do the same steps in Lua.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from leasehold._rules import Blocked, Queue, decide, next_token, successors
 from leasehold.stores._common.uses import refuse_other_use
 
 Alive = Callable[[QueueEntry], bool]
-"""Says whether the process behind an entry still lives, where a store can know; a dead one's entry is void at once."""
+"""Returns whether the process of an entry lives, if the store can know; the entry of a dead one is dropped at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of an operation.
+    """The result of an operation.
 
     Attributes:
         queue: the queue afterwards.
         mine: the entry of the ticket concerned, None if it has none.
-        blocked: why it does not hold, if it was claimed and does not.
-        woken: waiters that hold the name now, by this step.
+        blocked: why the ticket does not hold, after an acquire.
+        woken: waiters that this step granted the name.
         found: whether the ticket had an entry before.
 
     """
@@ -40,15 +40,15 @@ class Step:
 def try_acquire(
     queue: Queue, ticket: Ticket, *, join: bool, now: float, floor: int, alive: Alive | None = None
 ) -> Step:
-    """Let ``ticket`` hold if it may, else join the queue if asked.
+    """Grant the name to ``ticket`` if the rules allow, else join the queue if asked.
 
     Args:
         now: the store's clock in seconds.
-        floor: the least token to give, the store's clock in microseconds.
+        floor: the least token to grant, the store's clock in microseconds.
         alive: whether an entry's process lives, if the store can know.
 
     Raises:
-        NameInUse: the name is in use as something else.
+        NameInUse: the name is in use as another primitive.
 
     """
     queue = settle(queue, now, alive)
@@ -80,7 +80,7 @@ def try_acquire(
 def release(
     queue: Queue, ticket_id: str, *, reason: ReleaseReason, now: float, floor: int, alive: Alive | None = None
 ) -> Step:
-    """Take the ticket out, holding or waiting, and hand the name to the next."""
+    """Remove the ticket, holding or waiting, and grant the name to the next waiters."""
     mine = _entry_of(queue, ticket_id)
     if mine is not None:
         queue = _drop(queue, ticket_id)
@@ -104,7 +104,7 @@ def renew(queue: Queue, ticket_id: str, now: float) -> tuple[Queue, RenewalResul
 
 
 def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[QueueEntry, ...]]:
-    """Let the next waiters hold, as far as they may together; return the queue and those who now hold."""
+    """Grant the name to the next waiters that may hold together; return the queue and those waiters."""
     woken: list[QueueEntry] = []
     for entry in list(successors(queue, now)):
         queue, granted = _grant(queue, entry, now, floor)
@@ -113,7 +113,7 @@ def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[QueueE
 
 
 def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
-    """Drop what has expired, and whose process is dead; a holder that asked for it bars the name for its delay."""
+    """Drop expired entries and those of dead processes; a holder with a lock delay blocks the name for that time."""
     blocked_until = queue.blocked_until
     for entry in queue.holders:
         if entry.expires <= now:
@@ -130,7 +130,7 @@ def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
 
 
 def view(queue: Queue, now: float) -> View:
-    """Show the queue to people, with times from ``now``."""
+    """Return the queue for inspection, with times relative to ``now``."""
     queue = settle(queue, now)
     kind = next((entry.ticket.terms.mode.kind for entry in queue.entries()), Kind.MUTEX)
 

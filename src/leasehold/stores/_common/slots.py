@@ -1,4 +1,4 @@
-"""The waiting tickets of one client: where messages for them are put, and which of them watches each holder's lease."""
+"""The waiting tickets of one client: messages for them, and which of them watches each holder's lease."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from leasehold.stores._common.clock_sample import GrantMessage
 
 
 class Slot:
-    """One waiting ticket. ``news`` says that it is worth asking again; it is set before the signal, and read after."""
+    """One waiting ticket. ``news`` means that a retry is worthwhile; it is set before the signal, and read after."""
 
     __slots__ = (
         "asked",
         "called",
         "grant_message",
         "handed_over",
-        "lined",
+        "listed",
         "name",
         "news",
         "signal",
@@ -32,12 +32,14 @@ class Slot:
         self.ticket = ticket
         self.news = False
         self.grant_message: GrantMessage | None = None
-        self.lined = False  # whether it stands in line with the others that wait for the name
+        self.listed = False  # whether it is listed with the other waiters of the name
         self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
-        self.until = 0.0  # boot-time clock at which that lease has ended, as it was when it asked
-        self.handed_over: float | None = None  # that of one which watched before it, and waits no more
-        self.called = False  # whether the news is that it is worth asking again
-        self.asked = 0  # server time in microseconds of the last answer that it waits: older notices are void
+        self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
+        self.handed_over: float | None = (
+            None  # the end of the lease as known to the previous watching ticket, which waits no more
+        )
+        self.called = False  # whether the news is that a retry is worthwhile
+        self.asked = 0  # server time in microseconds of the last reply that it waits: older messages are ignored
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
@@ -47,18 +49,18 @@ class Slot:
         return self.signal
 
     def set(self) -> None:
-        """Wake who waits, if anyone does."""
+        """Wake the waiter, if there is one."""
         if self.signal is not None:
             self.signal.set()
 
     def clear(self) -> None:
-        """Wait on: the news were of a bequest. To be called before the look whether it was ``called``."""
+        """Clear the news, which was a hand-over of the watch. Call it before the check of ``called``."""
         self.news = False
         if self.signal is not None:
             self.signal.clear()
 
     def read(self) -> GrantMessage | None:
-        """Take the news."""
+        """Return the grant message, if there is one, and clear the news."""
         self.clear()
         self.called = False
         grant_message, self.grant_message = self.grant_message, None
@@ -66,10 +68,11 @@ class Slot:
 
 
 class Slots:
-    """All of a client. One waiter of each name watches: its timer ends with the holder's lease, for all of them.
+    """All waiting tickets of a client. One waiter of each name watches: its timer ends with the holder's lease.
 
-    Used from many threads at once. A slot is made before each claim, and most are gone with its answer. So it is put
-    down and taken away without the mutex, and is put in line, under it, only when the answer says that it waits.
+    Safe to use from many threads at once. A slot is made before each acquire request, and most are dropped at its
+    reply. So it is added and removed without the mutex, and listed under the mutex only when the reply says that it
+    waits.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -77,7 +80,7 @@ class Slots:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Begin anew: in a forked child they are the parent's."""
+        """Forget all slots in a forked child: they are the parent's."""
         self._mutex = self._runtime.mutex()
         self._slots: dict[str, Slot] = {}
         self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
@@ -101,16 +104,16 @@ class Slots:
         return slot
 
     def watches(self, slot: Slot) -> bool:
-        """Put it in line; say whether it is this one that watches the holder's lease: the one that waits longest."""
+        """List a slot as waiting; return whether it watches the holder's lease, as the longest waiter does."""
         with self._mutex:
-            slot.lined = True  # before the look whether it is still there: `remove` takes it away, and looks then
+            slot.listed = True  # before the check below: `remove` deletes it first, and reads this then
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
             slot.watching = self._first(slot.name) is slot
             return slot.watching
 
     def unarmed(self, name: str) -> Slot | None:
-        """Return the slot whose turn it is to watch the holder of ``name``, if it has not asked for how long yet."""
+        """Return the slot that must watch the holder of ``name`` now, if it does not know the end of the lease."""
         with self._mutex:
             first = self._first(name)
             return None if first is None or first.watching else first
@@ -118,7 +121,7 @@ class Slots:
     def remove(self, ticket: str) -> Slot | None:
         """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
         slot = self._slots.pop(ticket, None)
-        if slot is None or not slot.lined:
+        if slot is None or not slot.listed:
             return None
         with self._mutex:
             if slot.name not in self._by_name:

@@ -1,4 +1,4 @@
-"""The error for a name that is in use as something else."""
+"""The error for a name that is in use as another primitive."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from leasehold.errors import NameInUse
 
 
 def refuse_other_use(name: str, tickets: Iterable[Ticket], mode: LockMode) -> None:
-    """Raise `NameInUse` if one of the tickets uses the name as something else than ``mode`` does."""
+    """Raise `NameInUse` if one of the tickets uses the name as another primitive than ``mode``."""
     other = other_use(tickets, mode)
     if other is not None:
         raise wrong_kind(name, use_of(other.terms.mode), mode, held_by=str(other.terms.owner))
 
 
 def wrong_kind(name: str, used: str, mode: LockMode, held_by: str | None = None) -> NameInUse:
-    """Make the error for a name that is in use as something else."""
+    """Return the error for a name that is in use as another primitive."""
     return NameInUse(clash(name, used, mode), name=name, held_by=held_by)

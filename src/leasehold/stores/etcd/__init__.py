@@ -1,4 +1,4 @@
-"""The etcd store: locks as Go's ``concurrency`` package and ``etcdctl lock`` keep them, over the HTTP/JSON gateway."""
+"""The etcd store: locks in the layout of Go's ``concurrency`` package and ``etcdctl lock``, over the JSON gateway."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Cells on etcd: two keys under one lease for the cell's life, the value and a note of its fence and its life.
+"""Cells on etcd: two keys under one lease, the value and a note with its fence and its time to live.
 
 The version of a cell is etcd's own count of writes to the value. A change reads the note, decides, and writes if the
-note is still the same and the version is the one asked for; so writers without a fence do not hinder each other.
+note is still the same and the version is the requested one. So writers without a fence do not hinder each other.
 
-A lease is used again for the next write with the same life, renewed; the write confirms the keep-alive, or another one
-follows (``confirming.py``). A lease that a write with another life has replaced is
-left to end by itself, and not revoked: another client may be about to write under it.
+The next write with the same ttl renews the lease and uses it again. The write confirms the keep-alive, or another one
+follows (``confirming.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
+another client may be about to write under it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WITHIN = 5.0
 """Seconds that one change may take."""
 
 ATTEMPTS = 3
-"""How often the lease of a value that was written is renewed until that is confirmed."""
+"""Attempts to renew the lease of a value that was written, until that is confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A cell as it stands, and its note: the revision of that, its lease, and how long the lease was granted for."""
+    """A stored cell, the revision of its note, its lease, and the requested ttl of the lease."""
 
     cell: Cell = EMPTY
     noted: int = 0
@@ -48,16 +48,16 @@ class Cells:
         self._keys = keys
 
     async def change(self, key: str, change: Change) -> Cell:
-        """Make a conditional change of the cell whose keys begin with ``key``, or look."""
+        """Change or read the cell whose keys begin with ``key``."""
         check_size(change)
         until = self._runtime.now() + WITHIN
         if change.value is None:
             return apply_change((await self._read(key, until)).cell, change)
-        # A lease that was granted for nothing would live as long as the value: so it is not cancelled half-way.
+        # Shielded: a cancelled write would leave a granted lease behind until its ttl ends.
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, granted, kept = 0, False, None
+        lease, granted, renewal = 0, False, None
         try:
             while True:
                 stored = await self._read(key, until)
@@ -65,18 +65,20 @@ class Cells:
                 if not after.changed:
                     return after
                 if granted and stored.lease and stored.ttl == whole(change.ttl):
-                    await self._revoke(lease)  # another made the cell meanwhile: all use one lease, or the note
-                    lease, granted = 0, False  # would change with each write and hinder all others
+                    await self._revoke(
+                        lease
+                    )  # another client created the cell meanwhile: all use one lease, or the note
+                    lease, granted = 0, False  # would change with each write, and other writes would fail
                 if not lease:
-                    lease, granted, kept = await self._lease(change, stored, until)
-                said = await self._put(key, change, stored, after, lease, until)
-                if said is None:
+                    lease, granted, renewal = await self._lease(change, stored, until)
+                response = await self._put(key, change, stored, after, lease, until)
+                if response is None:
                     lease = 0
-                elif said.get("succeeded"):
-                    granted = False  # it has a use
-                    if kept is not None and not kept.is_confirmed_by(said):
+                elif response.get("succeeded"):
+                    granted = False  # it is in use
+                    if renewal is not None and not renewal.is_confirmed_by(response):
                         await self._renew(lease, until)
-                    return Cell(after.value, int(found(said, 1)[0]["version"]), after.fence, changed=True)
+                    return Cell(after.value, int(found(response, 1)[0]["version"]), after.fence, changed=True)
         except StoreUnavailable as error:
             granted = granted and not error.unknown
             raise
@@ -85,22 +87,24 @@ class Cells:
                 await self._revoke(lease)
 
     async def _read(self, key: str, until: float) -> Stored:
-        said = await self._ask(
+        response = await self._ask(
             "/v3/kv/txn", txn([], [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]), until
         )
-        value, note = found(said, 0), found(said, 1)
+        value, note = found(response, 0), found(response, 1)
         if not value or not note:
             return Stored(noted=int(note[0]["mod_revision"]) if note else 0)
         fence, _, ttl = unb64(note[0].get("value", "")).partition(b" ")
         if not fence.isdigit() or not ttl.isdigit():
-            raise StoreUnavailable(f"the key {key}/note of etcd holds something else; look for who writes there")
+            raise StoreUnavailable(
+                f"the key {key}/note of etcd has a value that is not ours; find out which program writes it"
+            )
         cell = Cell(unb64(value[0].get("value", "")), int(value[0]["version"]), int(fence))
         return Stored(cell, int(note[0]["mod_revision"]), int(note[0].get("lease", 0)), int(ttl))
 
     async def _put(
         self, key: str, change: Change, stored: Stored, after: Cell, lease: int, until: float
     ) -> Json | None:
-        """Write unless somebody was faster; return the answer, None if the lease has ended."""
+        """Write unless another client was faster; return the response, None if the lease has ended."""
         note, value, ttl = f"{key}/note", f"{key}/value", whole(change.ttl)
         compare = [written(only(note), stored.noted) if stored.noted else absent(only(note))]
         if change.if_version is not None:
@@ -116,22 +120,26 @@ class Cells:
             raise
 
     async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
-        """Return a lease that begins now, whether it is a new one, and what is to be confirmed if it is the cell's."""
+        """Return a lease that begins now, whether it is new, and the keep-alive to confirm if it is the cell's."""
         ttl = whole(change.ttl)
         if stored.lease and stored.ttl == ttl:
-            kept = await keep_alive(self._runtime, self._gateway, stored.lease, until)
-            if kept.length:
-                return stored.lease, False, kept
-        said = await self._ask("/v3/lease/grant", {"TTL": str(ttl)}, until)
-        return int(said["ID"]), True, None
+            renewal = await keep_alive(self._runtime, self._gateway, stored.lease, until)
+            if renewal.length:
+                return stored.lease, False, renewal
+        response = await self._ask("/v3/lease/grant", {"TTL": str(ttl)}, until)
+        return int(response["ID"]), True, None
 
     async def _renew(self, lease: int, until: float) -> None:
-        """Renew the lease of a value that was written, for its keep-alive may have come from a leader of the past."""
+        """Renew the lease of a written value, since its keep-alive may have come from a former leader."""
         for _ in range(ATTEMPTS):
-            kept = await keep_alive(self._runtime, self._gateway, lease, until)
-            if kept.length and kept.is_confirmed_by(await self._ask("/v3/kv/txn", through_log(self._keys), until)):
+            renewal = await keep_alive(self._runtime, self._gateway, lease, until)
+            if renewal.length and renewal.is_confirmed_by(
+                await self._ask("/v3/kv/txn", through_log(self._keys), until)
+            ):
                 return
-        raise StoreUnavailable("etcd changes its leader, so the value may not live as long as it should", unknown=True)
+        raise StoreUnavailable(
+            "etcd changes its leader, so the value may expire before its ttl; write it again", unknown=True
+        )
 
     async def _revoke(self, lease: int) -> None:
         try:

@@ -1,4 +1,7 @@
-"""What is stored under the key of a ticket, and who stands there in which order, holders of other programs included."""
+"""The keys of a queue: what is stored under the key of a ticket, and which tickets may hold. Pure.
+
+Keys of other programs are read, too.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,20 @@ from leasehold._rules import Enter, Queue, conflicts, decide, successors
 from leasehold.stores.etcd.keys import Json, unb64
 
 FOREIGN = "lease"
-"""Host shown for a holder that did not say who it is, as Go's Mutex: its lease is all that is known."""
+"""Host shown for a holder that does not name itself, as Go's Mutex: only its lease is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A key of a queue: who stands there.
+class QueueKey:
+    """A key of a queue, with the ticket that it belongs to.
 
     Attributes:
         key: the key.
         created: its create revision: the order of arrival.
-        written: its last revision: for a shared lock the grant, once it holds.
+        written: its last modification revision: for a shared lock that of the grant, once it holds.
         lease: the lease under which it lives, 0 for none.
-        ticket: who; made up for holders of other programs.
-        holds: whether it says that it holds. A mutex does not: its first one does.
+        ticket: the ticket; for a key of another program one with what is known.
+        holds: whether its value says that it holds. In a mutex the first key holds, whatever the values say.
 
     """
 
@@ -39,12 +42,12 @@ class Place:
 
     @property
     def mode(self) -> LockMode:
-        """What it asks for."""
+        """The mode that the ticket requests."""
         return self.ticket.terms.mode
 
 
 def value(ticket: Ticket, length: float, *, holds: bool) -> bytes:
-    """Return what is stored for a ticket: JSON, readable for people."""
+    """Return the value of a ticket's key: JSON, readable for people."""
     mode, terms = ticket.terms.mode, ticket.terms
     fields: Json = {"kind": mode.kind.value, "owner": str(terms.owner), "lease": length}
     if terms.meta:
@@ -60,17 +63,17 @@ def value(ticket: Ticket, length: float, *, holds: bool) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def place(kv: Json) -> Place:
+def read_key(kv: Json) -> QueueKey:
     """Read a key and its value."""
     key = unb64(kv["key"]).decode("utf-8", "replace")
     lease = int(kv.get("lease", 0))
     ticket, holds = _ticket(key.rpartition("/")[2], lease, unb64(kv.get("value", "")))
-    return Place(key, int(kv["create_revision"]), int(kv["mod_revision"]), lease, ticket, holds)
+    return QueueKey(key, int(kv["create_revision"]), int(kv["mod_revision"]), lease, ticket, holds)
 
 
-def places(kvs: Sequence[Json]) -> list[Place]:
+def read_keys(kvs: Sequence[Json]) -> list[QueueKey]:
     """Read keys and values, in order of arrival."""
-    return sorted(map(place, kvs), key=lambda one: one.created)
+    return sorted(map(read_key, kvs), key=lambda one: one.created)
 
 
 def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
@@ -82,7 +85,12 @@ def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
         if not dash:
             raise ValueError("not a key of ours")
         return Ticket(ticket, terms, str(fields.get("alongside", ""))), bool(fields.get("holds"))
-    except (ValueError, KeyError, TypeError, AttributeError):  # another program's: an election has its proposal here
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # a key of another program: an election stores its proposal here
         return Ticket(entry, LeaseTerms(LockMode(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
 
 
@@ -101,49 +109,50 @@ def _mode(fields: dict[str, Any]) -> LockMode:
 # --- shared locks ------------------------------------------------------------------------------------------------
 
 
-def queue(name: str, there: Sequence[Place]) -> Queue:
-    """Return the queue of a shared lock, as the rules see it. Nothing in it expires: etcd takes out what has."""
+def queue(name: str, present: Sequence[QueueKey]) -> Queue:
+    """Return the queue of a shared lock as a value for the rules. No entry expires here: etcd deletes expired keys."""
     entries = [
-        (one, QueueEntry(one.ticket, one.created, math.inf, token=one.written if one.holds else None)) for one in there
+        (one, QueueEntry(one.ticket, one.created, math.inf, token=one.written if one.holds else None))
+        for one in present
     ]
     holders = tuple(entry for one, entry in entries if one.holds)
     return Queue(name, holders=holders, waiters=tuple(entry for one, entry in entries if not one.holds))
 
 
 def passes(ticket: Ticket) -> bool:
-    """Say whether a ticket of a shared lock does not wait its turn: it passes those who wait, if it can enter."""
+    """Return whether a ticket of a shared lock may overtake waiters."""
     return not ticket.terms.mode.fair or ticket.alongside != ""
 
 
-def is_its_turn(there: Sequence[Place], own: Place) -> bool:
-    """Say whether one who waits its turn may enter: it conflicts with nobody who holds, and with nobody before it."""
+def is_its_turn(present: Sequence[QueueKey], own: QueueKey) -> bool:
+    """Return whether a waiter in the queue may enter: it conflicts with no holder, and with no waiter ahead of it."""
     if passes(own.ticket):
         return False
-    others = [one.mode for one in there if one is not own and (one.holds or one.created < own.created)]
+    others = [one.mode for one in present if one is not own and (one.holds or one.created < own.created)]
     return not conflicts(own.mode, others)
 
 
-def may_enter(name: str, there: Sequence[Place], ticket: Ticket) -> bool:
-    """Say whether a ticket may hold, given all who are there: by itself, or together with those ahead of it."""
-    line = queue(name, there)
-    if isinstance(decide(line, ticket, 0.0), Enter):
+def may_enter(name: str, present: Sequence[QueueKey], ticket: Ticket) -> bool:
+    """Return whether a ticket may hold, given all keys: by itself, or together with the waiters ahead of it."""
+    in_queue = queue(name, present)
+    if isinstance(decide(in_queue, ticket, 0.0), Enter):
         return True
-    return any(entry.ticket.id == ticket.id for entry in successors(line, 0.0))
+    return any(entry.ticket.id == ticket.id for entry in successors(in_queue, 0.0))
 
 
-def blockers(there: Sequence[Place], ticket: Ticket) -> list[Place]:
-    """Return those of whom one must leave before the ticket can enter.
+def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
+    """Return the keys of which one must be deleted before the ticket can enter.
 
-    Before a reader or a writer enters, *all* who conflict with it must leave, so one of them is enough to wait for. A
-    semaphore's ticket may enter when any of the others leaves.
+    A reader or a writer enters when *all* keys that conflict with it are gone, so it waits for one of them. A ticket of
+    a semaphore may enter when any of the others is gone.
     """
-    others = [one for one in there if one.ticket.id not in (ticket.id, ticket.alongside)]
-    mine = next((one.created for one in there if one.ticket.id == ticket.id), math.inf)
+    others = [one for one in present if one.ticket.id not in (ticket.id, ticket.alongside)]
+    arrived = next((one.created for one in present if one.ticket.id == ticket.id), math.inf)
     if ticket.terms.mode.kind is Kind.SEMAPHORE:
-        return [one for one in others if one.holds or one.created < mine]
+        return [one for one in others if one.holds or one.created < arrived]
     against = [one for one in others if conflicts(ticket.terms.mode, [one.mode])]
     holding = [one for one in against if one.holds]
-    held = {one.ticket.id for one in there if one.holds}
-    # Who waits beside a ticket of its own that holds is before all others, whenever it came.
-    ahead = [one for one in against if one.created < mine or one.ticket.alongside in held]
+    held = {one.ticket.id for one in present if one.holds}
+    # A waiter alongside a ticket of its own that holds is ahead of all others, whenever it arrived.
+    ahead = [one for one in against if one.created < arrived or one.ticket.alongside in held]
     return (holding or ahead)[-1:] or others

@@ -1,4 +1,4 @@
-"""What `look` shows: the queues as they stand, holders of other programs too, and how long each lease has left."""
+"""Inspection: the holders and waiters of names, also those of other programs, and the time left of each lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd import entries
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.entries import Place
+from leasehold.stores.etcd.entries import QueueKey
 from leasehold.stores.etcd.keys import Json, Keys, b64, span, unb64
 
 WITHIN = 5.0
@@ -21,17 +21,17 @@ PAGE = 500
 """Keys in one answer."""
 
 AT_ONCE = 8
-"""Leases asked about at the same time."""
+"""Leases queried at the same time."""
 
 UNDER_A_SECOND = 0.5
-"""Seconds shown for a lease of which etcd says that no whole second is left."""
+"""Seconds shown for a lease with less than a second left: etcd reports whole seconds."""
 
 
 async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
-    """Show the names that begin with ``prefix``, or are it."""
-    names = defaultdict[str, list[Place]](list)
+    """Return the names in use that begin with ``prefix``, or with ``exact`` the name itself."""
+    names = defaultdict[str, list[QueueKey]](list)
     for kv in await _read(gateway, keys.queue(prefix) if exact else keys.names(prefix)):
-        one = entries.place(kv)
+        one = entries.read_key(kv)
         name = keys.name_of(one.key)
         if name is not None:
             names[name].append(one)
@@ -43,16 +43,16 @@ async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, e
 async def _read(gateway: Gateway, prefix: str) -> list[Json]:
     where, kvs = span(prefix), list[Json]()
     while True:
-        said = await gateway.call("/v3/kv/range", {**where, "limit": str(PAGE)}, within=WITHIN)
-        some: list[Json] = said.get("kvs", [])
+        response = await gateway.call("/v3/kv/range", {**where, "limit": str(PAGE)}, within=WITHIN)
+        some: list[Json] = response.get("kvs", [])
         kvs += some
-        if not said.get("more"):
+        if not response.get("more"):
             return kvs
         where = {**where, "key": b64(unb64(some[-1]["key"]) + b"\0")}
 
 
 async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> dict[int, float]:
-    """Return how many seconds each lease has left; one that has ended is not there."""
+    """Return the seconds left of each lease; a lease that has ended is missing."""
     left = dict[int, float]()
     for start in range(0, len(leases), AT_ONCE):
         some = leases[start : start + AT_ONCE]
@@ -67,11 +67,11 @@ async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> di
     return left
 
 
-def _view(name: str, there: Sequence[Place], left: dict[int, float]) -> View:
-    there = [one for one in there if not one.lease or one.lease in left]
-    kind = there[0].mode.kind if there else Kind.MUTEX
+def _view(name: str, present: Sequence[QueueKey], left: dict[int, float]) -> View:
+    present = [one for one in present if not one.lease or one.lease in left]
+    kind = present[0].mode.kind if present else Kind.MUTEX
     holders, waiters = list[QueueEntry](), list[QueueEntry]()
-    for index, one in enumerate(there):
+    for index, one in enumerate(present):
         holds = index == 0 if kind is Kind.MUTEX else one.holds
         token = (one.created if kind is Kind.MUTEX else one.written) if holds else None
         remaining = left.get(one.lease, float("inf"))

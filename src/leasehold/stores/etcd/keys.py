@@ -1,8 +1,8 @@
-"""From namespace, name and ticket to the keys of etcd, and the requests that are made of keys.
+"""The keys of etcd for a namespace, a name and a ticket, and the requests with keys in them.
 
-A lock's keys stand as Go's ``concurrency`` package and ``etcdctl lock`` put them: all that wait or hold have a key
-below ``PREFIX/``, and the one with the smallest create revision holds. Go's key is ``PREFIX/LEASE``, ours
-``PREFIX/LEASE-TICKET``, with the lease as hexadecimal digits, so one client may stand there more than once.
+The keys of a lock have the layout of Go's ``concurrency`` package and of ``etcdctl lock``: each holder and waiter has a
+key below ``PREFIX/``, and the one with the smallest create revision holds. Go's key is ``PREFIX/LEASE``, ours
+``PREFIX/LEASE-TICKET``, with the lease as hexadecimal digits, so one client may have several keys there.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one namespace. Each ends what stands before another part with a slash, which no part has in it."""
+    """The prefixes of the keys of one namespace. Each part ends with a slash, and contains no other."""
 
     locks: str
     cells: str
-    graves: str
-    marked: str
+    tombstones: str
+    marks_prefix: str
 
     @classmethod
     def of(cls, settings: Settings, namespace: str) -> Keys:
-        """Make them."""
-        stem = f"{settings.root}/{spelled(namespace)}/"
+        """Derive them from the settings."""
+        stem = f"{settings.root}/{encode_part(namespace)}/"
         return cls(settings.locks or f"{stem}lock/", f"{stem}cell/", f"{stem}grave/", f"{stem}mark/")
 
     def queue(self, name: str) -> str:
-        """Return what the keys of all who wait for a name, or hold it, begin with."""
-        return f"{self.locks}{spelled(name)}/"
+        """Return the prefix of the keys of all holders and waiters of a name."""
+        return f"{self.locks}{encode_part(name)}/"
 
     def names(self, prefix: str) -> str:
-        """Return what the keys of all names with this prefix begin with."""
-        return f"{self.locks}{spelled(prefix)}"
+        """Return the prefix of the keys of all names that begin with ``prefix``."""
+        return f"{self.locks}{encode_part(prefix)}"
 
     def name_of(self, key: str) -> str | None:
-        """Return the name that a key below ``locks`` belongs to; None if it is not of the form."""
+        """Return the name that a key below ``locks`` belongs to; None if it has another form."""
         name, slash, rest = key.removeprefix(self.locks).partition("/")
-        return unspelled(name) if slash and rest and "/" not in rest else None
+        return decode_part(name) if slash and rest and "/" not in rest else None
 
     def cell(self, name: str) -> str:
-        """Return what the two keys of a cell begin with."""
-        return f"{self.cells}{spelled(name)}"
+        """Return the prefix of the two keys of a cell."""
+        return f"{self.cells}{encode_part(name)}"
 
     def marks(self, name: str) -> str:
-        """Return what the keys begin with of those who entered a shared lock past others."""
-        return f"{self.marked}{spelled(name)}/"
+        """Return the prefix of the marks of tickets that overtook waiters of a shared lock."""
+        return f"{self.marks_prefix}{encode_part(name)}/"
 
     @property
     def unused(self) -> str:
-        """A key that nobody writes."""
-        return f"{self.graves}none"
+        """A key that is never written."""
+        return f"{self.tombstones}none"
 
-    def grave(self, entry: str) -> str:
-        """Return the key that keeps a claim from arriving after its leave."""
-        return f"{self.graves}{entry}"
+    def tombstone(self, entry: str) -> str:
+        """Return the key that makes an acquire request do nothing if it arrives after the release of its ticket."""
+        return f"{self.tombstones}{entry}"
 
 
 def entry_key(lease: int, ticket: str) -> str:
@@ -68,13 +68,13 @@ def entry_key(lease: int, ticket: str) -> str:
     return f"{lease:x}-{ticket}"
 
 
-def spelled(part: str) -> str:
-    """Percent-encode what separates parts, and what cannot be read: most names stay as they are."""
+def encode_part(part: str) -> str:
+    """Percent-encode separators and control characters; most names stay as they are."""
     return "".join(char if _plain(char) else "".join(f"%{byte:02X}" for byte in char.encode()) for char in part)
 
 
-def unspelled(part: str) -> str:
-    """Read back what `spelled` wrote; what others wrote may be anything."""
+def decode_part(part: str) -> str:
+    """Decode the output of `encode_part`; other texts are decoded as far as possible."""
     parts = part.split("%")
     out = parts[0].encode()
     for piece in parts[1:]:
@@ -93,24 +93,24 @@ def _plain(char: str) -> bool:
 
 
 def b64(text: str | bytes) -> str:
-    """Spell bytes as the gateway wants them."""
+    """Encode bytes for the gateway."""
     return base64.b64encode(text.encode() if isinstance(text, str) else text).decode("ascii")
 
 
 def unb64(text: str) -> bytes:
-    """Read bytes as the gateway sends them."""
+    """Decode bytes from the gateway."""
     return base64.b64decode(text)
 
 
 def span(prefix: str) -> Json:
-    """Name all keys with a prefix, which is ASCII at its end."""
+    """Select all keys with a prefix, whose last character is ASCII."""
     data = prefix.encode()
     end = data.rstrip(b"\xff")
     return {"key": b64(data), "range_end": b64(end[:-1] + bytes([end[-1] + 1])) if end else b64(b"\0")}
 
 
 def only(key: str) -> Json:
-    """Name one key."""
+    """Select one key."""
     return {"key": b64(key)}
 
 
@@ -134,7 +134,7 @@ def deleted(where: Json) -> Json:
 
 
 def absent(where: Json) -> Json:
-    """Compare: the key, or all keys of the range, are not there."""
+    """Compare: the key, or every key of the range, does not exist."""
     return created(where, 0)
 
 
@@ -149,28 +149,28 @@ def written(where: Json, revision: int) -> Json:
 
 
 def version_is(where: Json, version: int) -> Json:
-    """Compare: it was written so often since it was created; 0: it is not there."""
+    """Compare: it was written ``version`` times since it was created; 0: it does not exist."""
     return {**where, "target": "VERSION", "version": str(version), "result": "EQUAL"}
 
 
 def unwritten_since(where: Json, revision: int) -> Json:
-    """Compare: none of the keys was written after this revision. One that was deleted does not count."""
+    """Compare: none of the existing keys was written after this revision; deleted keys are not compared."""
     return {**where, "target": "MOD", "mod_revision": str(revision + 1), "result": "LESS"}
 
 
 def txn(compare: list[Json], success: list[Json], failure: list[Json] | None = None) -> Json:
-    """Make a transaction."""
+    """Build a transaction."""
     return {"compare": compare, "success": success, "failure": failure or []}
 
 
 def deletions(where: Json, revision: int) -> Json:
-    """Watch what is deleted at this revision or after it."""
+    """Watch the deletions at this revision and after it."""
     watch = {**where, "start_revision": str(revision), "filters": ["NOPUT"], "progress_notify": True, "fragment": True}
     return {"create_request": watch}
 
 
 def revision_of(answer: Json) -> int:
-    """Return the store's revision at an answer."""
+    """Return the store's revision in a response."""
     return int(answer.get("header", {}).get("revision", 0))
 
 

@@ -1,7 +1,7 @@
-"""Renewals of one batch: a keep-alive for each session concerned, then one look at all the keys.
+"""Renewals of one batch: a keep-alive for each session concerned, then one read of all the keys.
 
-The look is a transaction through Raft's log: it confirms the keep-alives (``confirming.py``), and is never out of date.
-If it does not confirm them, since etcd has another leader, both are sent once more.
+The read is a transaction through Raft's log. So it confirms the keep-alives (``confirming.py``), and is never stale. If
+it does not confirm them, because etcd has another leader, both are sent once more.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from leasehold.stores.etcd.connection.errors import Meaning, Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
 from leasehold.stores.etcd.sessions import Sessions
-from leasehold.stores.etcd.waiting import Mine, Watch
+from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
-"""Tickets in one transaction: each has up to two operations in it, and etcd allows 128."""
+"""Tickets in one transaction: each needs up to two operations, and etcd allows 128."""
 
 ATTEMPTS = 2
-"""How often a batch is renewed until that is confirmed: the second time by the leader that replaced another."""
+"""Attempts to renew a batch until that is confirmed: the second one reaches the leader that replaced another."""
 
 GRACE = 0.05
-"""Seconds for the watch to tell what a renewal has just seen."""
+"""Seconds for the watch to report a deletion that a renewal has just seen."""
 
 
-Asked = tuple[int, Mine, KeepAlive]
-"""A ticket that is looked for, where its standing goes, and the keep-alive on which that rests."""
+Asked = tuple[int, TicketState, KeepAlive]
+"""The index of a ticket's result, the ticket, and the keep-alive on which the result depends."""
 
 
 class Renewals:
-    """Renews tickets, and takes out those that nobody renews any more though their session lives on."""
+    """Renews tickets, and removes those that nobody renews any more while their session lives on."""
 
     def __init__(self, runtime: Runtime, gateway: Gateway, sessions: Sessions, watch: Watch, keys: Keys) -> None:
         self._runtime = runtime
@@ -43,114 +43,114 @@ class Renewals:
         self._keys = keys
 
     async def renew(
-        self, tickets: Sequence[Mine | None], abandoned: Sequence[Mine], within: float
-    ) -> tuple[list[RenewalResult], set[Mine]]:
-        """Renew; answer for each in order, and say whose key may still be there though its time is over.
+        self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], within: float
+    ) -> tuple[list[RenewalResult], set[TicketState]]:
+        """Renew; return the results in order, and the expired tickets whose key may still exist.
 
-        ``abandoned`` are others of the client whose time is over, and that are doomed.
+        ``abandoned`` are other tickets of the client that have expired and whose removal has begun.
         """
         until, sent = self._runtime.now() + within, self._runtime.now()
         results = [RenewalResult.GONE] * len(tickets)
-        living = [(index, mine) for index, mine in enumerate(tickets) if mine is not None and sent < mine.until]
+        living = [(index, state) for index, state in enumerate(tickets) if state is not None and sent < state.until]
         asked = await self._kept_alive(living, results, until)
-        late = list[Mine]()
+        late = list[TicketState]()
         for index, one in enumerate(tickets):
             if one is not None and sent >= one.until:
-                if one.dooms():
+                if one.begin_removal():
                     late.append(one)
-                    one.set()  # one that waits stands in the queue anew
+                    one.set()  # a waiter joins the queue again
                 else:
-                    results[index] = RenewalResult.UNKNOWN  # the claim under way finds out
-        left_behind = await self.take_out([*late, *abandoned], until)
+                    results[index] = RenewalResult.UNKNOWN  # the acquire under way finds out
+        not_removed = await self.remove_keys([*late, *abandoned], until)
         for attempt in range(ATTEMPTS):
             if attempt:
-                asked = await self._kept_alive([(index, mine) for index, mine, _ in asked], results, until)
+                asked = await self._kept_alive([(index, state) for index, state, _ in asked], results, until)
             looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
             asked = [one for look in looks for one in await self._look(look, results, until)]
-        return results, set(left_behind)
+        return results, set(not_removed)
 
     async def _kept_alive(
-        self, living: Sequence[tuple[int, Mine]], results: list[RenewalResult], until: float
+        self, living: Sequence[tuple[int, TicketState]], results: list[RenewalResult], until: float
     ) -> list[Asked]:
-        """Send the keep-alives, and return whom to look for."""
-        sessions = list(dict.fromkeys(mine.session for _, mine in living))
+        """Send the keep-alives; return the tickets whose keys are to be read."""
+        sessions = list(dict.fromkeys(state.session for _, state in living))
         answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
-        said = dict(zip(sessions, answers, strict=True))
+        by_session = dict(zip(sessions, answers, strict=True))
         asked = list[Asked]()
-        for index, mine in living:
-            answer = said[mine.session]
+        for index, state in living:
+            answer = by_session[state.session]
             results[index] = RenewalResult.UNKNOWN if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
             if isinstance(answer, KeepAlive):
-                asked.append((index, mine, answer))
+                asked.append((index, state, answer))
             elif answer is None:
-                mine.set()
+                state.set()
             elif not isinstance(answer, StoreUnavailable):
                 raise answer
         return asked
 
     async def _look(self, some: Sequence[Asked], results: list[RenewalResult], until: float) -> list[Asked]:
-        """See which keys are there, and for those who wait whether whom they wait for has gone unheard of.
+        """Read which keys exist, and wake waiters whose blocker is gone although the watch did not report it.
 
-        Return those whose keep-alive it does not confirm.
+        Return the tickets whose keep-alive is not confirmed by this.
         """
-        operations, waiting = list[Json](), [(mine, mine.blockers) for _, mine, _ in some]
-        for mine, blockers in waiting:
-            operations.append(ranged(only(mine.key), keys_only=True))
+        operations, waiting = list[Json](), [(state, state.blockers) for _, state, _ in some]
+        for state, blockers in waiting:
+            operations.append(ranged(only(state.key), keys_only=True))
             if blockers:
-                operations.append(self._ahead(mine, blockers))
+                operations.append(self._ahead(state, blockers))
         left = max(until - self._runtime.now(), 0.001)
         try:
             body = through_log(self._keys, operations)
-            said = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
+            response = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
         except StoreUnavailable:
             for index, _, _ in some:
                 results[index] = RenewalResult.UNKNOWN
             return []
-        at, unheard, unconfirmed = 0, list[Mine](), list[Asked]()
-        for (index, mine, kept), (_, blockers) in zip(some, waiting, strict=True):
-            if not found(said, at):
-                mine.set()
-            elif mine.session.confirm(kept, said):
-                results[index] = RenewalResult.HELD if mine.held else RenewalResult.QUEUED
-                mine.until = mine.session.until
+        at, missed, unconfirmed = 0, list[TicketState](), list[Asked]()
+        for (index, state, renewal), (_, blockers) in zip(some, waiting, strict=True):
+            if not found(response, at):
+                state.set()
+            elif state.session.confirm(renewal, response):
+                results[index] = RenewalResult.HELD if state.held else RenewalResult.QUEUED
+                state.until = state.session.until
             else:
                 results[index] = RenewalResult.UNKNOWN
-                unconfirmed.append((index, mine, kept))
+                unconfirmed.append((index, state, renewal))
             at += 1
             if blockers:
-                if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(said, at)}:
-                    unheard.append(mine)
+                if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(response, at)}:
+                    missed.append(state)
                 at += 1
-        await self._wake(unheard)
+        await self._wake(missed)
         return unconfirmed
 
-    def _ahead(self, mine: Mine, blockers: frozenset[str]) -> Json:
+    def _ahead(self, state: TicketState, blockers: frozenset[str]) -> Json:
         if len(blockers) == 1:
             return ranged(only(next(iter(blockers))), keys_only=True)
-        return ranged(span(self._keys.queue(mine.name)), keys_only=True)
+        return ranged(span(self._keys.queue(state.name)), keys_only=True)
 
-    async def _wake(self, unheard: Sequence[Mine]) -> None:
-        """Wake those whose blocker is gone; if the watch does not say so just now, it is dead."""
-        if unheard:
+    async def _wake(self, missed: Sequence[TicketState]) -> None:
+        """Wake the waiters whose blocker is gone; if the watch does not report that now, it is dead."""
+        if missed:
             await self._runtime.sleep(GRACE)
-        deaf = [mine for mine in unheard if mine.blockers and not mine.news]
-        for mine in deaf:
-            mine.set()
-        if deaf:
-            self._watch.suspect()
+        unnotified = [state for state in missed if state.blockers and not state.notified]
+        for state in unnotified:
+            state.set()
+        if unnotified:
+            self._watch.reopen()
 
-    async def take_out(self, those: Sequence[Mine], until: float) -> dict[Mine, StoreUnavailable]:
-        """Delete keys that outlived their ticket's lease under a session that others keep alive.
+    async def remove_keys(self, those: Sequence[TicketState], until: float) -> dict[TicketState, StoreUnavailable]:
+        """Delete the keys of tickets that have expired under a session that other tickets keep alive.
 
-        Return those of whom that is not confirmed, with the reason: the next batch must find them again, since their
-        session would keep their keys for ever.
+        Return those for which that is not confirmed, with the reason. The next batch must find them again, since their
+        session would keep the keys for ever.
         """
         for start in range(0, len(those), PER_LOOK):
             some = those[start : start + PER_LOOK]
-            keys = [key for mine in some if not mine.unknown for key in (mine.key, mine.mark)]
+            keys = [key for state in some if not state.unknown for key in (state.key, state.mark)]
             body = txn([], [deleted(only(key)) for key in keys])
             try:
-                await self._bury([mine for mine in some if mine.unknown], until)
+                await self._ensure_removed([state for state in some if state.unknown], until)
                 await self._gateway.call(
                     "/v3/kv/txn", body, within=max(until - self._runtime.now(), 0.001), urgent=True
                 )
@@ -158,15 +158,15 @@ class Renewals:
                 return dict.fromkeys(those[start:], reason)
         return {}
 
-    async def _bury(self, those: Sequence[Mine], until: float) -> None:
-        """Delete keys whose claim may yet arrive, and see to it that it does nothing then."""
-        for mine in those:
-            grave = put(self._keys.grave(mine.entry), b"", mine.session.id)
+    async def _ensure_removed(self, those: Sequence[TicketState], until: float) -> None:
+        """Delete keys whose request may still arrive, and write tombstones, so that it does nothing then."""
+        for state in those:
+            tombstone = put(self._keys.tombstone(state.entry), b"", state.session.id)
             left = max(until - self._runtime.now(), 0.001)
             try:
                 await self._gateway.call(
-                    "/v3/kv/txn", txn([], [deleted(only(mine.key)), deleted(only(mine.mark)), grave]), within=left
+                    "/v3/kv/txn", txn([], [deleted(only(state.key)), deleted(only(state.mark)), tombstone]), within=left
                 )
             except Refused as refused:
-                if refused.meaning is not Meaning.LEASE:  # else key and claim have ended with it
+                if refused.meaning is not Meaning.LEASE:  # with its lease the key is gone, and a late request fails
                     raise

@@ -1,17 +1,17 @@
-"""The etcd store: ordered keys under leases, one watch, and no decision that is not a transaction's.
+"""The etcd store: ordered keys under leases, one watch, and each decision by a transaction.
 
 Theory of operation
 -------------------
-``mutex.py`` and ``shared.py`` say who holds; ``sessions.py`` how long; ``waiting.py`` how who waits is told;
-``renewing.py`` how all of it is kept alive. This file joins them to the `Store` port.
+``mutex.py`` and ``shared_locks.py`` decide who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters,
+and ``renewing.py`` renews. This file implements the `Store` port with them.
 
-A grant counts from a keep-alive before the transaction that granted, which is what confirms it (``confirming.py``). If
-it does not, for etcd has another leader, the lease is renewed once more before the grant is believed. A waiter does not
-believe the deletion it hears of: it asks again, and the transaction reads its own key. If its lease has ended
-meanwhile, its key is gone with it, and it stands in the queue anew.
+A grant counts from a keep-alive before the transaction that granted, if that transaction confirms the keep-alive
+(``confirming.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
+used. A deletion that the watch reports is only a wake-up: the waiter sends its transaction again, which reads its own
+key. If its lease has ended meanwhile, its key is gone, and the waiter joins the queue again.
 
-Of a claim without an answer nobody knows whether it will still arrive. Its leave therefore leaves a *grave* under the
-same lease: the claim looks for that, so it does nothing when it arrives late.
+An acquire request without a response may still arrive. So its release writes a *tombstone* under the same lease. The
+request compares it, and does nothing when it arrives late. The prefix of tombstones in etcd is ``grave/``.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, 
 from leasehold.stores.etcd.mutex import Verdict
 from leasehold.stores.etcd.renewing import Renewals
 from leasehold.stores.etcd.sessions import Sessions
-from leasehold.stores.etcd.shared import Entering
-from leasehold.stores.etcd.waiting import Mine, Watch
+from leasehold.stores.etcd.shared_locks import SharedAcquire
+from leasehold.stores.etcd.waiting import TicketState, Watch
 
 IDLE = 10
-"""Leases after which a waiter asks again that need not: it is told, and the watchdog's renewals look after it."""
+"""Leases after which a waiter retries without a wake-up; the watch and its renewals wake it earlier."""
 
 AGAIN = 0.05
-"""Seconds after which a claim is asked again that found its own grave."""
+"""Seconds after which an acquire is retried that found its own tombstone."""
 
 CLOSE_WITHIN = 1.0
-"""Seconds that the watch gets to end."""
+"""Seconds for the watch to end."""
 
 
 class EtcdStore:
@@ -69,7 +69,7 @@ class EtcdStore:
     )
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
-        """Make one; ``http`` has the connections, as to a model."""
+        """Make one; ``http`` replaces the connections, as for a model of the servers."""
         if runtime.flavor is Flavor.SIMULATED and http is None:
             raise Unsupported("a real etcd cannot be reached from the simulated runtime; use a memory: store there")
         self._runtime = runtime
@@ -81,84 +81,84 @@ class EtcdStore:
         self._watch = Watch(runtime, self._gateway, self._keys)
         self._cells = Cells(runtime, self._gateway, self._keys)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
-        self._mine: dict[str, Mine] = {}
+        self._states: dict[str, TicketState] = {}
 
     # --- the six -----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
         while True:
-            mine = await self._seated(name, ticket, until)
+            state = await self._state_for(name, ticket, until)
             try:
-                verdict = await self._ask(mine, join=join, until=until)
-                if not await self._settled(mine, verdict, join=join, until=until):
-                    self._forget(mine)
+                verdict = await self._send_acquire(state, join=join, until=until)
+                if not await self._confirmed(state, verdict, join=join, until=until):
+                    self._forget(state)
                     continue
                 if verdict.token:
-                    return self._granted(mine, verdict)
-                if mine.unknown and not join and not mine.held:
-                    await self._bury([mine], until)
-                return self._waits(mine, verdict, join=join)
+                    return self._granted(state, verdict)
+                if state.unknown and not join and not state.held:
+                    await self._ensure_removed([state], until)
+                return self._wait_for(state, verdict, join=join)
             except Refused as refused:
                 if refused.meaning is not Meaning.LEASE:
                     raise refused.unavailable(self._settings.where) from None
-                self._sessions.ended(mine.session)
-                self._forget(mine)
+                self._sessions.ended(state.session)
+                self._forget(state)
             finally:
-                mine.claiming = False
+                state.acquiring = False
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        mine = self._mine.get(ticket.id)
-        if mine is None:
-            return await self._take_out(name, ticket.id, within)
-        self._watch.stop(mine)
-        mine.set()  # the client closes, and somebody may still wait
-        took = [deleted(only(mine.key))]
+        state = self._states.get(ticket.id)
+        if state is None:
+            return await self._remove_foreign(name, ticket.id, within)
+        self._watch.stop(state)
+        state.set()  # the client closes, and a caller may still wait
+        took = [deleted(only(state.key))]
         if ticket.terms.mode.kind is not Kind.MUTEX:
-            took.append(deleted(only(mine.mark)))
-        if mine.unknown:
-            took.append(put(self._keys.grave(mine.entry), b"", mine.session.id))
+            took.append(deleted(only(state.mark)))
+        if state.unknown:
+            took.append(put(self._keys.tombstone(state.entry), b"", state.session.id))
         try:
-            said = await self._gateway.call("/v3/kv/txn", txn([], took), within=within)
+            response = await self._gateway.call("/v3/kv/txn", txn([], took), within=within)
         except Refused as refused:
             if refused.meaning is not Meaning.LEASE:
                 raise refused.unavailable(self._settings.where) from None
-            self._sessions.ended(mine.session)  # and the key has ended with it
-            said = {}
-        self._forget(mine)
-        if not mine.unknown:
-            self._sessions.give_back(mine.session)
-        return removed(said, 0) > 0
+            self._sessions.ended(state.session)  # its key ended with it
+            response = {}
+        self._forget(state)
+        if not state.unknown:
+            self._sessions.give_back(state.session)
+        return removed(response, 0) > 0
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        mine = [self._mine.get(ticket.id) for _, ticket in tickets]
+        state = [self._states.get(ticket.id) for _, ticket in tickets]
         now = self._runtime.now()
         until = now + within
-        asked = {one.ticket.id for one in mine if one is not None}
-        others = [one for one in list(self._mine.values()) if now >= one.until and one.ticket.id not in asked]
-        abandoned = [one for one in others if one.dooms()]
-        results, left_behind = await self._renewals.renew(mine, abandoned, within)
-        gone = [one for one, result in zip(mine, results, strict=True) if result is RenewalResult.GONE]
-        left_behind |= set(
-            await self._renewals.take_out([one for one in gone if one and one.held and one.unknown], until)
+        asked = {one.ticket.id for one in state if one is not None}
+        others = [one for one in list(self._states.values()) if now >= one.until and one.ticket.id not in asked]
+        abandoned = [one for one in others if one.begin_removal()]
+        results, not_removed = await self._renewals.renew(state, abandoned, within)
+        gone = [one for one, result in zip(state, results, strict=True) if result is RenewalResult.GONE]
+        not_removed |= set(
+            await self._renewals.remove_keys([one for one in gone if one and one.held and one.unknown], until)
         )
         for one in [*gone, *abandoned]:
-            if one is not None and (one.held or one in abandoned) and one not in left_behind:
+            if one is not None and (one.held or one in abandoned) and one not in not_removed:
                 self._forget(one)
         return results
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        mine = self._mine.get(ticket.id)
-        if mine is None or not isinstance(mark, int):
+        state = self._states.get(ticket.id)
+        if state is None or not isinstance(mark, int):
             return None
-        if not mine.news and mine.blockers and not self._watch.listen(mine, mark):
-            return None  # the watch began after that: ask once more
-        if not mine.news:
-            await mine.signal.wait(timeout)
-        mine.signal.clear()
-        mine.news = False
-        if self._watch.denied is not None and mine.blockers:
-            self._watch.listen(mine, mark)  # raises what is the matter
+        if not state.notified and state.blockers and not self._watch.listen(state, mark):
+            return None  # the watch began after that revision: retry once
+        if not state.notified:
+            await state.signal.wait(timeout)
+        state.signal.clear()
+        state.notified = False
+        if self._watch.denied is not None and state.blockers:
+            self._watch.listen(state, mark)  # raises the reason
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
@@ -181,117 +181,117 @@ class EtcdStore:
         self._gateway.after_fork()
         self._sessions.forget()
         self._watch.forget()
-        self._mine = {}
+        self._states = {}
 
-    def place_of(self, ticket: str) -> tuple[str, Kind] | None:
-        """Return the key under which a ticket of this client stands, and as what: for guards."""
-        mine = self._mine.get(ticket)
-        return None if mine is None else (mine.key, mine.ticket.terms.mode.kind)
+    def key_of(self, ticket: str) -> tuple[str, Kind] | None:
+        """Return the key of a ticket of this client and its kind, for guards."""
+        state = self._states.get(ticket)
+        return None if state is None else (state.key, state.ticket.terms.mode.kind)
 
     async def send(self, path: str, body: Json, *, within: float) -> Json:
-        """Send a request of a guard's."""
+        """Send a request of a guard."""
         try:
             return await self._gateway.call(path, body, within=within)
         except Refused as refused:
             raise refused.unavailable(self._settings.where) from None
 
-    # --- claims ------------------------------------------------------------------------------------------------
+    # --- acquiring ---------------------------------------------------------------------------------------------
 
-    async def _seated(self, name: str, ticket: Ticket, until: float) -> Mine:
-        """Return the ticket's place under a session that lives and was renewed lately, with a claim under way there."""
-        mine, alone = self._mine.get(ticket.id), ticket.terms.fixed
-        if mine is not None:
-            if await self._usable(mine, until):
-                return mine
-            alone = alone or mine.doomed  # a deletion that comes late must not find the new key
-            self._forget(mine)
-        session, kept = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
-        mine = Mine(self._runtime, name, ticket, session, kept, self._keys)
-        self._mine[ticket.id] = mine
-        return mine
+    async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState:
+        """Return the ticket's state under a live, recently renewed session, and mark an acquire as under way."""
+        state, alone = self._states.get(ticket.id), ticket.terms.fixed
+        if state is not None:
+            if await self._begin_acquire(state, until):
+                return state
+            alone = alone or state.being_removed  # a late deletion must not find the new key
+            self._forget(state)
+        session, renewal = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
+        state = TicketState(self._runtime, name, ticket, session, renewal, self._keys)
+        self._states[ticket.id] = state
+        return state
 
-    async def _usable(self, mine: Mine, until: float) -> bool:
-        """Begin a claim at a place, if its session lives and nobody takes its key out; else see that it is out.
+    async def _begin_acquire(self, state: TicketState, until: float) -> bool:
+        """Mark an acquire as under way if the session lives and the key is not being removed; else remove the key.
 
         Raises:
-            StoreUnavailable: that is not known.
+            StoreUnavailable: the removal is not confirmed.
 
         """
-        mine.claiming, usable = True, False
+        state.acquiring, usable = True, False
         try:
-            if not mine.doomed:
-                usable = await self._fresh(mine, until)
+            if not state.being_removed:
+                usable = await self._fresh(state, until)
             else:
-                await self._bury([mine], until)
+                await self._ensure_removed([state], until)
         finally:
-            mine.claiming = usable
+            state.acquiring = usable
         return usable
 
-    async def _bury(self, those: Sequence[Mine], until: float) -> None:
-        """See that keys are out, and that no claim that may yet arrive puts them there again.
+    async def _ensure_removed(self, those: Sequence[TicketState], until: float) -> None:
+        """Ensure that keys are deleted, and that no late acquire request writes them again.
 
         Raises:
-            StoreUnavailable: that is not known.
+            StoreUnavailable: that is not confirmed.
 
         """
-        for mine, reason in (await self._renewals.take_out(those, until)).items():
-            what = f"the key of an older claim of {mine.name!r} may still be there: {reason}"
+        for state, reason in (await self._renewals.remove_keys(those, until)).items():
+            what = f"the key of an older request for {state.name!r} may still exist: {reason}"
             raise StoreUnavailable(what, unknown=True) from reason
 
-    async def _fresh(self, mine: Mine, until: float) -> bool:
-        renew = self._sessions.fresh if mine.session.shared else self._sessions.renew
-        kept = await renew(mine.session, until)
-        if kept is not None:
-            mine.kept = kept
-        return kept is not None
+    async def _fresh(self, state: TicketState, until: float) -> bool:
+        renew = self._sessions.fresh if state.session.shared else self._sessions.renew
+        renewal = await renew(state.session, until)
+        if renewal is not None:
+            state.renewal = renewal
+        return renewal is not None
 
-    async def _settled(self, mine: Mine, verdict: Verdict, *, join: bool, until: float) -> bool:
-        """See that the lease counts under which a ticket now holds or waits; return False if it has ended."""
-        if not verdict.token and not join and not mine.held:
-            return True  # no key of it is there
-        return await self._sessions.settle(mine.session, mine.kept, until)
+    async def _confirmed(self, state: TicketState, verdict: Verdict, *, join: bool, until: float) -> bool:
+        """Confirm the lease under which a ticket now holds or waits; return False if the lease has ended."""
+        if not verdict.token and not join and not state.held:
+            return True  # it has no key
+        return await self._sessions.settle(state.session, state.renewal, until)
 
-    async def _ask(self, mine: Mine, *, join: bool, until: float) -> Verdict:
+    async def _send_acquire(self, state: TicketState, *, join: bool, until: float) -> Verdict:
         now = self._runtime.now()
         if now >= until:
-            raise StoreUnavailable("no time was left to claim", unknown=False)
+            raise StoreUnavailable("no time was left to send the acquire request", unknown=False)
         try:
-            if mine.ticket.terms.mode.kind is Kind.MUTEX:
-                return await mutex.try_acquire(self._gateway, self._keys, mine, join=join, until=until, now=now)
-            return await Entering(self._runtime, self._gateway, self._keys, mine, until).try_acquire(join=join)
+            if state.ticket.terms.mode.kind is Kind.MUTEX:
+                return await mutex.try_acquire(self._gateway, self._keys, state, join=join, until=until, now=now)
+            return await SharedAcquire(self._runtime, self._gateway, self._keys, state, until).try_acquire(join=join)
         except StoreUnavailable as error:
-            mine.unknown = mine.unknown or error.unknown
+            state.unknown = state.unknown or error.unknown
             raise
         except Refused:
             raise
         except BaseException:
-            mine.unknown = True  # cancelled: it may arrive yet
+            state.unknown = True  # cancelled: the request may still arrive
             raise
 
-    def _granted(self, mine: Mine, verdict: Verdict) -> Granted:
-        self._watch.stop(mine)
-        mine.held = True
-        mine.until = mine.session.until
-        return Granted(verdict.token, mine.session.confirmed, mine.session.length)
+    def _granted(self, state: TicketState, verdict: Verdict) -> Granted:
+        self._watch.stop(state)
+        state.held = True
+        state.until = state.session.until
+        return Granted(verdict.token, state.session.confirmed, state.session.length)
 
-    def _waits(self, mine: Mine, verdict: Verdict, *, join: bool) -> Wait:
-        mine.until = mine.session.until
+    def _wait_for(self, state: TicketState, verdict: Verdict, *, join: bool) -> Wait:
+        state.until = state.session.until
         held_by = None if verdict.held_by is None else verdict.held_by.ticket.terms.owner
-        if not join and not mine.held:
-            self._forget(mine)
-            if not mine.unknown:
-                self._sessions.give_back(mine.session)
+        if not join and not state.held:
+            self._forget(state)
+            if not state.unknown:
+                self._sessions.give_back(state.session)
         elif verdict.blockers:
-            self._watch.wait_for(mine, verdict.blockers, verdict.revision)
-        again = IDLE * mine.session.length if verdict.blockers else AGAIN
+            self._watch.wait_for(state, verdict.blockers, verdict.revision)
+        again = IDLE * state.session.length if verdict.blockers else AGAIN
         return Wait(verdict.revision, again, held_by)
 
-    async def _take_out(self, name: str, ticket: str, within: float) -> bool:
-        """Remove a ticket that is not ours: a break, or one of another program."""
+    async def _remove_foreign(self, name: str, ticket: str, within: float) -> bool:
+        """Remove a ticket of another client, or of another program (a forced release)."""
         until = self._runtime.now() + within
-        line = span(self._keys.queue(name))
-        said = await self._gateway.call("/v3/kv/range", {**line, "keys_only": True}, within=within)
-        for kv in said.get("kvs", []):
+        in_queue = span(self._keys.queue(name))
+        response = await self._gateway.call("/v3/kv/range", {**in_queue, "keys_only": True}, within=within)
+        for kv in response.get("kvs", []):
             key = unb64(kv["key"]).decode("utf-8", "replace")
             entry = key.rpartition("/")[2]
             if ticket in (entry, entry.partition("-")[2]):
@@ -300,10 +300,10 @@ class EtcdStore:
                 return removed(await self._gateway.call("/v3/kv/txn", body, within=left), 0) > 0
         return False
 
-    def _forget(self, mine: Mine) -> None:
-        self._watch.stop(mine)
-        if self._mine.get(mine.ticket.id) is mine:
-            del self._mine[mine.ticket.id]
+    def _forget(self, state: TicketState) -> None:
+        self._watch.stop(state)
+        if self._states.get(state.ticket.id) is state:
+            del self._states[state.ticket.id]
 
     def __repr__(self) -> str:
         return f"<EtcdStore {self._settings.where} namespace={self._namespace!r}>"

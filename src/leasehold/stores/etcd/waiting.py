@@ -1,19 +1,19 @@
-"""The tickets of one client that stand in etcd, and the one watch that tells those who wait.
+"""The tickets of one client in etcd, and the one watch that wakes its waiters.
 
 Theory of operation
 -------------------
-Who waits knows the keys of which one must go first. All of a client share one watch on the namespace, without
-writes, from the revision at which the first of them was told to wait: etcd delivers every deletion since, also those
-that came before the watch was opened or while it was broken, so nothing is missed and nobody polls. Each deletion wakes
-those who wait for that key, and no others.
+A waiter knows the keys of which one must be deleted first (its *blockers*). All waiters of a client share one watch on
+the deletions in the namespace. The watch begins at the revision at which the first of them began to wait. etcd delivers
+every deletion since then, also those from before the watch was opened or while it was broken. So no deletion is missed,
+and no waiter polls. A deletion wakes the waiters for that key, and no others.
 
-If etcd has compacted the history that a watch would need, all are woken and ask again. It says so of a watch that
-begins before the revision up to which it compacted, while one that begins at that very revision misses a deletion made
-there (etcd issue 18089, mended there in 2024). So the watch begins at a revision of which nothing more is to be told.
+etcd may have compacted the history that the watch needs. It reports that for a watch that begins before the compacted
+revision. But a watch that begins at that very revision misses a deletion made there (etcd issue 18089, fixed in 2024).
+So the watch begins at a revision whose deletions are known already. After a compaction all waiters are woken and retry.
 
-If the watch breaks and cannot be had again, all are woken, too, and find out what is the matter. If it is silently
-dead, the watchdog's renewal of a waiter, at a third of its lease, sees that the key is gone, wakes the waiter and has
-the watch opened anew elsewhere.
+If the watch breaks and cannot be opened again, all waiters are woken, too; their retries report the error. If the watch
+is silently dead, the renewal of a waiter, at a third of its lease, finds that the blocker is gone. It wakes the waiter
+and reopens the watch at another member.
 """
 
 from __future__ import annotations
@@ -35,62 +35,62 @@ from leasehold.stores.etcd.keys import Keys, deletions, entry_key, span, unb64
 from leasehold.stores.etcd.sessions import Session
 
 REMEMBERED = 4096
-"""Deletions kept in mind: one may be told before the answer arrives that says whom a ticket waits for."""
+"""Deletions remembered: one may be reported before the response that names the blockers of a ticket."""
 
 LINGER = 5.0
-"""Seconds for which a watch stays open when nobody waits any more."""
+"""Seconds for which a watch stays open without a waiter."""
 
 OPEN_WITHIN = 2.0
 """Seconds that opening the watch may take."""
 
 PAUSES = (0.02, 0.1, 0.3, 1.0)
-"""Seconds before a broken watch is opened again, by how many attempts failed; the last for all further ones."""
+"""Seconds before a broken watch is reopened, by the number of failed attempts; the last value repeats."""
 
 log = logging.getLogger("leasehold")
 
 
-class Mine:
-    """A ticket of this client that etcd knows, or may know. Its news are set before its signal, and read after."""
+class TicketState:
+    """A ticket of this client that etcd knows, or may know. ``notified`` is set before ``signal``, and read after."""
 
     __slots__ = (
-        *("blockers", "claiming", "doomed", "held", "kept", "key", "mark", "name", "news", "entry"),
+        *("acquiring", "being_removed", "blockers", "entry", "held", "key", "mark", "name", "notified", "renewal"),
         *("session", "signal", "ticket", "unknown", "until"),
     )
 
     def __init__(
-        self, runtime: Runtime, name: str, ticket: Ticket, session: Session, kept: KeepAlive, keys: Keys
+        self, runtime: Runtime, name: str, ticket: Ticket, session: Session, renewal: KeepAlive, keys: Keys
     ) -> None:
         self.name = name
         self.ticket = ticket
         self.session = session
-        self.kept = kept  # the keep-alive on which its claim rests, which a transaction has yet to confirm
+        self.renewal = renewal  # the keep-alive on which its grant depends; a transaction has yet to confirm it
         self.entry = entry_key(session.id, ticket.id)
         self.key = keys.queue(name) + self.entry
-        self.mark = keys.marks(name) + self.entry  # made if it enters a shared lock past others
+        self.mark = keys.marks(name) + self.entry  # written if it overtakes waiters of a shared lock
         self.held = False
-        # A claim was sent whose answer did not come: it may arrive yet, whatever later ones are told.
+        # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
         self.unknown = False
-        self.claiming = True  # a claim is under way: what etcd says to it counts, and nobody takes its key out
-        self.doomed = False  # its key is being taken out: nobody may enter under it any more
-        self.until = kept.sent + kept.length  # boot-time clock at which its own lease ends, if it is not renewed
+        self.acquiring = True  # a request is under way: its response decides, and the key must not be removed
+        self.being_removed = False  # its key is being deleted: no acquire may succeed under it any more
+        self.until = renewal.sent + renewal.length  # boot-time clock at which its lease ends, unless it is renewed
         self.blockers: frozenset[str] = frozenset()
-        self.news = False
+        self.notified = False
         self.signal: Signal = runtime.signal()
 
-    def dooms(self) -> bool:
-        """Begin to take its key out; return False if a claim is under way, which may enter under it.
+    def begin_removal(self) -> bool:
+        """Begin to remove its key; return False if an acquire is under way, which may succeed under it.
 
-        Whoever claims says so before it looks whether it is doomed, and here it is the other way round: so at least one
+        An acquire sets ``acquiring`` before it reads ``being_removed``; here the order is the reverse. So at least one
         of two threads sees the other.
         """
-        self.doomed = True
-        if self.claiming:
-            self.doomed = False
-        return self.doomed
+        self.being_removed = True
+        if self.acquiring:
+            self.being_removed = False
+        return self.being_removed
 
     def set(self) -> None:
-        """Wake who waits, from any thread."""
-        self.news = True
+        """Wake the waiter, from any thread."""
+        self.notified = True
         self.signal.set()
 
 
@@ -104,42 +104,42 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew in a forked child."""
+        """Forget the watch in a forked child: it is the parent's."""
         self._mutex = self._runtime.mutex()
-        self._waiting: defaultdict[str, dict[Mine, None]] = defaultdict(dict)
+        self._waiting: defaultdict[str, dict[TicketState, None]] = defaultdict(dict)
         self._recent: OrderedDict[str, int] = OrderedDict()
-        self._forgotten = 0  # the last revision of a deletion that is not remembered any more
+        self._forgotten = 0  # the last revision of a deletion that was dropped from memory
         self._job: Job | None = None
         self._stream: Stream | None = None
-        self._next = 0  # the revision from which the watch goes on: what was deleted there is known already
-        self._from = 0  # the revision from which it has seen everything
+        self._next = 0  # the revision at which the watch resumes: its deletions are known already
+        self._from = 0  # the revision since which it has seen every deletion
         self._wake_up = self._runtime.signal()
         self._closed = False
         self.denied: StoreUnavailable | None = None
 
-    # --- who waits ---------------------------------------------------------------------------------------------
+    # --- the waiters --------------------------------------------------------------------------------------------
 
-    def wait_for(self, mine: Mine, keys: Iterable[str], revision: int) -> None:
-        """Wake a ticket when one of the keys is gone, which all were there at ``revision``."""
+    def wait_for(self, state: TicketState, keys: Iterable[str], revision: int) -> None:
+        """Wake a ticket when one of the keys, which all existed at ``revision``, is deleted."""
         with self._mutex:
-            self._drop(mine)
-            mine.blockers = frozenset(keys)
-            for key in mine.blockers:
-                self._waiting[key][mine] = None
-            gone = any(self._recent.get(key, 0) > revision for key in mine.blockers) or self._forgotten > revision
+            self._drop(state)
+            state.blockers = frozenset(keys)
+            for key in state.blockers:
+                self._waiting[key][state] = None
+            gone = any(self._recent.get(key, 0) > revision for key in state.blockers) or self._forgotten > revision
         if gone:
-            mine.set()
+            state.set()
 
-    def stop(self, mine: Mine) -> None:
-        """Wake a ticket no more."""
+    def stop(self, state: TicketState) -> None:
+        """Stop waking a ticket."""
         with self._mutex:
-            self._drop(mine)
+            self._drop(state)
 
-    def listen(self, mine: Mine, revision: int) -> bool:
-        """Make sure that the watch runs and has seen all since ``revision``; return False if it may not have.
+    def listen(self, state: TicketState, revision: int) -> bool:
+        """Start the watch if needed; return whether it has seen all deletions since ``revision``.
 
         Raises:
-            StoreUnavailable: it is not permitted.
+            StoreUnavailable: etcd does not permit the watch.
 
         """
         with self._mutex:
@@ -154,35 +154,35 @@ class Watch:
                 return True
             return self._from <= revision + 1
 
-    def suspect(self) -> None:
-        """Have the watch opened anew: it did not tell what it should have told."""
+    def reopen(self) -> None:
+        """Open the watch again: it missed a deletion."""
         stream = self._stream
         if stream is not None:
             stream.close()
 
-    def _drop(self, mine: Mine) -> None:
-        for key in mine.blockers:
-            self._waiting[key].pop(mine, None)
+    def _drop(self, state: TicketState) -> None:
+        for key in state.blockers:
+            self._waiting[key].pop(state, None)
             if not self._waiting[key]:
                 del self._waiting[key]
-        mine.blockers = frozenset()
+        state.blockers = frozenset()
 
     def _set_all(self) -> None:
         with self._mutex:
-            everybody = dict.fromkeys(mine for some in self._waiting.values() for mine in some)
-        for mine in everybody:
-            mine.set()
+            everybody = dict.fromkeys(state for some in self._waiting.values() for state in some)
+        for state in everybody:
+            state.set()
 
     # --- the watch ---------------------------------------------------------------------------------------------
 
     async def close(self, within: float) -> None:
-        """End it, and with it all waiting."""
+        """Close the watch, and wake all waiters."""
         with self._mutex:
             self._closed = True
             job, self._job = self._job, None
         self._wake_up.set()
         self._set_all()
-        self.suspect()
+        self.reopen()
         if job is not None:
             await job.join(within)
 
@@ -197,41 +197,41 @@ class Watch:
                     return
             except StoreUnavailable as error:
                 if error.lasting:
-                    self._bar(error)
+                    self._deny(error)
                     return
             except Exception:
-                log.exception("the watch stumbled; it goes on")
+                log.exception("the watch failed unexpectedly; it continues")
             if self._is_idle():
                 return
             if failures:
-                self._set_all()  # they ask, and find out what is the matter
+                self._set_all()  # their retries report the error
             pause = PAUSES[min(failures, len(PAUSES) - 1)]
             failures += 1
             await self._wake_up.wait(pause * (0.5 + self._runtime.jitter() / 2))
 
     async def _follow(self) -> bool:
-        """Open the watch and read it until it ends; return whether it told anything."""
+        """Open the watch and read it until it ends; return whether a message came."""
         stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), within=OPEN_WITHIN)
-        self._stream, told, rest = stream, False, b""
+        self._stream, received, rest = stream, False, b""
         try:
             if self._closed:
-                return told
+                return received
             while True:
                 data = await stream.read(LINGER)
                 if not data and not self._waiting:
-                    return told
+                    return received
                 *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    told = self._told(json.loads(line)) or told
+                for in_queue in lines:
+                    received = self._receive(json.loads(in_queue)) or received
         except Unanswered:
-            return told
+            return received
         finally:
             self._stream = None
             stream.close()
-            self._gateway.turn_from_watched()
+            self._gateway.leave_watched_endpoint()
 
-    def _told(self, message: dict[str, Any]) -> bool:
-        """Take one message; return whether it is more than a greeting."""
+    def _receive(self, message: dict[str, Any]) -> bool:
+        """Process one message; return whether it is more than the confirmation that the watch exists."""
         if "error" in message:
             raise refusal(message["error"], "", 200)
         result = message["result"]
@@ -245,12 +245,12 @@ class Watch:
         events = cast(list[dict[str, Any]], result.get("events", []))
         for event in events:
             kv = event["kv"]
-            self._gone(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
+            self._deleted(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
         if not events:
             self._next = max(self._next, revision)
         return True
 
-    def _gone(self, key: str, revision: int) -> None:
+    def _deleted(self, key: str, revision: int) -> None:
         with self._mutex:
             self._next = max(self._next, revision - 1)  # another of the same transaction may follow
             self._recent[key] = revision
@@ -258,8 +258,8 @@ class Watch:
             if len(self._recent) > REMEMBERED:
                 self._forgotten = max(self._forgotten, self._recent.popitem(last=False)[1])
             waiting = list(self._waiting.get(key, ()))
-        for mine in waiting:
-            mine.set()
+        for state in waiting:
+            state.set()
 
     def _cancelled(self, result: dict[str, Any]) -> Refused:
         compacted = int(result.get("compact_revision", 0))
@@ -269,7 +269,7 @@ class Watch:
         return refusal("", str(result.get("cancel_reason", "the watch was cancelled")), 200)
 
     def _restart(self, revision: int) -> None:
-        """Go on after ``revision``, with a gap before it: all who wait ask again, and with what they hear wait anew."""
+        """Continue after ``revision``, with a gap before it: all waiters retry, and wait again after the response."""
         with self._mutex:
             self._next, self._from = revision, revision + 1
             self._recent.clear()
@@ -277,13 +277,13 @@ class Watch:
         self._set_all()
 
     def _refused(self, refused: Refused) -> bool:
-        """Take note of an error; return whether to go on."""
+        """Record an error; return whether to continue."""
         if refused.meaning is Meaning.LASTING:
-            self._bar(refused.unavailable("its members"))
+            self._deny(refused.unavailable("its members"))
             return False
         return True
 
-    def _bar(self, error: StoreUnavailable) -> None:
+    def _deny(self, error: StoreUnavailable) -> None:
         with self._mutex:
             self.denied = error
             self._job = None

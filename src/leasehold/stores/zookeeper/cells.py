@@ -1,8 +1,8 @@
-"""Cells: one node each. Its version is the node's data version; its life is counted on the server's clock.
+"""Cells: one node each. Its version is the node's data version; the server's clock decides when it expires.
 
-The node's data is a line of JSON (``fence``, ``ttl`` in seconds) and, behind it, the value. A cell whose life is over
-counts as none; whoever writes next removes and makes it anew in one transaction, so that its versions begin anew. Each
-`SWEEP_EVERY`-th write also removes a few others whose life is over, so that forgotten ones do not pile up.
+The node's data is a line of JSON (``fence``, ``ttl`` in seconds), followed by the value. An expired cell counts as
+missing. The next write deletes and creates its node in one transaction, so its versions start again. Each
+`SWEEP_EVERY`-th write also removes some other expired cells.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
+from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
 from leasehold.stores.zookeeper.connection.session import Transport
-from leasehold.stores.zookeeper.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Queueing
+from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 
 CLOCK_FOR = 10.0
-"""Seconds for which a reading of the server's clock serves."""
+"""Seconds for which a reading of the server's clock is used."""
 
 SWEEP_EVERY = 50
 SWEPT = 20
-"""Cells looked at in one sweep."""
+"""Cells checked in one sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cell as it is, and its node if there is one; ``over``: its life has ended."""
+    """A cell, and its node if there is one; ``over``: whether it has expired."""
 
     cell: Cell
     node: Node | None = None
@@ -41,12 +41,12 @@ class Found:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, transport: Transport, queueing: Queueing, paths: Paths, runtime: Runtime) -> None:
+    def __init__(self, transport: Transport, queue_nodes: QueueNodes, paths: Paths, runtime: Runtime) -> None:
         self._transport = transport
-        self._queueing = queueing
+        self._queue_nodes = queue_nodes
         self._paths = paths
         self._runtime = runtime
-        self._turns = KeyedLock(runtime)
+        self._turns = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
         self._ahead = 0.0  # the server's clock minus ours
         self._asked: float | None = None
         self._writes = 0
@@ -72,8 +72,8 @@ class Cells:
         return after
 
     async def changed(self, name: str, version: int, until: float) -> None:
-        """Sleep until the cell may have another version; a cell whose life ends is not noticed by that alone."""
-        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queueing.wake_ups
+        """Sleep until the cell may have another version; an expiry alone does not end the sleep."""
+        path, wake_up, wake_ups = self._paths.cell(name), self._runtime.signal(), self._queue_nodes.wake_ups
         wake_ups.expect(path, wake_up)
         try:
             await self._transport.ask_all((self._transport.exists(path, wake_ups.changed),), until)
@@ -87,31 +87,31 @@ class Cells:
         if isinstance(node, NoNode):
             return Found(EMPTY)
         head, _, value = node.data.partition(b"\n")
-        words = json.loads(head)
+        fields = json.loads(head)
         now = await self._server_now(until)
-        if node.changed_ms / 1000 + words["ttl"] <= now:
+        if node.changed_ms / 1000 + fields["ttl"] <= now:
             return Found(EMPTY, node, over=True)
-        return Found(Cell(value, node.version + 1, words["fence"]), node)
+        return Found(Cell(value, node.version + 1, fields["fence"]), node)
 
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
-        """Write; False if somebody else was faster."""
+        """Write; return False if another client was faster."""
         transport = self._transport
         data = json.dumps({"fence": after.fence, "ttl": ttl}).encode() + b"\n" + (after.value or b"")
         if found.node is None:
             request = transport.create(path, data, 0)
         elif found.over:
             request = transport.all_or_none(
-                transport.delete(path, found.node.version), transport.plainly(path, data, 0)
+                transport.delete(path, found.node.version), transport.create_in_transaction(path, data, 0)
             )
         else:
             request = transport.set(path, data, found.node.version)
         (done,) = await transport.ask_all((request,), until)
         if isinstance(done, NoNode) and found.node is None:
-            await self._queueing.make_way(self._paths.cells, until)
+            await self._queue_nodes.make_parents(self._paths.cells, until)
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
-        """Return the server's clock in seconds: it writes it into each node that it makes."""
+        """Return the server's clock in seconds, which each new node contains."""
         now = self._runtime.now()
         if self._asked is None or now - self._asked > CLOCK_FOR:
             for _ in range(3):
@@ -119,15 +119,15 @@ class Cells:
                 (made,) = await self._transport.ask_all((create,), until)
                 if isinstance(made, Node):
                     break
-                await self._queueing.make_way(self._paths.clock, until)
+                await self._queue_nodes.make_parents(self._paths.clock, until)
             else:
-                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be made")
+                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be created")
             self._ahead, self._asked = made.changed_ms / 1000 - now, now
             await self._transport.ask_all((self._transport.delete(made.path),), until)
         return self._runtime.now() + self._ahead
 
     async def _sweep(self, until: float) -> None:
-        """Remove some cells whose life is over."""
+        """Remove some expired cells."""
         (children,) = await self._transport.ask_all((self._transport.children(self._paths.cells),), until)
         if isinstance(children, NoNode) or not children:
             return

@@ -1,7 +1,7 @@
-"""What `leasehold doctor` says of an ensemble: version, members, ticks and timeouts, rights.
+"""Checks of `leasehold doctor` on an ensemble: version, members, ticks and timeouts, rights.
 
-It works with whatever rights there are: what the server does not tell is a note that says so. It makes and removes one
-node, since that alone shows that locks can be made.
+It needs no special rights: a fact that the server does not report becomes a note. It creates and removes one node, the
+only proof that locks can be made.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, 
 from leasehold.stores.zookeeper.connection.session import Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
-from leasehold.stores.zookeeper.queueing import Queueing
+from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 
 OLDEST = (3, 5, 3)
-"""Oldest server with containers and with creates that answer with the transaction."""
+"""Oldest server with containers, and with creates that return the transaction."""
 
 FEW_TICKS = 10
-"""A session timeout of fewer ticks leaves too little of it for what a lagging member may hide; see ``store.py``."""
+"""Least ticks in a session timeout; with fewer a member that is cut off may hide an expiry; see ``store.py``."""
 
 CONFIG = "/zookeeper/config"
 """The node in which an ensemble names its members, from 3.5."""
@@ -31,7 +31,7 @@ CONFIG = "/zookeeper/config"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was heard. Texts are empty, and rights None, where nothing was."""
+    """What the server reported. A missing text is empty; ``refused`` is None if the rights suffice."""
 
     settings: Settings
     session: Session
@@ -43,18 +43,18 @@ class Facts:
 
 
 async def diagnose(
-    transport: Transport, queueing: Queueing, settings: Settings, paths: Paths, until: float
+    transport: Transport, queue_nodes: QueueNodes, settings: Settings, paths: Paths, until: float
 ) -> list[Finding]:
-    """Look at the ensemble.
+    """Check the ensemble.
 
     Raises:
         StoreUnavailable: there is no session.
 
     """
     session = await transport.ready(until)
-    start = queueing.now()
+    start = queue_nodes.now()
     _, config = await transport.ask_all((transport.sync("/"), transport.get(CONFIG)), until)
-    latency = queueing.now() - start
+    latency = queue_nodes.now() - start
     members = len(re.findall(rb"^server\.\d+=", config.data, re.M)) if isinstance(config, Node) else 0
     conf = dict(part.split("=", 1) for part in (await transport.command("conf", until)).splitlines() if "=" in part)
     facts = Facts(
@@ -64,13 +64,13 @@ async def diagnose(
         conf,
         members,
         latency,
-        await _refused(transport, queueing, paths, until),
+        await _refused(transport, queue_nodes, paths, until),
     )
     return list(_findings(facts))
 
 
-async def _refused(transport: Transport, queueing: Queueing, paths: Paths, until: float) -> str | None:
-    """Make, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
+async def _refused(transport: Transport, queue_nodes: QueueNodes, paths: Paths, until: float) -> str | None:
+    """Create, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
     try:
         for _ in range(2):
             create = transport.create(f"{paths.clock}/doctor-", b"", EPHEMERAL | SEQUENCE)
@@ -79,10 +79,10 @@ async def _refused(transport: Transport, queueing: Queueing, paths: Paths, until
                 own = (transport.get(made.path), transport.set(made.path, b"x"), transport.children(paths.clock))
                 answers = await transport.ask_all((*own, transport.delete(made.path)), until)
                 return next((type(answer).__name__ for answer in answers if isinstance(answer, Answer)), None)
-            await queueing.make_way(paths.clock, until)
+            await queue_nodes.make_parents(paths.clock, until)
     except LeaseholdError as error:
         return str(error)
-    return "the node on the way cannot be made"
+    return "the parent node cannot be created"
 
 
 def _findings(facts: Facts) -> Iterator[Finding]:
@@ -99,8 +99,8 @@ def _version(facts: Facts) -> Finding:
         return Finding(
             Severity.NOTE,
             "version",
-            "the server does not tell",
-            "only that it knows all requests that locks need",
+            "unknown: the server does not report it",
+            "it is known only that it supports all requests that locks need",
             "allow the commands srvr and conf: 4lw.commands.whitelist=srvr,conf",
         )
     numbers = tuple(map(int, found.groups()))
@@ -119,13 +119,13 @@ def _ensemble(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             "ensemble",
             f"one server ({role})",
-            "while it is down nobody can lock; with its disk the order of tokens is lost",
+            "while it is down no lock can be acquired; if its disk is lost, the order of tokens is lost",
             "run three or five members",
         )
         return
     found = f"{facts.members or 'an unknown number of'} members; connected to a {role}"
     if facts.members and facts.members % 2 == 0:
-        meaning = f"it bears the loss of {(facts.members - 1) // 2}, no more than with {facts.members - 1} members"
+        meaning = f"it tolerates the loss of {(facts.members - 1) // 2}, no more than with {facts.members - 1} members"
         yield Finding(Severity.NOTE, "ensemble", found, meaning, "use an odd number")
     else:
         yield Finding(Severity.OK, "ensemble", found)
@@ -134,7 +134,7 @@ def _ensemble(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING if known == 1 else Severity.NOTE,
             "members in the URL",
             f"{known} of {facts.members}",
-            "a client can only go on with members that it knows",
+            "a client fails over only to members that it knows",
             "name all members in the URL",
         )
 
@@ -147,10 +147,10 @@ def _timeouts(facts: Facts) -> Iterator[Finding]:
             f"{facts.conf.get('minSessionTimeout', '2 ticks')} to {facts.conf.get('maxSessionTimeout', '20 ticks')} ms"
         )
         meaning = (
-            f"{asked:g} s were asked for; the server grants {bounds}. A crash blocks others for {found} and a tick"
+            f"{asked:g} s were requested; the server grants {bounds}. A crash blocks others for {found} and a tick"
         )
         yield Finding(
-            Severity.NOTE, "session timeout", found, meaning, "ask for one that it grants: ?session_timeout=…"
+            Severity.NOTE, "session timeout", found, meaning, "request a timeout that it grants: ?session_timeout=…"
         )
     else:
         yield Finding(Severity.OK, "session timeout", found, f"a crash blocks others for {found} and a tick at most")
@@ -159,8 +159,8 @@ def _timeouts(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "tick",
-            "the server does not tell",
-            f"whether the session timeout has {FEW_TICKS} ticks at least is not known",
+            "unknown: the server does not report it",
+            f"it is unknown whether the session timeout has at least {FEW_TICKS} ticks",
             "allow the command conf: 4lw.commands.whitelist=srvr,conf",
         )
     elif granted * 1000 < FEW_TICKS * int(tick):
@@ -168,9 +168,9 @@ def _timeouts(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             "tick",
             f"{tick} ms",
-            "the session timeout has so few ticks that a member cut off from its leader may let a hold be believed "
-            "for longer than the leader does; fencing tokens still protect",
-            f"ask for {FEW_TICKS} ticks or more, or shorten tickTime",
+            "the session timeout has so few ticks that a hold may seem valid after the leader has expired its session, "
+            "if its member is cut off from the leader; fencing tokens still protect",
+            f"request {FEW_TICKS} ticks or more, or shorten tickTime",
         )
     else:
         yield Finding(Severity.OK, "tick", f"{tick} ms")
@@ -182,19 +182,19 @@ def _rights(facts: Facts) -> Iterator[Finding]:
             Severity.ERROR,
             "rights",
             facts.refused,
-            "locks cannot be made there",
+            "locks cannot be created there",
             "grant create, read, write and delete on the node in the URL, or name credentials that have them",
         )
     else:
-        yield Finding(Severity.OK, "rights", "nodes can be made, read, written and removed")
+        yield Finding(Severity.OK, "rights", "nodes can be created, read, written and removed")
     settings = facts.settings
     if settings.acl == "open":
         yield Finding(
             Severity.NOTE,
             "access",
-            "open to everybody who reaches the server",
-            "anyone may take or break every lock",
-            "write user:password@ into the URL: nodes are then for that user alone",
+            "open to every client that reaches the server",
+            "every client may acquire or break every lock",
+            "write user:password@ into the URL: then only that user may use the nodes",
         )
     if not settings.tls and not all(
         host in ("localhost", "::1") or host.startswith("127.") for host, _ in settings.hosts
@@ -203,6 +203,6 @@ def _rights(facts: Facts) -> Iterator[Finding]:
             Severity.NOTE,
             "encryption",
             "none",
-            "who can listen sees names and credentials",
+            "whoever can read the network traffic sees names and credentials",
             "use a secure client port and zookeepers://",
         )

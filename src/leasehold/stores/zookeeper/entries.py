@@ -1,6 +1,7 @@
-"""What stands in a contender's node, for people and for rules that Curator does not have; and entries made of it.
+"""The data of a contender's node, and queue entries made of it.
 
-The data is one line of JSON, at most some 1.5 KiB. Curator does not read it, and writes an address of its own.
+The data is one line of JSON, at most some 1.5 KiB, for people and for rules that Curator does not have. Curator does
+not read it, and writes an address as data.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.nodes import Contender, Mark
 
 FOREIGN_LEASE = 30.0
-"""Seconds shown as the lease of a holder that says nothing of it."""
+"""Seconds shown as the lease of a holder whose node has none."""
 
 
 def spell(ticket: Ticket) -> bytes:
-    """Spell a ticket's terms."""
+    """Encode a ticket's terms."""
     terms, mode = ticket.terms, ticket.terms.mode
-    words: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
+    fields: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
     if terms.meta:
-        words["meta"] = terms.meta
+        fields["meta"] = terms.meta
     if mode.fair:
-        words["fair"] = True
+        fields["fair"] = True
     if mode.kind is Kind.SEMAPHORE:
-        words.update(permits=mode.permits, limit=mode.limit)
+        fields.update(permits=mode.permits, limit=mode.limit)
     if ticket.alongside:
-        words["alongside"] = ticket.alongside
-    return json.dumps(words, ensure_ascii=False).encode()
+        fields["alongside"] = ticket.alongside
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def words_of(data: bytes) -> dict[str, Any]:
-    """Read a node's data; a foreign one has an owner at most, as it is written there."""
+def fields_of(data: bytes) -> dict[str, Any]:
+    """Decode a node's data; the data of another program yields an owner at most."""
     try:
-        words: Any = json.loads(data)
+        fields: Any = json.loads(data)
     except (ValueError, RecursionError):
-        words = None
-    found = cast("dict[str, Any]", words) if isinstance(words, dict) else {}
+        fields = None
+    found = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     if isinstance(found.get("owner"), str):
         return found
     text = data[:64].decode(errors="replace")
@@ -45,24 +46,24 @@ def words_of(data: bytes) -> dict[str, Any]:
 
 
 def owner_of(data: bytes) -> Owner:
-    """Return who wrote the data."""
-    return Owner.parse(str(words_of(data)["owner"])[:256])
+    """Return the owner in the data."""
+    return Owner.parse(str(fields_of(data)["owner"])[:256])
 
 
 def limit_of(data: bytes) -> int | None:
-    """Return the limit that a permit's node names; None if it is not one of ours."""
-    limit = words_of(data).get("limit")
+    """Return the limit in the data of a permit's node; None if it is not ours."""
+    limit = fields_of(data).get("limit")
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def entry(
     one: Contender, node: Node, order: int, *, holds: bool, limit: int | None = None, permits: int = 1
 ) -> QueueEntry:
-    """Show a contender to people; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
+    """Return a contender as a queue entry; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
 
-    A session does not say how long it will go on: shown is the lease, which its client renews while it lives.
+    The time left of a session is not known. The entry has the lease, which its client renews while it lives.
     """
-    words = words_of(node.data)
+    fields = fields_of(node.data)
     shared = one.mark in (Mark.READER, Mark.WRITER)
     mode = LockMode(
         Kind.SEMAPHORE if limit is not None else Kind.READ_WRITE if shared else Kind.MUTEX,
@@ -70,12 +71,12 @@ def entry(
         upgradeable=one.up and one.mark is Mark.READER,
         permits=permits,
         limit=1 if limit is None else limit,
-        fair=bool(words.get("fair")),
+        fair=bool(fields.get("fair")),
     )
-    lease, meta = words.get("lease"), words.get("meta", "")
+    lease, meta = fields.get("lease"), fields.get("meta", "")
     seconds = float(lease) if isinstance(lease, int | float) and 0 < lease < 1e9 else FOREIGN_LEASE
     meta = meta if isinstance(meta, str) and len(meta) <= META_LIMIT else ""
     terms = LeaseTerms(mode, owner_of(node.data), seconds, meta=meta)
-    ticket = Ticket(one.ticket or one.child, terms, str(words.get("alongside", "")))
+    ticket = Ticket(one.ticket or one.child, terms, str(fields.get("alongside", "")))
     token = node.mzxid if mode.kind is Kind.READ_WRITE else node.czxid
     return QueueEntry(ticket, order, seconds, token if holds else None)

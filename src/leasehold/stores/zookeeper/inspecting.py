@@ -1,4 +1,4 @@
-"""Who holds and who waits, as the nodes show it: ours, and those of Curator and others."""
+"""Inspection: the holders and waiters of names, of this library, of Curator and others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, Paths, child_of, parse, read
 
 AT_ONCE = 500
-"""Requests that are under way at the same time, at most."""
+"""Most requests under way at the same time."""
 
 
 async def look(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
-    """Show the names in use."""
+    """Return the names in use."""
     names = [prefix] if exact else await _names(transport, paths, prefix, until)
     _, *lists = await _ask(
         transport, [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)], until
@@ -61,20 +61,20 @@ async def _view(transport: Transport, path: str, name: str, children: Sequence[s
 async def _read(
     transport: Transport, folder: str, children: Sequence[str], until: float
 ) -> tuple[list[Contender], dict[str, Node]]:
-    """Return who stands in a folder, in order, and their nodes."""
+    """Return the contenders below a node, in order, and their nodes."""
     answers = await _ask(transport, [transport.get(f"{folder}/{child}") for child in children], until)
     nodes = {child_of(node.path): node for node in answers if isinstance(node, Node) and node.owner}
     return order.in_order(parse(child) for child in nodes), nodes
 
 
 def _queue(name: str, contenders: Sequence[Contender], nodes: dict[str, Node]) -> View:
-    born = {child: node.czxid for child, node in nodes.items()}
+    created_at = {child: node.czxid for child, node in nodes.items()}
     holders: list[QueueEntry] = []
     waiters: list[QueueEntry] = []
     for number, one in enumerate(contenders):
         if one.mark in (Mark.READER, Mark.WRITER):
-            alongside = str(entries.words_of(nodes[one.child].data).get("alongside", ""))
-            holds = not order.in_way(one, alongside, contenders, born)
+            alongside = str(entries.fields_of(nodes[one.child].data).get("alongside", ""))
+            holds = not order.blockers(one, alongside, contenders, created_at)
         else:
             holds = number == 0
         (holders if holds else waiters).append(entries.entry(one, nodes[one.child], number, holds=holds))
@@ -89,7 +89,7 @@ def _semaphore(name: str, waiting: Sequence[Contender], permits: Sequence[Conten
 
     def shown(group: Sequence[Contender], number: int, *, holds: bool) -> QueueEntry:
         data = nodes[group[0].child].data
-        limit, wanted = entries.limit_of(data) or UNKNOWN, entries.words_of(data).get("permits")
+        limit, wanted = entries.limit_of(data) or UNKNOWN, entries.fields_of(data).get("permits")
         count = len(group) if holds or not isinstance(wanted, int) else wanted
         return entries.entry(group[0], nodes[group[0].child], number, holds=holds, limit=limit, permits=count)
 

@@ -1,4 +1,4 @@
-"""Paths and names of nodes: which belongs to which lock and ticket, and in which order they stand. Pure.
+"""Paths and names of nodes: the lock and the ticket of a node, and the order of nodes. Pure.
 
 A contender for a lock is a child of the lock's node, named as Apache Curator names it:
 
@@ -7,9 +7,9 @@ A contender for a lock is a child of the lock's node, named as Apache Curator na
     _c_<UUID>-__WRIT__0000000017       a writer
     _c_<UUID>-lease-0000000017         a permit of a semaphore, below ``leases``
 
-The UUID is the ticket's 128 random bits. The *place* of a contender is what follows the last mark, and contenders are
-ordered by it as text; a name without a mark counts whole, as with Curator (`StandardLockInternalsDriver`). A node that
-stands beside another repeats its place, as Curator's reader inside a writer does; an upgradeable reader, and the
+The UUID is the ticket's 128 random bits. The *sort key* of a contender is what follows the last mark; contenders are
+ordered by it as text. A name without a mark is its own sort key, as with Curator (`StandardLockInternalsDriver`). A
+node alongside another has the same sort key, as Curator's reader inside a writer. An upgradeable reader, and the
 writer that it becomes, have ``up-`` before the mark, which Curator takes for a part of the prefix.
 """
 
@@ -28,11 +28,11 @@ from leasehold._model import ticket_id
 _PLAIN = "!#$&'()+,-.:;<=>@_|{}[]*?^`\" "  # '~' is ours, '/' ends a name; both are encoded, and so is what is not ASCII
 
 LOCKS, LEASES = "locks", "leases"
-"""Children of a semaphore's node: who is next to ask for permits, and the permits."""
+"""Children of a semaphore's node: the queue for permits, and the permits."""
 
 
 class Mark(enum.StrEnum):
-    """What a contender asks for."""
+    """What a contender requests."""
 
     LOCK = "lock-"
     READER = "__READ__"
@@ -46,8 +46,8 @@ class Contender:
 
     Attributes:
         child: its name.
-        mark: None if it has none: whatever it is, Curator gives it a place all the same.
-        place: what it is ordered by.
+        mark: None if it has none; Curator orders it all the same.
+        sort_key: what contenders are ordered by.
         ticket: the ticket's id, from the UUID; empty if there is none.
         up: whether it is an upgradeable reader, or the writer that such a one becomes.
 
@@ -55,7 +55,7 @@ class Contender:
 
     child: str
     mark: Mark | None
-    place: str
+    sort_key: str
     ticket: str = ""
     up: bool = False
 
@@ -63,38 +63,38 @@ class Contender:
 _OURS = re.compile(r"_c_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(up-)?(?=lock-|lease-|__READ__|__WRIT__)")
 
 
-@lru_cache(maxsize=8192)  # all who wait for a name read the same ones
+@lru_cache(maxsize=8192)  # all waiters for a name parse the same ones
 def parse(child: str) -> Contender:
     """Read a child's name."""
     found = _OURS.match(child)
     ticket = ticket_id(uuid.UUID(found[1]).bytes) if found else ""
     for mark in Mark:
-        _, has, place = child.rpartition(mark)
+        _, has, sort_key = child.rpartition(mark)
         if has:
-            return Contender(child, mark, place, ticket, bool(found and found[2]))
+            return Contender(child, mark, sort_key, ticket, bool(found and found[2]))
     return Contender(child, None, child)
 
 
 def stem(ticket: str, mark: Mark, *, up: bool = False) -> str:
-    """Return a contender's name up to its place."""
+    """Return a contender's name without its sort key."""
     raw = base64.urlsafe_b64decode(ticket + "==")
     return f"_c_{uuid.UUID(bytes=raw)}-{'up-' if up else ''}{mark}"
 
 
 def spell(text: str) -> str:
-    """Spell any text as one part of a path, injectively."""
+    """Encode any text as one part of a path, injectively."""
     part = quote(text, safe=_PLAIN).replace("~", "%7E")  # which quote leaves as it is
     return part.replace(".", "%2E") if part in (".", "..") else part
 
 
 def read(part: str) -> str:
-    """Read what `spell` wrote."""
+    """Decode the output of `spell`."""
     return unquote(part)
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the nodes of one namespace are.
+    """The paths of the nodes of one namespace.
 
     Attributes:
         chroot: empty, or an absolute path without a slash at its end.
@@ -113,7 +113,7 @@ class Paths:
 
     @property
     def cells(self) -> str:
-        """The node below which each cell has one; no namespace is spelled so."""
+        """The node below which each cell has one; no namespace is encoded so."""
         return f"{self.space}~cells"
 
     @property
@@ -130,8 +130,8 @@ class Paths:
         return f"{self.cells}/{spell(name)}"
 
 
-def ways(path: str) -> list[str]:
-    """Return all paths from the first below the root to ``path`` itself."""
+def path_prefixes(path: str) -> list[str]:
+    """Return all paths from the first below the root to ``path``, inclusive."""
     parts = path.strip("/").split("/")
     return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
 

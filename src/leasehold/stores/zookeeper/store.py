@@ -2,19 +2,20 @@
 
 Theory of operation
 -------------------
-One session per client; all its nodes end with it. The server alone decides when that is, and a client that is cut off
-does not hear of it: so a hold is believed for a part of the session's timeout after the last request that the *leader*
-has confirmed, counted from before it was sent.
+Each client has one session; all its nodes end with it. The server alone decides when that is, and a client that is cut
+off is not notified. So a hold is valid for a part of the session's timeout after the last request that the *leader* has
+confirmed, counted from before the request was sent.
 
-Why a part, `VALID`: a session lives on in the leader's books for its timeout after the leader last heard of it. A
-client talks to any member, which answers reads by itself and tells its leader only at the next tick whom it has heard
-from. A member that is cut off from its leader answers for some ticks more. So a renewal asks the leader (`sync`), which
-proves that the member was in touch and had told of what the client sent before, and the driver sends something every
-third of the timeout. The leader's count is thus at most that third and half a tick older than the renewal.
+Why only a part, `VALID`: the leader expires a session when its timeout has passed since the leader last learned of a
+request. A client talks to any member. A member answers reads by itself, and reports its active sessions to the leader
+only at the next tick. A member that is cut off from its leader still answers for some ticks. So a renewal asks the
+leader (`sync`). That proves that the member was connected and had reported the client's earlier requests. The driver
+sends something every third of the timeout. So the leader's count is older than the renewal by at most that third and
+half a tick.
 
-A lost connection puts all holds in doubt at once; the driver connects again, to another member if need be, and the next
-renewal ends the doubt. When a server says that the session has expired, all holds are lost at once, and the next claim
-begins in a new session.
+A lost connection puts all holds in doubt at once. The driver connects again, to another member if needed, and the next
+renewal ends the doubt. When a server reports that the session has expired, all holds are lost at once, and the next
+acquire begins in a new session.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
 from leasehold.stores.zookeeper import entries, inspecting
+from leasehold.stores.zookeeper.acquiring import Blocked, Entered, try_enter
 from leasehold.stores.zookeeper.cells import Cells
 from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.requests import Node
-from leasehold.stores.zookeeper.connection.session import Link, Session, Transport
+from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.doctor import diagnose
-from leasehold.stores.zookeeper.entering import Behind, Entered, enter
-from leasehold.stores.zookeeper.expiry import Lapses
+from leasehold.stores.zookeeper.expiry import ExpiryJob
 from leasehold.stores.zookeeper.nodes import Paths, parse
-from leasehold.stores.zookeeper.queueing import Queueing
-from leasehold.stores.zookeeper.ticket_state import Place, Signals, folders
+from leasehold.stores.zookeeper.queue_nodes import QueueNodes
+from leasehold.stores.zookeeper.ticket_state import Signals, TicketState, folders
 
 VALID = 0.6
 """Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
@@ -56,10 +57,10 @@ PATIENCE = 10.0
 """Seconds that an operation without a limit of its own may take."""
 
 REMOVED_WITHIN = 2.0
-"""Seconds that a removal in the background may take; then it is tried again."""
+"""Seconds that a removal in the background may take before it is tried again."""
 
 ASK_AGAIN = 60.0
-"""Seconds after which a waiter looks again though its watch said nothing: watches are reliable, this is a backstop."""
+"""Seconds after which a waiter retries without an event. Watches are reliable; this is a backstop."""
 
 
 class ZooKeeperStore:
@@ -79,23 +80,25 @@ class ZooKeeperStore:
         namespace: str,
         settings: Settings,
         chroot: str,
-        make: Callable[[Callable[[Link], None]], Transport] | None = None,
+        make: Callable[[Callable[[LinkEvent], None]], Transport] | None = None,
     ) -> None:
-        """Make one; ``make`` makes its transport, as to a model, from what hears of the connection."""
+        """Make one; ``make`` makes its transport, as for a model, with a callback for events of the connection."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)
-        self._tell: LossCallback | None = None
-        self._transport = Transport(runtime, settings, self._link) if make is None else make(self._link)
+        self._on_loss: LossCallback | None = None
+        self._transport = (
+            Transport(runtime, settings, self._on_link_event) if make is None else make(self._on_link_event)
+        )
         self._start()
 
     def _start(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._places: dict[str, Place] = {}
+        self._states: dict[str, TicketState] = {}
         self._wake_ups = Signals(self._runtime)
-        self._queueing = Queueing(self._transport, self._wake_ups, self._runtime.now)
-        self._cells = Cells(self._transport, self._queueing, self._paths, self._runtime)
-        self._lapses = Lapses(self._runtime, self._places, self._remove, self._session)
+        self._queue_nodes = QueueNodes(self._transport, self._wake_ups, self._runtime.now)
+        self._cells = Cells(self._transport, self._queue_nodes, self._paths, self._runtime)
+        self._expiry = ExpiryJob(self._runtime, self._states, self._remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
 
@@ -103,76 +106,76 @@ class ZooKeeperStore:
         """Try to take ``name``."""
         until = self._runtime.now() + within
         session = await self._transport.ready(until)
-        place = self._place(name, ticket, session)
+        state = self._state_for(name, ticket, session)
         while True:
             since = self._runtime.now()
-            place.until = since + self._length(ticket, session)
-            self._lapses.watch(place.until)
-            answer = await self._once(place, since, session, join=join, until=until)
+            state.until = since + self._length(ticket, session)
+            self._expiry.watch(state.until)
+            answer = await self._once(state, since, session, join=join, until=until)
             if answer is not None:
                 return answer
 
     async def _once(
-        self, place: Place, since: float, session: Session, *, join: bool, until: float
+        self, state: TicketState, since: float, session: Session, *, join: bool, until: float
     ) -> Granted | Wait | None:
-        length = self._length(place.ticket, session)
-        if place.token is not None:
-            if await self._still_there(place, until):
-                return Granted(place.token, since, length)
-            place.token = None
-        verdict = await enter(self._queueing, place, join=join, until=until)
-        if place.session != session.id:  # not if it has lapsed: then it is too late for the engine, too
-            raise StoreUnavailable(f"ZooKeeper: the session expired while {place.name!r} was claimed", unknown=True)
+        length = self._length(state.ticket, session)
+        if state.token is not None:
+            if await self._still_there(state, until):
+                return Granted(state.token, since, length)
+            state.token = None
+        verdict = await try_enter(self._queue_nodes, state, join=join, until=until)
+        if state.session != session.id:  # unless the ticket has expired: then it is too late for the engine, too
+            raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
         if isinstance(verdict, Entered):
-            place.token = verdict.token
+            state.token = verdict.token
             return Granted(verdict.token, since, length)
-        return await self._blocked(place, verdict, join=join, until=until)
+        return await self._blocked(state, verdict, join=join, until=until)
 
-    async def _blocked(self, place: Place, verdict: Behind, *, join: bool, until: float) -> Wait | None:
+    async def _blocked(self, state: TicketState, verdict: Blocked, *, join: bool, until: float) -> Wait | None:
         if join:
-            holder = await self._queueing.watch(place, verdict.path, verdict.holder, until, listing=verdict.listing)
+            holder = await self._queue_nodes.watch(state, verdict.path, verdict.holder, until, listing=verdict.listing)
             if holder is None:
                 return None
         else:
-            await self._queueing.remove(place, until)
-            self._places.pop(place.ticket.id, None)
+            await self._queue_nodes.remove(state, until)
+            self._states.pop(state.ticket.id, None)
             (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
         return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
 
-    async def _still_there(self, place: Place, until: float) -> bool:
-        """Say whether the nodes of a holder are there, in a session that the leader knows."""
-        paths = list(place.nodes)  # a lapse may remove them meanwhile
+    async def _still_there(self, state: TicketState, until: float) -> bool:
+        """Return whether the nodes of a holder exist, in a session that the leader knows."""
+        paths = list(state.nodes)  # the expiry job may remove them meanwhile
         _, *nodes = await self._transport.ask_all(
             [self._transport.sync(self._paths.space), *map(self._transport.get, paths)], until
         )
         lost = [path for path, node in zip(paths, nodes, strict=True) if not isinstance(node, Node)]
         for path in lost:
-            place.nodes.pop(path, None)
+            state.nodes.pop(path, None)
         return not lost
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Remove ``ticket``; whoever waits for its node is told by the server."""
+        """Remove ``ticket``; the server notifies the waiters for its node."""
         until = self._runtime.now() + within
         with self._mutex:
-            place = self._places.pop(ticket.id, None)
-        if place is None:
+            state = self._states.pop(ticket.id, None)
+        if state is None:
             return await self._leave_for(name, ticket, until)
-        place.over = True
-        self._wake_ups.forget(place.wake_up)
-        if place.session != self._session():  # its nodes ended with their session
+        state.over = True
+        self._wake_ups.forget(state.wake_up)
+        if state.session != self._session():  # its nodes ended with their session
             return False
-        unsure = place.unsure
+        uncertain = state.uncertain
         try:
-            found = await self._queueing.remove(place, until)
+            found = await self._queue_nodes.remove(state, until)
         except BaseException:
-            self._lapses.haunt(place, unsure=unsure)
+            self._expiry.remove_later(state, uncertain=uncertain)
             raise
-        if unsure and not found:
-            self._lapses.haunt(place, unsure=True)
+        if uncertain and not found:
+            self._expiry.remove_later(state, uncertain=True)
         return found
 
     async def _leave_for(self, name: str, ticket: Ticket, until: float) -> bool:
-        """Remove the nodes of a ticket that is not ours, or not any more."""
+        """Remove the nodes of a ticket of another client, or of an expired one."""
         transport, below = self._transport, folders(self._paths.lock(name), ticket.terms.mode.kind)
         lists = await transport.ask_all([transport.sync(below[0]), *map(transport.children, below)], until)
         paths = [
@@ -186,39 +189,39 @@ class ZooKeeperStore:
         return not all(isinstance(answer, NoNode) for answer in answers)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Ask the leader whether the session lives, and the server whether each node is there."""
+        """Ask the leader whether the session lives, and the server whether each node exists."""
         now, session = self._runtime.now(), self._transport.session
-        asked = [(place, self._first(place)) for place in (self._places.get(ticket.id) for _, ticket in tickets)]
+        asked = [(state, self._first_node(state)) for state in (self._states.get(ticket.id) for _, ticket in tickets)]
         paths = [path for _, path in asked if path is not None]
         found: dict[str, object] = {}
         if paths:
             requests = [self._transport.sync(self._paths.space), *map(self._transport.get, paths)]
             _, *answers = await self._transport.ask_all(requests, now + within)
             found = dict(zip(paths, answers, strict=True))
-        return [self._standing(place, found.get(path or ""), now, session) for place, path in asked]
+        return [self._result(state, found.get(path or ""), now, session) for state, path in asked]
 
-    def _first(self, place: Place | None) -> str | None:
-        """Return the path of the node that stands for a ticket, None if it has none in this session."""
-        if place is None or place.session != self._session():
+    def _first_node(self, state: TicketState | None) -> str | None:
+        """Return the path of the first node of a ticket; None if it has none in this session."""
+        if state is None or state.session != self._session():
             return None
-        return next(iter(place.nodes), None)
+        return next(iter(state.nodes), None)
 
-    def _standing(self, place: Place | None, node: object, now: float, session: Session | None) -> RenewalResult:
-        if place is None or place.over or not isinstance(node, Node) or node.owner != place.session or session is None:
-            if place is not None:
-                place.wake_up.set()  # who waits must ask again
+    def _result(self, state: TicketState | None, node: object, now: float, session: Session | None) -> RenewalResult:
+        if state is None or state.over or not isinstance(node, Node) or node.owner != state.session or session is None:
+            if state is not None:
+                state.wake_up.set()  # a waiter must retry
             return RenewalResult.GONE
-        place.until = max(place.until, now + self._length(place.ticket, session))
-        return RenewalResult.QUEUED if place.token is None else RenewalResult.HELD
+        state.until = max(state.until, now + self._length(state.ticket, session))
+        return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the node ahead is gone, the connection was lost, or the ticket has left."""
-        place = self._places.get(ticket.id)
-        if place is not None:
-            await place.wake_up.wait(timeout)
+        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released."""
+        state = self._states.get(ticket.id)
+        if state is not None:
+            await state.wake_up.wait(timeout)
         return None
 
-    # --- looking, cells ------------------------------------------------------------------------------------------
+    # --- inspection and cells ------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
@@ -234,51 +237,51 @@ class ZooKeeperStore:
         await self._cells.changed(name, version, self._runtime.now() + timeout)
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the servers' settings and our rights mean for the promises."""
+        """Check the servers' settings and our rights, and explain what they mean for the promises."""
         return await diagnose(
-            self._transport, self._queueing, self._settings, self._paths, self._runtime.now() + PATIENCE
+            self._transport, self._queue_nodes, self._settings, self._paths, self._runtime.now() + PATIENCE
         )
 
-    # --- its own life --------------------------------------------------------------------------------------------
+    # --- session and fork --------------------------------------------------------------------------------------------
 
     def report_losses(self, callback: LossCallback) -> None:
-        """Tell ``callback`` what becomes of tickets, when the connection is lost or the session has expired."""
-        self._tell = callback
+        """Call ``callback`` with the state of tickets when the connection is lost or the session has expired."""
+        self._on_loss = callback
 
-    def _link(self, link: Link) -> None:
-        if link is Link.UP or self._tell is None:
+    def _on_link_event(self, link: LinkEvent) -> None:
+        if link is LinkEvent.UP or self._on_loss is None:
             return
-        if link is Link.DOWN:
-            self._tell(RenewalResult.UNKNOWN, None)
+        if link is LinkEvent.DOWN:
+            self._on_loss(RenewalResult.UNKNOWN, None)
             return
         with self._mutex:
-            ended = list(self._places)
-        self._tell(RenewalResult.GONE, ended)
+            ended = list(self._states)
+        self._on_loss(RenewalResult.GONE, ended)
         self._wake_ups.set(None)
 
     async def close(self) -> None:
         """End the session."""
-        self._lapses.stop()
+        self._expiry.stop()
         await self._transport.close()
-        await self._lapses.join(1.0)
+        await self._expiry.join(1.0)
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, session and places; the parent goes on with them."""
+        """Forget, in a forked child, the session and the tickets: they are the parent's."""
         self._transport.after_fork()
         self._start()
 
-    def _place(self, name: str, ticket: Ticket, session: Session) -> Place:
+    def _state_for(self, name: str, ticket: Ticket, session: Session) -> TicketState:
         with self._mutex:
-            place = self._places.get(ticket.id)
-            if place is None:
-                place = Place(name, self._paths.lock(name), ticket, self._runtime.signal(), session.id)
-                self._places[ticket.id] = place
-        if place.session != session.id:
-            place.forget_nodes(session.id)
-        return place
+            state = self._states.get(ticket.id)
+            if state is None:
+                state = TicketState(name, self._paths.lock(name), ticket, self._runtime.signal(), session.id)
+                self._states[ticket.id] = state
+        if state.session != session.id:
+            state.forget_nodes(session.id)
+        return state
 
-    async def _remove(self, place: Place) -> bool:
-        return await self._queueing.remove(place, self._runtime.now() + REMOVED_WITHIN)
+    async def _remove(self, state: TicketState) -> bool:
+        return await self._queue_nodes.remove(state, self._runtime.now() + REMOVED_WITHIN)
 
     def _session(self) -> int:
         session = self._transport.session

@@ -1,4 +1,4 @@
-"""What one client knows of a ticket's nodes, and the bells that wake those who wait."""
+"""What one client knows of a ticket's nodes, and the signals that wake its waiters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from leasehold.stores.zookeeper.nodes import LEASES, LOCKS
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A ticket of ours at a name.
+class TicketState:
+    """A ticket of this client.
 
     Attributes:
         path: the lock's node.
-        bell: rings when it is worth asking again.
+        wake_up: set when a retry is worthwhile.
         session: the id of the session whose nodes these are; 0 before there is one.
-        nodes: the nodes that we know of, by path.
-        unsure: whether a create was sent whose reply we have not seen: there may be a node that we do not know of.
+        nodes: the known nodes, by path.
+        uncertain: whether a create was sent whose reply has not come: there may be an unknown node.
         token: the fencing token while it holds.
         until: boot-time clock at which the ticket ends unless it is renewed; infinite before its first answer.
-        over: it has ended or left; nothing revives it.
+        over: whether it has expired or was released; that is final.
 
     """
 
@@ -34,46 +34,46 @@ class Place:
     wake_up: Signal
     session: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
-    unsure: bool = False
+    uncertain: bool = False
     token: int | None = None
     until: float = float("inf")
     over: bool = False
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Return the nodes below which ours may be."""
+        """Return the parent nodes below which ours may be."""
         return folders(self.path, self.ticket.terms.mode.kind)
 
     def node_in(self, folder: str) -> Node | None:
-        """Return the ticket's node below ``folder``, None if we know of none."""
+        """Return the ticket's node below ``folder``, None if none is known."""
         return next((node for path, node in self.nodes.items() if path.rpartition("/")[0] == folder), None)
 
     def node_at(self, path: str) -> Node:
-        """Return the ticket's node at ``path``, which was there just now.
+        """Return the ticket's node at ``path``, which existed just now.
 
         Raises:
-            StoreUnavailable: it has been removed meanwhile, for the ticket's time was over.
+            StoreUnavailable: it was removed meanwhile, because the ticket expired.
 
         """
         node = self.nodes.get(path)
         if node is None:
-            raise self.out_of_time()
+            raise self.over_error()
         return node
 
-    def go_on(self) -> None:
-        """Raise StoreUnavailable if the ticket is over: what its claim made now would stay, since nobody removes it."""
+    def raise_if_over(self) -> None:
+        """Raise StoreUnavailable if the ticket is over: a node that is created now would never be removed."""
         if self.over:
-            raise self.out_of_time()
+            raise self.over_error()
 
-    def out_of_time(self) -> StoreUnavailable:
-        """Return the error of a claim that took longer than its ticket had."""
+    def over_error(self) -> StoreUnavailable:
+        """Return the error of an acquire that took longer than the lease of its ticket."""
         return StoreUnavailable(
-            f"ZooKeeper: the time of a ticket was over while {self.name!r} was claimed", unknown=True
+            f"ZooKeeper: the acquire of {self.name!r} took longer than its lease; use a longer lease", unknown=True
         )
 
     def forget_nodes(self, session: int) -> None:
-        """Begin anew in another session: what was made in an old one is not ours any more."""
-        self.session, self.nodes, self.unsure, self.token = session, {}, False, None
+        """Start again in a new session: the nodes of the old one are no longer ours."""
+        self.session, self.nodes, self.uncertain, self.token = session, {}, False, None
 
 
 def folders(path: str, kind: Kind) -> tuple[str, ...]:
@@ -82,10 +82,10 @@ def folders(path: str, kind: Kind) -> tuple[str, ...]:
 
 
 class Signals:
-    """Who is to be woken when a node changes.
+    """The signals to set when a node changes.
 
-    One function serves all watches, so that the driver keeps one for each node however many wait there. A lost
-    connection rings them all, since the watches are lost with it.
+    One function serves all watches, so the driver keeps one watch for each node, however many waiters it has. A lost
+    connection sets all signals, since the watches are lost with it.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -98,7 +98,7 @@ class Signals:
             self._waiting.setdefault(path, {})[wake_up] = None
 
     def forget(self, wake_up: Signal) -> None:
-        """Set ``wake_up`` no more, but once now: whoever waits finds that there is nothing to wait for."""
+        """Stop watching for ``wake_up``, and set it once: its waiter must not wait any longer."""
         with self._mutex:
             for path in [path for path, wake_ups in self._waiting.items() if wake_up in wake_ups]:
                 self._waiting[path].pop(wake_up, None)
@@ -107,11 +107,11 @@ class Signals:
         wake_up.set()
 
     def changed(self, event: Any) -> None:
-        """Take the driver's word that a node has changed, or that the connection was lost (then without a path)."""
+        """Handle an event of the driver: a node has changed, or the connection was lost (then without a path)."""
         self.set(event.path)
 
     def set(self, path: str | None) -> None:
-        """Wake those who wait for ``path``, or all."""
+        """Wake the waiters for ``path``, or all waiters for None."""
         with self._mutex:
             if path is None:
                 wake_ups = {wake_up: None for found in self._waiting.values() for wake_up in found}

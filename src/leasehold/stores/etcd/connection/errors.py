@@ -1,7 +1,7 @@
-"""What etcd's errors mean: whether the request was carried out, and whether another member, or asking again, helps.
+"""The meaning of etcd's errors: whether the request was carried out, and whether another member or a retry helps.
 
-etcd spells its errors as text (``api/v3rpc/rpctypes/error.go``); the gateway sends the text with a gRPC code. The table
-goes by the text, for one code has many meanings.
+etcd's errors are texts (``api/v3rpc/rpctypes/error.go``); the gateway sends the text with a gRPC code. The table
+matches the text, because one code has many meanings.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leasehold.errors import Outcome, StoreRefused
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.http.base import Reply
 
 RIGHTS_PAGE = "docs/backends/etcd.md"
 
 
 class Meaning(enum.Enum):
-    """What became of the request, and what helps."""
+    """Whether the request was carried out, and what helps."""
 
     REFUSED = "refused"  # certainly not carried out; the same request may succeed later
-    ELSEWHERE = "elsewhere"  # certainly not carried out by this member now; another, or this one soon, may do it
-    LASTING = "lasting"  # certainly not carried out, and never will be until somebody changes something
-    LOGIN = "login"  # certainly not carried out: the token is old, and another is to be had with the password
+    ELSEWHERE = "elsewhere"  # certainly not carried out; another member, or this one soon, may do it
+    LASTING = "lasting"  # certainly not carried out; a retry fails until somebody changes a setting
+    LOGIN = "login"  # certainly not carried out: the token is old; log in again
     LEASE = "lease"  # certainly not carried out: its lease has ended
     EXISTS = "exists"  # the lease was granted before
-    COMPACTED = "compacted"  # history is gone that a watch would need
+    COMPACTED = "compacted"  # the history that a watch needs is gone
     UNKNOWN = "unknown"  # it may have been carried out
 
 
@@ -85,24 +85,22 @@ NO_GATEWAY = Fault(
 )
 
 NO_SUCH_REQUEST = (404, 405, 501)
-"""Statuses of a path that the gateway does not know. Until 3.4 it says so in plain text, then in its own form."""
+"""Statuses for a path that the gateway does not know. Until 3.4 the body is plain text, later JSON."""
 
 ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
-"""That form has these words alone; what etcd itself does not find it says in words of its own."""
+"""The texts in that JSON. etcd's own errors with these statuses have other texts."""
 
-UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
-
-
-Barred = StoreRefused
-"""etcd refuses for good: a right or a setting is missing. A repetition does not help, so waiters get the error."""
+UNLISTED = "its log may say more; `leasehold doctor` checks its settings"
 
 
-OUTCOMES = {Meaning.LASTING: Outcome.LASTING, Meaning.UNKNOWN: Outcome.UNKNOWN}
-"""What a user is told of a meaning; any other is not applied."""
+class Barred(StoreUnavailable):
+    """etcd refuses until a right or a setting is changed. A retry does not help, so waiters raise it."""
+
+    lasting = True
 
 
 class Refused(Exception):
-    """An error answer of etcd with its place in the table."""
+    """An error response of etcd with its row of the table."""
 
     def __init__(self, fault: Fault, text: str, status: int) -> None:
         super().__init__(text)
@@ -112,26 +110,28 @@ class Refused(Exception):
 
     @property
     def meaning(self) -> Meaning:
-        """What became of the request."""
+        """Whether the request was carried out."""
         return self.fault.meaning
 
-    def unavailable(self, where: str) -> StoreRefused:
-        """Say it to people."""
+    def unavailable(self, where: str) -> StoreUnavailable:
+        """Return the error for users, with a remedy."""
         text = f"etcd at {where} refused: {self.text}; {self.fault.remedy or UNLISTED}"
-        return StoreRefused(text, outcome=OUTCOMES.get(self.meaning, Outcome.NOT_APPLIED))
+        if self.meaning is Meaning.LASTING:
+            return Barred(text)
+        return StoreUnavailable(text, unknown=self.meaning is Meaning.UNKNOWN)
 
 
 def read(reply: Reply) -> dict[str, Any] | Refused:
-    """Return what an answer says, or the error that it is. A stream's first message counts for the whole."""
+    """Parse a response into its fields or its error. Of a stream the first message is parsed."""
     try:
-        said = json.loads(reply.body)
+        parsed = json.loads(reply.body)
     except ValueError:
         if reply.status in NO_SUCH_REQUEST:
             return Refused(NO_GATEWAY, NO_GATEWAY.words, reply.status)
-        return classed(f"HTTP status {reply.status} without an answer of etcd", reply.status)
-    if not isinstance(said, dict):
-        return classed(f"HTTP status {reply.status} with an answer that is not etcd's", reply.status)
-    fields = cast(dict[str, Any], said)
+        return classify(f"HTTP status {reply.status} without a response of etcd", reply.status)
+    if not isinstance(parsed, dict):
+        return classify(f"HTTP status {reply.status} with a response that is not etcd's", reply.status)
+    fields = cast(dict[str, Any], parsed)
     error = fields.get("error")
     if reply.status == 200 and error is None:
         result: dict[str, Any] = fields.get("result", fields)
@@ -147,10 +147,10 @@ def refusal(error: object, message: str, status: int) -> Refused:
         message = str(error)
     if status in NO_SUCH_REQUEST and message in ITS_WORDS:
         return Refused(NO_GATEWAY, NO_GATEWAY.words, status)
-    return classed(message or f"HTTP status {status}", status)
+    return classify(message or f"HTTP status {status}", status)
 
 
-def classed(text: str, status: int) -> Refused:
-    """Find the row of the table."""
+def classify(text: str, status: int) -> Refused:
+    """Return the error with its row of the table."""
     fault = next((row for row in TABLE if row.words in text), None)
     return Refused(fault or Fault(text, Meaning.UNKNOWN), text, status)

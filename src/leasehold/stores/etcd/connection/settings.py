@@ -1,4 +1,4 @@
-"""How to reach an etcd cluster: its members, TLS, and who asks."""
+"""How to reach an etcd cluster: members, TLS and user."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import ssl
 from dataclasses import dataclass, field
 
 from leasehold._url import Secret, StoreURL
-from leasehold.stores.etcd.http.base import Place
+from leasehold.stores.etcd.http.base import Endpoint
 
 PORT = 2379
 
 ROOT = "leasehold"
-"""First part of all keys, unless the URL's path says another."""
+"""First part of all keys, unless the URL has a path."""
 
 OPTIONS = ("locks", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the members are and how to speak to them. Its repr has no secret, and it cannot be pickled.
+    """How to reach the members. The repr has no secret, and it cannot be pickled.
 
     Attributes:
-        where: for messages to people: the members.
+        where: the members, for messages.
         root: first part of all keys.
-        locks: prefix of the keys of locks, where others prescribe it; None for ``root/namespace/lock/``.
-        username: who asks, None for nobody in particular.
-        certified: whether a client certificate is shown.
+        locks: prefix of the keys of locks, to share them with other programs; None for ``root/namespace/lock/``.
+        username: the user; None for none.
+        certified: whether a client certificate is used.
 
     """
 
     where: str
-    places: tuple[Place, ...] = field(repr=False)
+    endpoints: tuple[Endpoint, ...] = field(repr=False)
     root: str = ROOT
     locks: str | None = None
     username: str | None = field(default=None, repr=False)
@@ -40,12 +40,14 @@ class Settings:
     @property
     def encrypted(self) -> bool:
         """Whether the connections use TLS."""
-        return self.places[0].tls is not None
+        return self.endpoints[0].tls is not None
 
     @property
     def local(self) -> bool:
         """Whether no connection leaves this host."""
-        return all(place.host in ("localhost", "::1") or place.host.startswith("127.") for place in self.places)
+        return all(
+            endpoint.host in ("localhost", "::1") or endpoint.host.startswith("127.") for endpoint in self.endpoints
+        )
 
     def __reduce__(self) -> str:
         raise TypeError("settings cannot be pickled: they may have a password")
@@ -70,12 +72,12 @@ def from_url(url: StoreURL) -> Settings:
     if locks is not None and not locks:
         raise ValueError(f"option 'locks' in the {url.scheme} URL is empty; leave it out, or name a prefix as /jobs/")
     context = _context(url)
-    places = tuple(
-        Place(_ascii(host, url), port or PORT, context) for host, port in url.hosts or (("localhost", None),)
+    endpoints = tuple(
+        Endpoint(_ascii(host, url), port or PORT, context) for host, port in url.hosts or (("localhost", None),)
     )
     return Settings(
-        ",".join(map(str, places)),
-        places,
+        ",".join(map(str, endpoints)),
+        endpoints,
         root,
         locks,
         url.username,
@@ -85,7 +87,7 @@ def from_url(url: StoreURL) -> Settings:
 
 
 def _ascii(host: str, url: StoreURL) -> str:
-    """Return a host name as it is spoken of in HTTP and in certificates."""
+    """Return the ASCII form of a host name, for HTTP and certificates."""
     try:
         return host if host.isascii() else host.encode("idna").decode("ascii")
     except UnicodeError:

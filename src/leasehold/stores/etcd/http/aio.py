@@ -1,4 +1,4 @@
-"""HTTP/1.1 on asyncio streams: a connection for each request under way, kept for the next one, and not too many."""
+"""HTTP/1.1 on asyncio streams: a bounded pool with one connection for each request under way."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import ssl
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.etcd.http.base import (
     CHUNK,
-    SILENT,
-    Place,
+    CONNECTION_ENDED,
+    Endpoint,
+    HttpExchange,
     Reply,
     Request,
     Stream,
-    Talk,
     Unanswered,
     Unsent,
     reason,
 )
 
 CONNECTIONS = 16
-"""Requests under way at the same time; more of them wait, but for the urgent ones."""
+"""Requests under way at the same time; more of them wait, except the urgent ones."""
 
 
 class AioHttp:
@@ -37,9 +37,9 @@ class AioHttp:
         self._room: asyncio.Semaphore | None = None
         self._closed = False
 
-    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
         if urgent:
-            return await self._ask(place, request, within)
+            return await self._ask(endpoint, request, within)
         until = self._runtime.now() + within
         if self._room is None:
             self._room = asyncio.Semaphore(CONNECTIONS)
@@ -50,127 +50,133 @@ class AioHttp:
         except TimeoutError:
             raise Unsent("too many requests of this client are under way") from None
         try:
-            return await self._ask(place, request, until - self._runtime.now())
+            return await self._ask(endpoint, request, until - self._runtime.now())
         finally:
             room.release()
 
-    async def _ask(self, place: Place, request: Request, within: float) -> Reply:
+    async def _ask(self, endpoint: Endpoint, request: Request, within: float) -> Reply:
         until = self._runtime.now() + within
-        line = self._fresh(place) or await self._connect(place, within)
+        connection = self._take_idle(endpoint) or await self._connect(endpoint, within)
         try:
             async with asyncio.timeout(until - self._runtime.now()):
-                reply = await line.exchange(request)
+                reply = await connection.exchange(request)
         except BaseException as error:
-            self._ended(line)  # an answer may still be on its way: nobody must ever read it as one to something else
-            if isinstance(error, SILENT):
-                self._drop_idle(place)
+            # A response may still be on its way: it must never be read as the response to another request.
+            self._discard(connection)
+            if isinstance(error, CONNECTION_ENDED):
+                self._drop_idle(endpoint)
                 raise Unanswered(reason(error)) from None
             raise
-        if not self._closed and len(self._idle) < CONNECTIONS and line.talk.next():
-            self._idle.append(line)
+        if not self._closed and len(self._idle) < CONNECTIONS and connection.http.next():
+            self._idle.append(connection)
         else:
-            self._ended(line)
+            self._discard(connection)
         return reply
 
-    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
         until = self._runtime.now() + within
-        line = await self._connect(place, within)
+        connection = await self._connect(endpoint, within)
         try:
             async with asyncio.timeout(until - self._runtime.now()):
-                status = await line.begin(request)
+                status = await connection.begin(request)
         except BaseException as error:
-            self._ended(line)
-            if isinstance(error, SILENT):
+            self._discard(connection)
+            if isinstance(error, CONNECTION_ENDED):
                 raise Unanswered(reason(error)) from None
             raise
-        return status, Pieces(self, line)
+        return status, ResponseStream(self, connection)
 
     async def close(self) -> None:
         self._closed = True
-        for line in list(self._open):
-            self._ended(line)
+        for connection in list(self._open):
+            self._discard(connection)
         self._idle.clear()
-        await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
+        await asyncio.sleep(0)  # the transports close their sockets in the next iteration of the loop
 
     def after_fork(self) -> None:
-        self._inherited.append(self._open)  # closing them, as finalizers do, would make the parent's loop deaf to them
+        self._inherited.append(
+            self._open
+        )  # kept: a finalizer that closes them would remove them from the parent's epoll
         self._forget()
 
-    def ended(self, line: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Close a stream's connection."""
-        self._ended(line)
+        self._discard(connection)
 
-    def _ended(self, line: Connection) -> None:
-        self._open.discard(line)
-        line.close()
+    def _discard(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close()
 
-    async def _connect(self, place: Place, within: float) -> Connection:
+    async def _connect(self, endpoint: Endpoint, within: float) -> Connection:
         if self._closed:
             raise Unsent("the client is closed")
         try:
             async with asyncio.timeout(within):
                 reader, writer = await asyncio.open_connection(
-                    place.host, place.port, ssl=place.tls, server_hostname=place.host if place.tls else None
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=endpoint.tls,
+                    server_hostname=endpoint.host if endpoint.tls else None,
                 )
         except (OSError, ssl.SSLError, ValueError) as error:
             raise Unsent(reason(error)) from None
-        line = Connection(place, reader, writer)
+        connection = Connection(endpoint, reader, writer)
         if self._closed:  # meanwhile
-            line.close()
+            connection.close()
             raise Unsent("the client is closed")
-        self._open.add(line)
-        return line
+        self._open.add(connection)
+        return connection
 
-    def _fresh(self, place: Place) -> Connection | None:
-        """Take an idle connection that the server has not closed meanwhile; None if there is none."""
+    def _take_idle(self, endpoint: Endpoint) -> Connection | None:
+        """Return an idle connection that the server has not closed; None if there is none."""
         loop = asyncio.get_running_loop()
-        for line in reversed(self._idle.copy()):
-            if line.place is not place or line.loop is not loop:
+        for connection in reversed(self._idle.copy()):
+            if connection.endpoint is not endpoint or connection.loop is not loop:
                 continue
-            self._idle.remove(line)
-            if line.usable():
-                return line
-            self._ended(line)
+            self._idle.remove(connection)
+            if connection.usable():
+                return connection
+            self._discard(connection)
         return None
 
-    def _drop_idle(self, place: Place) -> None:
-        """Close what goes to the same server: each would cost another attempt."""
-        for line in self._idle.copy():
-            if line.place is place:
-                self._idle.remove(line)
-                self._ended(line)
+    def _drop_idle(self, endpoint: Endpoint) -> None:
+        """Close the idle connections to the same server: each would cost another attempt."""
+        for connection in self._idle.copy():
+            if connection.endpoint is endpoint:
+                self._idle.remove(connection)
+                self._discard(connection)
 
 
 class Connection:
     """One connection."""
 
-    def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.loop = asyncio.get_running_loop()
-        self.place = place
-        self.talk = Talk()
+        self.endpoint = endpoint
+        self.http = HttpExchange()
         self._reader = reader
         self._writer = writer
         self._kept = b""
 
     async def exchange(self, request: Request) -> Reply:
-        """Send a request and read the answer."""
-        self._writer.write(self.talk.ask(self.place, request))
-        while (reply := self.talk.answer()) is None:
-            self.talk.feed(await self._reader.read(CHUNK))
+        """Send a request and read the response."""
+        self._writer.write(self.http.ask(self.endpoint, request))
+        while (reply := self.http.answer()) is None:
+            self.http.feed(await self._reader.read(CHUNK))
         return reply
 
     async def begin(self, request: Request) -> int:
-        """Send a request, and read the status of an answer that goes on."""
-        self._writer.write(self.talk.ask(self.place, request))
+        """Send a request, and read the status of a stream."""
+        self._writer.write(self.http.ask(self.endpoint, request))
         while True:
-            status, data, _ = self.talk.piece()
+            status, data, _ = self.http.piece()
             if status:
                 self._kept = data
                 return status
-            self.talk.feed(await self._reader.read(CHUNK))
+            self.http.feed(await self._reader.read(CHUNK))
 
     async def piece(self, timeout: float) -> bytes:
-        """Return the next piece of an answer that goes on; nothing after ``timeout`` seconds."""
+        """Return the next piece of a stream; no bytes after ``timeout`` seconds."""
         kept, self._kept = self._kept, b""
         while not kept:
             try:
@@ -178,14 +184,14 @@ class Connection:
                     data = await self._reader.read(CHUNK)
             except TimeoutError:
                 return b""
-            self.talk.feed(data)
-            _, kept, over = self.talk.piece()
+            self.http.feed(data)
+            _, kept, over = self.http.piece()
             if over and not kept:
-                raise EOFError("it ended the answer")
+                raise EOFError("it ended the stream")
         return kept
 
     def usable(self) -> bool:
-        """Say whether the server has not closed it."""
+        """Return whether the server has not closed it."""
         return not self._reader.at_eof() and not self._writer.is_closing() and self._reader.exception() is None
 
     def close(self) -> None:
@@ -194,21 +200,21 @@ class Connection:
             self._writer.transport.abort()
 
 
-class Pieces:
+class ResponseStream:
     """See `leasehold.stores.etcd.http.base.Stream`."""
 
-    def __init__(self, http: AioHttp, line: Connection) -> None:
+    def __init__(self, http: AioHttp, connection: Connection) -> None:
         self._http = http
-        self._line = line
+        self._connection = connection
 
     async def read(self, timeout: float) -> bytes:
         try:
-            return await self._line.piece(timeout)
+            return await self._connection.piece(timeout)
         except BaseException as error:
-            self._http.ended(self._line)
-            if isinstance(error, SILENT):
+            self._http.discard(self._connection)
+            if isinstance(error, CONNECTION_ENDED):
                 raise Unanswered(reason(error)) from None
             raise
 
     def close(self) -> None:
-        self._http.ended(self._line)
+        self._http.discard(self._connection)

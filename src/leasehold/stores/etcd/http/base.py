@@ -1,4 +1,4 @@
-"""What both flavors of the HTTP client share: the address, one exchange as bytes, and how an exchange fails."""
+"""The base of both flavors of the HTTP client: the address, one exchange as bytes, and its errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CHUNK = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One server. Its ``tls`` is None for a connection in clear."""
+class Endpoint:
+    """The address of one server. Its ``tls`` is None for a connection without TLS."""
 
     host: str
     port: int
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its HTTP status and its body, which its repr does not have: a token may be in it."""
+    """A response: HTTP status and body. The repr omits the body, which may contain a token."""
 
     status: int
     body: bytes
@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked. Its repr has neither headers nor body: a password or a token may be in them."""
+    """A request. The repr omits headers and body, which may contain a password or a token."""
 
     method: str
     target: str
@@ -50,66 +50,66 @@ class Request:
 
 
 class Unsent(Exception):
-    """There was no connection: the server has seen nothing of the request."""
+    """No connection could be made: nothing of the request was sent."""
 
 
 class Unanswered(Exception):
-    """The request may have been carried out, but no whole answer came."""
+    """The request may have been carried out, but no complete response came."""
 
 
-SILENT = (OSError, EOFError, h11.RemoteProtocolError)
-"""What an exchange raises on a connection on which no more answers come; time-outs are `OSError`."""
+CONNECTION_ENDED = (OSError, EOFError, h11.RemoteProtocolError)
+"""The errors after which a connection brings no more responses; timeouts are `OSError`."""
 
 
-OVER = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
-"""States of the server's side in which its answer is whole."""
+COMPLETE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+"""States of the server's side in which its response is complete."""
 
 
-class Talk:
-    """HTTP/1.1 on one connection, as bytes in and out (h11 has the states)."""
+class HttpExchange:
+    """The HTTP/1.1 exchanges of one connection, as bytes in and out. h11 keeps the state."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.CLIENT)
         self._status = 0
         self._parts: list[bytes] = []
 
-    def ask(self, place: Place, request: Request) -> bytes:
+    def ask(self, endpoint: Endpoint, request: Request) -> bytes:
         """Return the bytes of a request."""
-        headers = [("Host", str(place)), ("Content-Length", str(len(request.body))), *request.headers]
+        headers = [("Host", str(endpoint)), ("Content-Length", str(len(request.body))), *request.headers]
         head = h11.Request(method=request.method, target=request.target, headers=headers)
         events = [head, h11.Data(request.body), h11.EndOfMessage()]
         return b"".join(self._http.send(event) or b"" for event in events)
 
     def feed(self, data: bytes) -> None:
-        """Take what came; no bytes are the end of the connection.
+        """Pass received bytes to the parser; no bytes mean the end of the connection.
 
         Raises:
-            EOFError: it ended before the answer did.
+            EOFError: it ended before the response was complete.
 
         """
         self._http.receive_data(data)
-        if not data and self._http.their_state not in OVER:
+        if not data and self._http.their_state not in COMPLETE:
             raise EOFError("it closed the connection")
 
     def answer(self) -> Reply | None:
-        """Return the answer, or None if more bytes are needed."""
+        """Return the response, or None if more bytes are needed."""
         while not self._at_end():
             pass
-        if self._http.their_state not in OVER:
+        if self._http.their_state not in COMPLETE:
             return None
         reply = Reply(self._status, b"".join(self._parts))
         self._parts = []
         return reply
 
     def piece(self) -> tuple[int, bytes, bool]:
-        """Return the status (0: not known yet), what came of the body since, and whether it has ended."""
+        """Return the status (0: not received yet), the new bytes of the body, and whether it has ended."""
         while not self._at_end():
             pass
         data, self._parts = b"".join(self._parts), []
-        return self._status, data, self._http.their_state in OVER
+        return self._status, data, self._http.their_state in COMPLETE
 
     def next(self) -> bool:
-        """Begin anew after a whole exchange; return whether the connection can carry another."""
+        """Prepare for the next exchange; return whether the connection can be used again."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -128,13 +128,13 @@ class Talk:
 
 
 class Stream(Protocol):
-    """An answer without an end, read piece by piece by one reader."""
+    """A response without an end, read piece by piece by one reader."""
 
     async def read(self, timeout: float) -> bytes:
-        """Return what came, or nothing if nothing did for so many seconds.
+        """Return the next bytes, or no bytes after ``timeout`` seconds without any.
 
         Raises:
-            Unanswered: it has ended.
+            Unanswered: the stream has ended.
 
         """
         ...
@@ -147,29 +147,29 @@ class Stream(Protocol):
 class Http(Protocol):
     """Connections to the servers of one client."""
 
-    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
-        """Send a request and return the answer; an ``urgent`` one never waits behind others for a connection.
+    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+        """Send a request and return the response; an ``urgent`` one never waits behind others for a connection.
 
         Raises:
             Unsent: no connection, or none in time.
-            Unanswered: the answer did not come, or not in time. The connection was closed.
+            Unanswered: no response, or none in time. The connection was closed.
 
         """
         ...
 
-    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
         """Send a request on a connection of its own; return the status and the stream that follows."""
         ...
 
     async def close(self) -> None: ...
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the parent's connections, without a word on them."""
+        """Forget, in a forked child, the parent's connections, without sending anything on them."""
         ...
 
 
 def reason(error: BaseException) -> str:
-    """Say in words what ended an exchange."""
+    """Describe the error that ended an exchange."""
     if isinstance(error, TimeoutError):
         return "it answered too slowly"
     return str(error) or type(error).__name__

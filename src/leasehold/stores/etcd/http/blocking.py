@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.etcd.http.base import (
     CHUNK,
-    SILENT,
-    Place,
+    CONNECTION_ENDED,
+    Endpoint,
+    HttpExchange,
     Reply,
     Request,
     Stream,
-    Talk,
     Unanswered,
     Unsent,
     reason,
@@ -37,135 +37,136 @@ class BlockingHttp:
         self._streams: set[Connection] = set()
         self._closed = False
 
-    async def ask(self, place: Place, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
         until = self._runtime.now() + within
-        line = self._fresh(place) or self._connect(place, until)
+        connection = self._take_idle(endpoint) or self._connect(endpoint, until)
         try:
-            reply = line.exchange(request, until)
+            reply = connection.exchange(request, until)
         except BaseException as error:
-            line.close()  # an answer may still be on its way: nobody must ever read it as an answer to something else
-            if isinstance(error, SILENT):
-                self._drop_idle(place)  # they go to the same server, and each would cost another attempt
+            # A response may still be on its way: it must never be read as the response to another request.
+            connection.close()
+            if isinstance(error, CONNECTION_ENDED):
+                self._drop_idle(endpoint)  # they go to the same server: each would cost another attempt
                 raise Unanswered(reason(error)) from None
             raise
-        if len(self._idle) < IDLE_CONNECTIONS and not self._closed and line.talk.next():
-            self._idle.append(line)
+        if len(self._idle) < IDLE_CONNECTIONS and not self._closed and connection.http.next():
+            self._idle.append(connection)
         else:
-            line.close()
+            connection.close()
         if self._closed:
-            self._drop_idle()  # it may have been closed just before this line was put back
+            self._drop_idle()  # it may have been closed just before this connection was put back
         return reply
 
-    async def stream(self, place: Place, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
         until = self._runtime.now() + within
-        line = self._connect(place, until)
-        self._streams.add(line)
+        connection = self._connect(endpoint, until)
+        self._streams.add(connection)
         try:
-            status = line.begin(request, until)
+            status = connection.begin(request, until)
         except BaseException as error:
-            self._ended(line)
-            if isinstance(error, SILENT):
+            self._discard(connection)
+            if isinstance(error, CONNECTION_ENDED):
                 raise Unanswered(reason(error)) from None
             raise
-        return status, Pieces(self, line)
+        return status, ResponseStream(self, connection)
 
     async def close(self) -> None:
         self._closed = True
         self._drop_idle()
-        for line in list(self._streams):
-            line.hang_up()
+        for connection in list(self._streams):
+            connection.shut_down()
 
     def after_fork(self) -> None:
-        self._forget()  # dropped, not shut down: the parent goes on using the sockets
+        self._forget()  # dropped, not shut down: the parent still uses the sockets
 
-    def ended(self, line: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Close a stream's connection."""
-        self._ended(line)
+        self._discard(connection)
 
-    def _ended(self, line: Connection) -> None:
-        self._streams.discard(line)
-        line.close()
+    def _discard(self, connection: Connection) -> None:
+        self._streams.discard(connection)
+        connection.close()
 
-    def _connect(self, place: Place, until: float) -> Connection:
+    def _connect(self, endpoint: Endpoint, until: float) -> Connection:
         left = until - self._runtime.now()
         if self._closed:
             raise Unsent("the client is closed")
         if left <= 0:
             raise Unsent("no time was left to connect")
         try:
-            plain = socket.create_connection((place.host, place.port), timeout=left)
+            plain = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
         except OSError as error:
             raise Unsent(reason(error)) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock = plain if place.tls is None else place.tls.wrap_socket(plain, server_hostname=place.host)
+            sock = plain if endpoint.tls is None else endpoint.tls.wrap_socket(plain, server_hostname=endpoint.host)
         except BaseException as error:
             plain.close()
             if isinstance(error, OSError | ValueError):
                 raise Unsent(reason(error)) from None
             raise
-        return Connection(self._runtime, place, sock)
+        return Connection(self._runtime, endpoint, sock)
 
-    def _fresh(self, place: Place) -> Connection | None:
-        """Take an idle connection that the server has not closed meanwhile; None if there is none."""
+    def _take_idle(self, endpoint: Endpoint) -> Connection | None:
+        """Return an idle connection that the server has not closed; None if there is none."""
         while True:
-            line = next((idle for idle in reversed(self._idle) if idle.place is place), None)
-            if line is None:
+            connection = next((idle for idle in reversed(self._idle) if idle.endpoint is endpoint), None)
+            if connection is None:
                 return None
             try:
-                self._idle.remove(line)
-            except ValueError:  # another thread was faster
+                self._idle.remove(connection)
+            except ValueError:  # another thread has taken it
                 continue
-            if line.quiet():
-                return line
-            line.close()
+            if connection.is_unused():
+                return connection
+            connection.close()
 
-    def _drop_idle(self, place: Place | None = None) -> None:
-        for line in list(self._idle):
-            if place is None or line.place is place:
+    def _drop_idle(self, endpoint: Endpoint | None = None) -> None:
+        for connection in list(self._idle):
+            if endpoint is None or connection.endpoint is endpoint:
                 try:
-                    self._idle.remove(line)
+                    self._idle.remove(connection)
                 except ValueError:  # another thread has it, and closes it
                     continue
-                line.close()
+                connection.close()
 
 
 class Connection:
     """One connection, used by one thread; any thread may close it.
 
-    If another thread waits on it then, it is only shut down, and that thread closes it: the number of a closed
-    descriptor may be a stranger's at once.
+    While another thread waits on it, it is only shut down, and that thread closes it. The number of a closed descriptor
+    may be reused at once, for another file.
     """
 
-    def __init__(self, runtime: Runtime, place: Place, sock: socket.socket) -> None:
-        self.place = place
-        self.talk = Talk()
+    def __init__(self, runtime: Runtime, endpoint: Endpoint, sock: socket.socket) -> None:
+        self.endpoint = endpoint
+        self.http = HttpExchange()
         self._runtime = runtime
         self._socket = sock
         self._kept = b""
         self._mutex = runtime.mutex()
-        self._waits = self._closed = False
+        self._in_use = self._closed = False
 
     def exchange(self, request: Request, until: float) -> Reply:
-        """Send a request, and read the answer before ``until``."""
+        """Send a request, and read the response before ``until``."""
         self._send(request, until)
-        while (reply := self.talk.answer()) is None:
+        while (reply := self.http.answer()) is None:
             self._read(until)
         return reply
 
     def begin(self, request: Request, until: float) -> int:
-        """Send a request, and read the status of an answer that goes on."""
+        """Send a request, and read the status of a stream."""
         self._send(request, until)
         while True:
-            status, data, _ = self.talk.piece()
+            status, data, _ = self.http.piece()
             if status:
                 self._kept = data
                 return status
             self._read(until)
 
     def piece(self, timeout: float) -> bytes:
-        """Return the next piece of an answer that goes on; nothing after ``timeout`` seconds."""
+        """Return the next piece of a stream; no bytes after ``timeout`` seconds."""
         kept, self._kept = self._kept, b""
         until = self._runtime.now() + timeout
         while not kept:
@@ -173,23 +174,23 @@ class Connection:
                 self._read(until)
             except TimeoutError:
                 return b""
-            _, kept, over = self.talk.piece()
+            _, kept, over = self.http.piece()
             if over and not kept:
-                raise EOFError("it ended the answer")
+                raise EOFError("it ended the stream")
         return kept
 
-    def quiet(self) -> bool:
-        """Say whether nothing came unasked: bytes or an end of file mean that it is of no more use."""
+    def is_unused(self) -> bool:
+        """Return whether nothing was received since the last response: bytes or an end of file make it useless."""
         poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
-    def hang_up(self) -> None:
-        """End a read of another thread."""
+    def shut_down(self) -> None:
+        """Shut it down, which ends a read of another thread."""
         with self._mutex:
-            self._hang_up()
+            self._shut_down()
 
-    def _hang_up(self) -> None:
+    def _shut_down(self) -> None:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:  # it has ended already
@@ -199,28 +200,28 @@ class Connection:
         """Close the connection; a read under way ends."""
         with self._mutex:
             self._closed = True
-            if self._waits:
-                self._hang_up()
+            if self._in_use:
+                self._shut_down()
             else:
                 self._socket.close()
 
     @contextmanager
     def _waiting(self) -> Generator[None]:
-        """Own the descriptor for as long as this thread waits on it."""
+        """Keep the descriptor open for as long as this thread waits on it."""
         with self._mutex:
             if self._closed:
                 raise EOFError("the connection is closed")
-            self._waits = True
+            self._in_use = True
         try:
             yield
         finally:
             with self._mutex:
-                self._waits = False
+                self._in_use = False
                 if self._closed:
                     self._socket.close()
 
     def _send(self, request: Request, until: float) -> None:
-        data = self.talk.ask(self.place, request)
+        data = self.http.ask(self.endpoint, request)
         with self._waiting():
             self._socket.settimeout(max(until - self._runtime.now(), 0.001))
             self._socket.sendall(data)
@@ -232,24 +233,24 @@ class Connection:
         with self._waiting():
             self._socket.settimeout(left)
             data = self._socket.recv(CHUNK)
-        self.talk.feed(data)
+        self.http.feed(data)
 
 
-class Pieces:
+class ResponseStream:
     """See `leasehold.stores.etcd.http.base.Stream`."""
 
-    def __init__(self, http: BlockingHttp, line: Connection) -> None:
+    def __init__(self, http: BlockingHttp, connection: Connection) -> None:
         self._http = http
-        self._line = line
+        self._connection = connection
 
     async def read(self, timeout: float) -> bytes:
         try:
-            return self._line.piece(timeout)
+            return self._connection.piece(timeout)
         except BaseException as error:
-            self._http.ended(self._line)
-            if isinstance(error, SILENT):
+            self._http.discard(self._connection)
+            if isinstance(error, CONNECTION_ENDED):
                 raise Unanswered(reason(error)) from None
             raise
 
     def close(self) -> None:
-        self._http.ended(self._line)
+        self._http.discard(self._connection)

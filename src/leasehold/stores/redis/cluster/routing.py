@@ -15,9 +15,6 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import Transport
 from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, Pipelining, pipelining_for
 
-KEY = 3
-"""Index of the first key in a script call."""
-
 
 class RoutedPipelining:
     """See `leasehold.stores.redis.connection.pipelining.Pipelining`.
@@ -115,17 +112,3 @@ class RoutedPipelining:
         for one in left:
             one.close()
         return made
-
-
-def first_key(command: bytes) -> bytes | None:
-    """Return the first key of a packed script call; None for other commands, and for a script without keys."""
-    args: list[bytes] = []
-    at = command.index(b"\r\n") + 2
-    while at < len(command) and len(args) <= KEY:
-        end = command.index(b"\r\n", at)
-        length = int(command[at + 1 : end])
-        args.append(command[end + 2 : end + 2 + length])
-        at = end + 2 + length + 2
-    if len(args) <= KEY or args[0] not in (b"EVAL", b"EVALSHA") or args[KEY - 1] == b"0":
-        return None
-    return args[KEY]

@@ -1,1 +1,1 @@
-"""What talks to ZooKeeper: settings, the driver kazoo behind typed methods, and what its errors mean."""
+"""The connection to ZooKeeper: settings, typed requests over the driver kazoo, and the meaning of its errors."""

@@ -1,4 +1,4 @@
-"""What the errors of ZooKeeper and kazoo mean: an answer, not done, perhaps done, or not to be had. A table."""
+"""The meaning of the errors of ZooKeeper and kazoo, as a table: an answer, not done, unknown, lasting, unsupported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Uns
 
 
 class Answer(Exception):
-    """The server answered that the request does not fit what is there. Nothing was changed."""
+    """The server answered that the request does not fit the nodes that exist. Nothing was changed."""
 
 
 class NoNode(Answer):
@@ -30,17 +30,17 @@ class NotEmpty(Answer):
 
 
 class Outcome(enum.Enum):
-    """What became of a request that failed."""
+    """Whether a failed request was carried out."""
 
     NOT_DONE = "not done"  # it may be sent again
-    UNKNOWN = "unknown"  # perhaps done: it may be repeated only where that is harmless
-    LASTING = "lasting"  # not done, and will not be until somebody changes something
+    UNKNOWN = "unknown"  # it may have been carried out: repeat it only where that is harmless
+    LASTING = "lasting"  # not done; a retry fails until somebody changes a setting
     UNSUPPORTED = "unsupported"  # never, with this server
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an error means, and what to do about it, for people."""
+    """What an error means, and the remedy, for users."""
 
     outcome: Outcome
     words: str
@@ -64,7 +64,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "SessionExpiredError": Meaning(Outcome.NOT_DONE, "the session has expired"),
     "ConnectionClosedError": Meaning(Outcome.NOT_DONE, "the connection is closed"),
     "SessionMovedError": Meaning(Outcome.NOT_DONE, "the session has moved to another server"),
-    "ThrottledOpError": Meaning(Outcome.NOT_DONE, "the server has too much to do (throttled)"),
+    "ThrottledOpError": Meaning(Outcome.NOT_DONE, "the server is overloaded (throttled)"),
     "NoAuthError": Meaning(
         Outcome.LASTING,
         "the rights of a node do not allow it; `leasehold doctor` says which are needed; check user and password, "
@@ -85,7 +85,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "MarshallingError": Meaning(Outcome.UNSUPPORTED, TOO_OLD),
     "BadArgumentsError": Meaning(Outcome.UNSUPPORTED, "it does not take the path of a node"),
     "NoChildrenForEphemeralsError": Meaning(
-        Outcome.LASTING, "a node on the way to the lock is ephemeral and can have no children; remove it"
+        Outcome.LASTING, "a parent node of the lock is ephemeral and can have no children; remove it"
     ),
 }
 """kazoo's name of an error to what it means. What is not listed is unknown."""
@@ -93,8 +93,8 @@ MEANINGS: Mapping[str, Meaning] = {
 UNLISTED = Meaning(Outcome.UNKNOWN, "an error that is not expected")
 
 
-def told(error: BaseException, where: str) -> Answer | LeaseholdError:
-    """Make what is raised for an error of kazoo. None of it has a credential."""
+def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
+    """Return the error to raise for an error of kazoo. It contains no credential."""
     name = type(error).__name__
     if name in ANSWERS:
         return ANSWERS[name]()
@@ -110,21 +110,23 @@ def told(error: BaseException, where: str) -> Answer | LeaseholdError:
 
 HINTS: Mapping[str, str] = {
     "onnection refused": "nobody listens there; check hosts and ports, and that the servers run",
-    "socket connection broken": "it hung up: it has no quorum, or it expects TLS (write zookeepers://)",
+    "socket connection broken": "it closed the connection: it has no quorum, or it expects TLS (write zookeepers://)",
     "Cannot resolve": "the host name is unknown; check its spelling and the DNS",
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
     "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; use its TLS port, or write zookeeper://",
     "record layer failure": "it does not speak TLS on this port; use its TLS port, or write zookeeper://",
     "No such file": "there is no such file; check the paths of the certificates",
-    "unexpected eof": "it hung up during the TLS handshake; does it want a certificate of ours (ssl_certfile)?",
+    "unexpected eof": "it ended the TLS handshake; it may require a client certificate (ssl_certfile)",
     "time-out": "it does not answer",
     "timed out": "it does not answer",
 }
-"""What to do about a connection that cannot be made, by words of the driver."""
+"""The remedy for a connection that cannot be made, by words of the driver."""
 
 
-def no_session(said: str, where: str) -> StoreUnavailable:
-    """Say why there is no session; ``said`` is the last that the driver logged."""
-    hint = next((hint for words, hint in HINTS.items() if words in said), "check hosts and ports, and that they run")
-    return StoreUnavailable(f"no session with ZooKeeper at {where}: {said or 'no server answers'}; {hint}")
+def no_session(complaint: str, where: str) -> StoreUnavailable:
+    """Return the error for a missing session; ``complaint`` is the last message that the driver logged."""
+    hint = next(
+        (hint for words, hint in HINTS.items() if words in complaint), "check hosts and ports, and that they run"
+    )
+    return StoreUnavailable(f"no session with ZooKeeper at {where}: {complaint or 'no server answers'}; {hint}")

@@ -1,6 +1,6 @@
-"""kazoo's client, as it is used here: its threads by our name, what it complains of, and how it is ended.
+"""kazoo's client as it is used here: the names of its threads, its log messages, and its end.
 
-It keeps three daemon threads: one talks to the server, one runs what follows a reply, one what follows a watch.
+It has three daemon threads: one for the connection, one for callbacks of replies, one for callbacks of watches.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _connection: Any = importlib.import_module("kazoo.protocol.connection")
 _SaslRequired: Any = importlib.import_module("kazoo.exceptions").SessionClosedRequireSaslError
 
 NAME = "leasehold-zookeeper"
-"""How kazoo's threads are called here."""
+"""The name of kazoo's threads."""
 
 
 class Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with our name, and with less patience for a host that does not answer."""
+    """kazoo's threads, with our name, and with a shorter timeout for a host that does not answer."""
 
     patience = 5.0
 
@@ -39,7 +39,7 @@ class Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
     def create_connection(self, address: tuple[str, int], **options: Any) -> socket.socket:
-        """Connect; kazoo's own way leaves a socket behind when TLS fails."""
+        """Connect. kazoo's own method leaks a socket when TLS fails."""
         link = socket.create_connection(address, min(options.get("timeout") or self.patience, self.patience))
         try:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -58,22 +58,22 @@ def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
 
 
 def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a thread of kazoo's; an error that ends one is logged before, and heard by `Subscriptions`."""
+    """Run a thread of kazoo; an error that ends it is logged before, so `LogMessages` receives it."""
     with suppress(_SaslRequired):
         func(*args, **kwargs)
 
 
-class Subscriptions(logging.Handler):
-    """Remembers the last complaint of kazoo: it says nowhere else why there is no connection.
+class LogMessages(logging.Handler):
+    """Stores the last warning of kazoo, the only source of the reason why there is no connection.
 
-    ``refuse`` is called when our credentials are refused.
+    ``refuse`` is called when the credentials are refused.
     """
 
     def __init__(self, refuse: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
         self._refuse = refuse
         self.last = ""
-        self.refused = False  # our credentials; the state that says so is another at once
+        self.refused = False  # the credentials were refused; kazoo's state shows that only for a moment
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -87,15 +87,15 @@ class Subscriptions(logging.Handler):
             self._refuse()
 
 
-def client_of(settings: Settings, subscriptions: Subscriptions) -> Any:
-    """Make a client that has not begun to connect; ``subscriptions`` hear what it complains of.
+def client_of(settings: Settings, messages: LogMessages) -> Any:
+    """Make a client that has not begun to connect; ``messages`` receives its warnings.
 
     Raises:
         MissingDriver: the settings ask for SASL, and its package is not installed.
 
     """
-    logger = logging.Logger(NAME, logging.WARNING)  # of nobody's tree: at DEBUG kazoo logs credentials
-    logger.addHandler(subscriptions)
+    logger = logging.Logger(NAME, logging.WARNING)  # outside the tree of loggers: at DEBUG kazoo logs credentials
+    logger.addHandler(messages)
     threads = Threads()
     threads.patience = max(1.0, settings.session_timeout / 6)
     try:
@@ -116,14 +116,14 @@ def client_of(settings: Settings, subscriptions: Subscriptions) -> Any:
     return client
 
 
-def cut(client: Any) -> None:
-    """Cut the connection: kazoo finds it closed, and goes to another server."""
+def shut_down(client: Any) -> None:
+    """Shut the connection down: kazoo finds it closed, and connects to another server."""
     with suppress(Exception):
         client._connection._socket.shutdown(2)
 
 
 def end_background(client: Any, done: Signal | None = None) -> None:
-    """Stop and close a client of kazoo, which may take long, where nobody waits for it."""
+    """Stop and close a client of kazoo in a thread of its own, since that may take long."""
 
     def end() -> None:
         try:
@@ -137,11 +137,11 @@ def end_background(client: Any, done: Signal | None = None) -> None:
 
     try:
         threading.Thread(target=end, name=NAME, daemon=True).start()
-    except RuntimeError:  # the interpreter ends, and no thread can be started any more
+    except RuntimeError:  # the interpreter is ending, and no thread can be started
         end()
 
 
-def let_go(client: Any) -> None:
+def close_inherited(client: Any) -> None:
     """Close, in a forked child, the descriptors of the parent's client; nothing is sent."""
     atexit.unregister(client.handler.stop)
     connection = client._connection

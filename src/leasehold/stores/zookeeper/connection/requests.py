@@ -1,4 +1,4 @@
-"""The requests of ZooKeeper, typed: kazoo's form of each, and how its answer is read."""
+"""The requests of ZooKeeper, typed: kazoo's form of each, and the parser of its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPHEMERAL, SEQUENCE, CONTAINER = 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the server says of a node."""
+    """A node and its metadata, as the server reports it."""
 
     path: str
     data: bytes
@@ -33,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request before it is sent: what makes kazoo's form of it, and what reads its answer."""
+    """A request before it is sent: kazoo's form of it, and the parser of its answer."""
 
     form: Any
     read: Callable[[Any], Any]
@@ -56,7 +56,7 @@ class Requests:
                 self._rights = _security.OPEN_ACL_UNSAFE
 
     def create(self, path: str, data: bytes, flags: int) -> Request:
-        """Make a node; answered with the node."""
+        """Create a node; the answer is the node."""
 
         def read(value: Any) -> Node:
             made, stat = value
@@ -66,11 +66,11 @@ class Requests:
         return Request(kind(path, data, self._rights, flags), read)
 
     def get(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
-        """Read a node, and be told of the next change; answered with the node."""
+        """Read a node, and watch for its next change; the answer is the node."""
         return Request(_requests.GetData(path, watcher), lambda value: _node(path, value[0], value[1]))
 
     def exists(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
-        """Say whether there is a node, which needs no right, and be told when it is made, changes or goes."""
+        """Ask whether a node exists, which needs no right, and watch for its creation, change or removal."""
         return Request(_requests.Exists(path, watcher), lambda stat: stat is not None)
 
     def children(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
@@ -78,7 +78,7 @@ class Requests:
         return Request(_requests.GetChildren(path, watcher), lambda value: list[str](value))
 
     def listing(self, path: str) -> Request:
-        """List the names of a node's children; answered with them and the version of the node's data."""
+        """List the names of a node's children; the answer has them and the version of the node's data."""
         return Request(_requests.GetChildren2(path, None), lambda value: (list[str](value[0]), int(value[1].version)))
 
     def delete(self, path: str, version: int = -1) -> Request:
@@ -86,7 +86,7 @@ class Requests:
         return Request(_requests.Delete(path, version), lambda value: None)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Request:
-        """Write a node; answered with the node."""
+        """Write a node; the answer is the node."""
         return Request(_requests.SetData(path, data, version), lambda stat: _node(path, data, stat))
 
     def sync(self, path: str) -> Request:
@@ -100,7 +100,7 @@ class Requests:
         )
 
     def all_or_none(self, *forms: Request) -> Request:
-        """Do several changes in one transaction; answered by what each says, or by the first that does not fit."""
+        """Make several changes in one transaction; the answer has one for each, or is the first that failed."""
 
         def read(value: Any) -> Any:
             failed = [one for one in value if isinstance(one, Exception)]
@@ -109,21 +109,21 @@ class Requests:
 
         return Request(_requests.Transaction([form.form for form in forms]), read)
 
-    def plainly(self, path: str, data: bytes, flags: int) -> Request:
-        """Make a node, as a part of `all_or_none`; answered with its path."""
+    def create_in_transaction(self, path: str, data: bytes, flags: int) -> Request:
+        """Create a node, as a part of `all_or_none`; the answer is its path."""
         return Request(_requests.Create(path, data, self._rights, flags), str)
 
     def check(self, path: str) -> Request:
-        """Require that a node is there, as a part of `all_or_none`."""
+        """Require that a node exists, as a part of `all_or_none`."""
         return Request(_requests.CheckVersion(path, -1), bool)
 
 
 class Asker(Requests, ABC):
-    """Makes requests and sends them, one as it sends several."""
+    """Makes requests and sends them."""
 
     @abstractmethod
     async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
-        """Send several requests at once; return for each its answer, which may be an `Answer` that it does not fit.
+        """Send several requests at once; return the answer to each, which may be an error of the class `Answer`.
 
         Raises:
             StoreUnavailable: one of them has no answer.
@@ -131,7 +131,7 @@ class Asker(Requests, ABC):
         """
 
     async def ask(self, request: Request, until: float) -> Any:
-        """Send one request; raise what came of it if it failed."""
+        """Send one request; raise its error if it failed."""
         (answer,) = await self.ask_all((request,), until)
         if isinstance(answer, Answer):
             raise answer

@@ -1,15 +1,16 @@
-"""One session with an ensemble, for both flavors, over kazoo's connection. What is asked is in ``requests.py``.
+"""One session with an ensemble, for both flavors, over kazoo's connection. The requests are in ``requests.py``.
 
-A request is put in kazoo's queue, and its answer sets a `Signal` of the runtime, which a thread or a task waits for: no
-thread of ours, none for each call. How kazoo is used is in ``kazoo_client.py``.
+A request is put in kazoo's queue. Its answer sets a `Signal` of the runtime, for which a thread or a task waits. So
+this needs no thread of its own. How kazoo is used is in ``kazoo_client.py``.
 
-Requests of one session are answered in the order in which they were sent. kazoo fails all that are queued or under way
-when a connection is lost, so nothing is ever sent in a later connection than it was meant for; only what the kernel
-has already may arrive late.
+Requests of one session are answered in the order in which they were sent. When a connection is
+lost, kazoo fails all requests that are queued or under way. So no request is sent on a later connection than it was
+made for; only what the kernel has already may arrive late.
 
-A server refuses, by hanging up, a client that has seen more than it knows: it lags behind, and another will do. But so
-does an ensemble whose data were wiped or restored from an old copy, for ever. So a client that found no server for as
-long as its session lasts says no more what it has seen, and asks whether its session is still there.
+A server closes the connection of a client that has seen a later transaction than the server: the server lags behind,
+and another one will accept. But an ensemble whose data were wiped or restored from an old copy does so for ever. So a
+client that found no server for the length of its session no longer sends what it has seen, and only asks whether its
+session exists.
 """
 
 from __future__ import annotations
@@ -23,21 +24,27 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.zookeeper.connection.errors import Answer, no_session, told
-from leasehold.stores.zookeeper.connection.kazoo_client import Subscriptions, client_of, cut, end_background, let_go
+from leasehold.stores.zookeeper.connection.errors import Answer, no_session, to_error
+from leasehold.stores.zookeeper.connection.kazoo_client import (
+    LogMessages,
+    client_of,
+    close_inherited,
+    end_background,
+    shut_down,
+)
 from leasehold.stores.zookeeper.connection.requests import Asker, Request
 from leasehold.stores.zookeeper.connection.settings import Settings
 
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
 
-SILENT = 1.0
-"""Seconds without any reply after which a request that is given up condemns its connection."""
+SILENT_AFTER = 1.0
+"""Seconds without any reply after which a request that timed out closes its connection."""
 
 CLOSE_WITHIN = 3.0
 """Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
 
 
-class Link(enum.Enum):
+class LinkEvent(enum.Enum):
     """What happened to the connection."""
 
     UP = "up"
@@ -56,19 +63,19 @@ class Session:
 class Transport(Asker):
     """One session at a time; a new one when the last has expired."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, hear: Callable[[Link], None]) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, on_event: Callable[[LinkEvent], None]) -> None:
         super().__init__(settings)
         self._runtime = runtime
         self._settings = settings
-        self._hear = hear
+        self._on_event = on_event
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._kazoo: Any = None
-        self._subscriptions = Subscriptions(self._wake)
+        self._messages = LogMessages(self._wake)
         self._waiting: set[Signal] = set()
-        self._heard = 0.0
+        self._last_reply = 0.0
         self.session: Session | None = None
         self.up = False
         self._down: float | None = None  # since when there is no connection, if there was one
@@ -86,9 +93,9 @@ class Transport(Asker):
             client._call(request.form, result)
         results[-1].rawlink(partial(_set, done))
         if not await done.wait(max(0.0, until - self._runtime.now())):
-            self._given_up(client, sent)
+            self._cut_if_silent(client, sent)
             raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
-        self._heard = self._runtime.now()
+        self._last_reply = self._runtime.now()
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
     def _answer(self, request: Request, result: Any) -> Any:
@@ -97,15 +104,15 @@ class Transport(Asker):
             if not isinstance(answer, BaseException):
                 return answer
             result = _Failed(answer)
-        error = told(result.exception, self._settings.where)
+        error = to_error(result.exception, self._settings.where)
         if isinstance(error, Answer):
             return error
         raise error
 
-    def _given_up(self, client: Any, sent: float) -> None:
-        """Cut a connection on which nothing at all was heard since: another server may answer."""
-        if self._heard < sent < self._runtime.now() - SILENT:
-            cut(client)
+    def _cut_if_silent(self, client: Any, sent: float) -> None:
+        """Shut down a connection without any reply since ``sent``: another server may answer."""
+        if self._last_reply < sent < self._runtime.now() - SILENT_AFTER:
+            shut_down(client)
 
     # --- the session ---------------------------------------------------------------------------------------------
 
@@ -125,9 +132,9 @@ class Transport(Asker):
             with self._mutex:
                 if self._closed:
                     raise StoreUnavailable("the connection with ZooKeeper was closed")
-                if self._kazoo is None or self._subscriptions.refused:
+                if self._kazoo is None or self._messages.refused:
                     self._open()
-                subscriptions = self._subscriptions
+                messages = self._messages
                 if not self.up:
                     wake_up = self._runtime.signal()
                     self._waiting.add(wake_up)
@@ -135,34 +142,34 @@ class Transport(Asker):
                 continue
             try:
                 if not await wake_up.wait(max(0.0, until - self._runtime.now())):
-                    raise no_session(subscriptions.last, self._settings.where)
+                    raise no_session(messages.last, self._settings.where)
             finally:
                 self._waiting.discard(wake_up)
-            if subscriptions.refused:
-                raise self._refused(subscriptions)
+            if messages.refused:
+                raise self._refused(messages)
 
     def _wake(self) -> None:
-        """Tell those who wait for a connection that there will be none."""
+        """Wake the callers that wait for a connection: there will be none."""
         with self._mutex:
             wake_ups = list(self._waiting)
         for wake_up in wake_ups:
             wake_up.set()
 
-    def _refused(self, subscriptions: Subscriptions) -> StoreUnavailable:
-        """Give up the client of these ears, which will not try again; whoever asks next tries anew."""
+    def _refused(self, messages: LogMessages) -> StoreUnavailable:
+        """Drop the client of these messages, which will not retry; the next caller opens a new one."""
         with self._mutex:
-            client = self._kazoo if self._subscriptions is subscriptions else None
+            client = self._kazoo if self._messages is messages else None
             if client is not None:
                 self._kazoo = None
         if client is not None:
             end_background(client)
-        error = told(_connection.AuthFailedError(), self._settings.where)
+        error = to_error(_connection.AuthFailedError(), self._settings.where)
         assert isinstance(error, StoreUnavailable)
         return error
 
     def _open(self) -> None:
-        self._subscriptions = Subscriptions(self._wake)
-        client = client_of(self._settings, self._subscriptions)
+        self._messages = LogMessages(self._wake)
+        client = client_of(self._settings, self._messages)
         self._listen(client)
         self._kazoo = client
         client.start_async()
@@ -174,9 +181,9 @@ class Transport(Asker):
             down, session = self._down, self.session
             if down is not None and session is not None and self._runtime.now() > down + session.timeout:
                 client.last_zxid = 0
-            timeouts = connect(*where)  # it returns when we are authenticated; kazoo tells its listeners before
-            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # it is given two thirds
-            self._turned(client, Link.UP, session)
+            timeouts = connect(*where)  # it returns after the authentication; kazoo calls its listeners before
+            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # kazoo gets two thirds of it
+            self._link_changed(client, LinkEvent.UP, session)
             return timeouts
 
         client._connection._connect = connected
@@ -184,30 +191,30 @@ class Transport(Asker):
 
     def _changed(self, client: Any, state: str) -> None:
         if state != "CONNECTED":
-            self._turned(client, Link.DOWN if state == "SUSPENDED" else Link.EXPIRED, None)
+            self._link_changed(client, LinkEvent.DOWN if state == "SUSPENDED" else LinkEvent.EXPIRED, None)
 
-    def _turned(self, client: Any, link: Link, session: Session | None) -> None:
+    def _link_changed(self, client: Any, link: LinkEvent, session: Session | None) -> None:
         with self._mutex:
-            if client is not self._kazoo:  # an old one, which is being closed
+            if client is not self._kazoo:  # an old client, which is being closed
                 return
-            if link is Link.UP or self.up:
-                self._down = None if link is Link.UP else self._runtime.now()
-            self.up = link is Link.UP
-            self.session = session if link is Link.UP else None if link is Link.EXPIRED else self.session
-            self._subscriptions.refused = self._subscriptions.refused or client.client_state == "AUTH_FAILED"
-            wake_ups = list(self._waiting) if self.up or self._subscriptions.refused else []
+            if link is LinkEvent.UP or self.up:
+                self._down = None if link is LinkEvent.UP else self._runtime.now()
+            self.up = link is LinkEvent.UP
+            self.session = session if link is LinkEvent.UP else None if link is LinkEvent.EXPIRED else self.session
+            self._messages.refused = self._messages.refused or client.client_state == "AUTH_FAILED"
+            wake_ups = list(self._waiting) if self.up or self._messages.refused else []
         for wake_up in wake_ups:
             wake_up.set()
-        self._hear(link)
+        self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:
-        """Ask the server that we are connected to one of the four-letter words; empty if it does not answer."""
+        """Send a four-letter command to the connected server; return its answer, empty if there is none."""
         client = await self._connected(until)
 
         def ask() -> str:
             try:
                 return str(client.command(word.encode()))
-            except Exception:  # it may be closed to them; nothing depends on the answer
+            except Exception:  # the server may not permit it; nothing depends on the answer
                 return ""
 
         return await self._runtime.offload(ask)
@@ -226,15 +233,15 @@ class Transport(Asker):
         done = self._runtime.signal()
         end_background(client, done)
         if not await done.wait(CLOSE_WITHIN):
-            cut(client)
+            shut_down(client)
             await done.wait(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent: descriptors are closed, nothing is sent."""
+        """Close, in a forked child, the parent's descriptors; nothing is sent."""
         client = self._kazoo
         self._reset()
         if client is not None:
-            let_go(client)
+            close_inherited(client)
 
 
 class _Failed:

@@ -1,4 +1,4 @@
-"""How to reach ZooKeeper: servers, session timeout, TLS, who we are, and who may use the nodes that we make."""
+"""How to reach ZooKeeper: servers, session timeout, TLS, credentials, and the rights on our nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PORT = 2181
 SECURE_PORT = 2281
 
 SESSION_TIMEOUT = 30.0
-"""Seconds of a session without news that are asked for; the server grants from 2 to 20 of its ticks."""
+"""Requested session timeout in seconds; the server grants from 2 to 20 of its ticks."""
 
 ACLS = ("open", "creator", "creator+read")
-"""Who may use the nodes that are made: everybody; who has our credentials; those, and everybody may look."""
+"""Who may use our nodes: everybody; only our credentials; only our credentials, but everybody may read."""
 
 TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password", "ssl_check_hostname")
 OPTIONS = ("session_timeout", "acl", "auth", "service", "principal", *TLS_OPTIONS)
@@ -66,7 +66,7 @@ def from_url(url: StoreURL) -> Settings:
         raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
     usual = SECURE_PORT if secure else PORT
     hosts = tuple((host, port or usual) for host, port in url.hosts) or (("localhost", usual),)
-    digest, sasl = _who(url)
+    digest, sasl = _credentials(url)
     acl = url.options.get("acl", "creator" if digest or sasl else "open")
     if acl not in ACLS:
         raise ValueError(f"option 'acl' in the {url.scheme} URL is one of {', '.join(ACLS)}")
@@ -86,7 +86,7 @@ def _timeout(url: StoreURL) -> float:
     return seconds
 
 
-def _who(url: StoreURL) -> tuple[Secret | None, Veiled]:
+def _credentials(url: StoreURL) -> tuple[Secret | None, Veiled]:
     """Return user and password for the scheme digest, and the options of SASL; at most one of the two."""
     how = url.options.get("auth", "digest")
     if how not in ("digest", "sasl", "gssapi"):

@@ -18,7 +18,7 @@ class Gateway:
 
     def __init__(self, url: str) -> None:
         settings = from_url(parse(url))
-        place = settings.places[0]
+        place = settings.endpoints[0]
         self.root = settings.root
         self._line = http.client.HTTPConnection(place.host, place.port, timeout=30)
         self._headers = {"Content-Type": "application/json"}

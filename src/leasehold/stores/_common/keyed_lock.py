@@ -1,4 +1,8 @@
-"""One after the other: writers of one cell in one client, who would only make each other try again."""
+"""Locks by key for the threads or tasks of one client, made of the runtime's signals.
+
+A caller whose turn has come may find that it was cancelled while it waited. It passes the turn on all the same, so no
+turn is lost.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,21 @@ from leasehold.errors import StoreUnavailable
 
 
 class KeyedLock:
-    """A queue for each key; whoever is first has its turn."""
+    """A first-in, first-out lock for each key, with a deadline. Works in every flavor."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, too_slow: str) -> None:
+        """Make one without callers; ``too_slow`` is the message of the error when a turn does not come in time."""
         self._runtime = runtime
+        self._too_slow = too_slow
         self._mutex = runtime.mutex()
         self._queues: dict[str, deque[Signal]] = {}
 
     @asynccontextmanager
     async def turn(self, key: str, until: float) -> AsyncGenerator[None, None]:
-        """Wait for the turn at ``key``, and end it.
+        """Wait for the turn at ``key``, at most until the boot-time clock shows ``until``; pass it on at the end.
 
         Raises:
-            StoreUnavailable: it did not come in time; nothing was sent.
+            StoreUnavailable: the turn did not come in time; nothing was sent.
 
         """
         mine = self._runtime.signal()
@@ -33,10 +39,10 @@ class KeyedLock:
             first = queue[0] is mine
         try:
             if not first and not await mine.wait(max(0.0, until - self._runtime.now())):
-                raise StoreUnavailable("ZooKeeper: too many writers of one cell in this client")
+                raise StoreUnavailable(self._too_slow)
             yield
         finally:
-            with self._mutex:  # whoever gives up while it waits may have been called already
+            with self._mutex:  # a caller that gives up may have been called already: then it passes the turn on
                 was_first = queue[0] is mine
                 queue.remove(mine)
                 if not queue:

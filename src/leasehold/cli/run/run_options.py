@@ -1,4 +1,4 @@
-"""What the user of ``run`` asked for."""
+"""The options of one ``leasehold run``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What the user asked for; times in seconds.
+class RunOptions:
+    """The options of one run; times in seconds.
 
     Attributes:
-        url: it may hold a password; the command gets it in its environment.
-        timeout: None waits for ever.
+        url: may contain a password; the command gets it in its environment.
+        timeout: how long to wait; None waits for ever.
+        taken_code: exit code if another client holds the lock.
 
     """
 
