@@ -47,6 +47,7 @@ from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
 from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
@@ -59,6 +60,7 @@ from leasehold.stores.mysql.connection.pool import KeyedLock
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import REST, MySQLTransport
 from leasehold.stores.mysql.session_entries import Place, Places
+from leasehold.stores.mysql.statements import CLOCK
 from leasehold.stores.mysql.store import MySQLStore
 
 ONCE = 16
@@ -144,9 +146,9 @@ class MySQLSessionStore:
         if not place.connection.usable():  # the server hung up, and freed the lock, before anybody asked it to
             self._connections.close(place)
             return False
-        statements = (sql.strike_out(place.key, ticket.id), sql.release_lock(place.lock), REST)
+        last = (statements.remove_entry(place.key, ticket.id), sql.release_lock(place.lock), REST)
         try:
-            answers = await self._connections.leave(place, statements, until)
+            answers = await self._connections.leave(place, last, until)
         except BaseException:
             self._connections.doom(place)  # whoever asks again ends the session
             if not place.over:
@@ -246,7 +248,7 @@ class MySQLSessionStore:
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
         held: Sequence[Row]
-        holder = sql.holder((sql.MARK + self._space, name.encode()))
+        holder = statements.holder((sql.MARK + self._space, name.encode()))
         if not self._wait_queues.anybody(name):
             if not await self._once.take(until):
                 raise no_answer(self._transport.where, f"{ONCE} others are trying", unknown=False)
@@ -281,18 +283,18 @@ class MySQLSessionStore:
 
     async def _write_down(self, waiters: Sequence[Waiter[Place]], until: float) -> list[Owner | None]:
         keys = [(sql.MARK + self._space, name) for name in sorted({waiter.name.encode() for waiter in waiters})]
-        statements = [sql.holder(key) for key in keys]
+        writes = [statements.holder(key) for key in keys]
         for key in keys:
-            statements += [Statement(self._rows._dialect.add_name, key), sql.stale(key)]
+            writes += [Statement(self._rows._dialect.add_name, key), sql.stale(key)]
         for waiter in waiters:
-            statements += sql.line_up((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
-        answers = await self._rows._transact(lambda tx: tx.commit(*statements), until)
+            writes += sql.line_up((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
+        answers = await self._rows._transact(lambda tx: tx.commit(*writes), until)
         holders = {key[1]: Owner.parse(held[0][0]) for key, held in zip(keys, answers, strict=False) if held}
         return [holders.get(waiter.name.encode()) for waiter in waiters]
 
     async def _beat(self, tickets: Sequence[str], until: float) -> None:
-        beats = sql.beats(tickets)
-        await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
+        renews = statements.renew_entries(CLOCK, tickets)
+        await self._rows._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _end_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""
@@ -300,7 +302,7 @@ class MySQLSessionStore:
         lock = self._connections.lock((self._space, name.encode()))
 
         async def work(tx: Transaction) -> int | None:
-            found, used = await tx.ask(sql.written(key, ticket), sql.users([lock]))
+            found, used = await tx.ask(statements.hint_of(key, ticket), sql.users([lock]))
             return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
 
         session = await self._rows._transact(work, until)
@@ -316,7 +318,7 @@ class MySQLSessionStore:
 
         async def work(tx: Transaction) -> None:
             await tx.commit(
-                sql.strike_out(key, ticket), *([sql.raise_token(key)] if reason is ReleaseReason.BREAK else [])
+                statements.remove_entry(key, ticket), *([sql.raise_token(key)] if reason is ReleaseReason.BREAK else [])
             )
 
         await self._rows._transact(work, until)

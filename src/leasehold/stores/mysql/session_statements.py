@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from leasehold._model import QueueEntry, Ticket
 from leasehold.stores._sql.queue_snapshot import COLUMNS, Key, ns, row_of
-from leasehold.stores._sql.statements import ID, places
+from leasehold.stores._sql.statements import ID
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.statements import CLOCK
 
@@ -60,16 +60,6 @@ def users(names: Sequence[str]) -> Statement:
 def kill(session: int) -> Statement:
     """End a session of our own user."""
     return Statement(f"KILL CONNECTION {session:d}")
-
-
-def holder(key: Key) -> Statement:
-    """Ask who is written down as holder."""
-    return Statement(f"SELECT owner FROM leasehold_entry WHERE name_id = {ID} AND place = 0", key)
-
-
-def written(key: Key, ticket: str) -> Statement:
-    """Ask for session and place of a ticket."""
-    return Statement(f"SELECT hint, place FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
 
 
 def leased(key: Key) -> Statement:
@@ -121,21 +111,10 @@ def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> St
     return Statement(text, (*key, *row))
 
 
-def beats(tickets: Sequence[str]) -> Statement:
-    """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
-    return Statement(text, tuple(tickets))
-
-
 def stale(key: Key) -> Statement:
     """Take out those who waited and were not renewed for two leases."""
     text = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
     return Statement(text, key)
-
-
-def strike_out(key: Key, ticket: str) -> Statement:
-    """Take out who left."""
-    return Statement(f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
 
 
 def token(key: Key) -> Statement:

@@ -7,12 +7,9 @@ exclude each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 
 from leasehold.stores._sql.queue_snapshot import COLUMNS
-from leasehold.stores._sql.statements import places
-from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.statements import CLOCK
 
 KEYED = b"leasehold advisory lock 1"
@@ -66,13 +63,6 @@ STALE = f"""
 """
 """(space, name): takes out those who waited and were not renewed for two leases."""
 
-HOLDER = """
-    SELECT owner FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
-"""
-BEAT = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket = $1"
-
-DROP = "DELETE FROM leasehold_entry WHERE ticket = $1"
-HINT_OF = "SELECT hint FROM leasehold_entry WHERE ticket = $1"
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
 LOCKS = """
     SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
@@ -98,9 +88,3 @@ def key_of(namespace: str, name: str) -> int:
     space = namespace.encode()
     text = len(space).to_bytes(4, "big") + space + name.encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=KEYED).digest(), "big", signed=True)
-
-
-def beats(tickets: Sequence[str]) -> Statement:
-    """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
-    return Statement(text, tuple(tickets))

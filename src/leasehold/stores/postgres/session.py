@@ -27,7 +27,8 @@ from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
-from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.queue_snapshot import Key, above, ns
+from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
 from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
@@ -39,6 +40,7 @@ from leasehold.stores.postgres.connection.errors import no_answer
 from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.sessions import Session, Sessions
+from leasehold.stores.postgres.statements import CLOCK
 from leasehold.stores.postgres.store import MakeTransport, PostgresStore
 
 COMES_UP, LONGEST_PAUSE = 0.002, 0.1
@@ -111,7 +113,8 @@ class SessionStore(PostgresStore):
             return await self._break(name, ticket, until) if reason is ReleaseReason.BREAK else False
         await self._wait_queues.leave(waiter, until)
         if waiter.written:
-            await self._transact(lambda tx: tx.commit(Statement(advisory.DROP, (ticket.id,))), until)
+            removes = statements.remove_entry(self._key_of_rows(name), ticket.id)
+            await self._transact(lambda tx: tx.commit(removes), until)
         return True
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
@@ -127,7 +130,7 @@ class SessionStore(PostgresStore):
         if held.session.dead:
             return RenewalResult.GONE
         try:
-            await self._sessions.ask(held.session, until, Statement(advisory.BEAT, (ticket.id,)))
+            await self._sessions.ask(held.session, until, statements.renew_entries(CLOCK, [ticket.id]))
         except StoreUnavailable:
             return RenewalResult.GONE if held.session.dead else RenewalResult.UNKNOWN
         return RenewalResult.HELD
@@ -218,7 +221,7 @@ class SessionStore(PostgresStore):
         try:
             if held.session.failed is not None:
                 raise held.session.failed
-            await self._sessions.ask(held.session, until, Statement(advisory.BEAT, (held.ticket.id,)))
+            await self._sessions.ask(held.session, until, statements.renew_entries(CLOCK, [held.ticket.id]))
         except BaseException:
             self._holds.pop(held.ticket.id, None)
             self._sessions.close(held.session)
@@ -246,7 +249,7 @@ class SessionStore(PostgresStore):
         names = sorted({waiter.name for waiter in waiters})
         looks = [self._asking_holder(name) for name in names]
         adds = [self._adding_row(name) for name in names]
-        adds += [Statement(advisory.STALE, (self._rows, name.encode())) for name in names]
+        adds += [Statement(advisory.STALE, self._key_of_rows(name)) for name in names]
         parked = [self._wait_queues.parked(waiter) for waiter in waiters]
         shows = [
             self._entry(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
@@ -280,7 +283,7 @@ class SessionStore(PostgresStore):
 
     async def _release(self, held: Held, until: float) -> bool:
         session, ticket = held.session, held.ticket
-        drop = Statement(advisory.DROP, (ticket.id,))
+        drop = statements.remove_entry(self._key_of_rows(held.name), ticket.id)
         if session.dead:
             self._sessions.close(session)
             await self._sessions.forget(held.name, session.backend, until, drop)
@@ -298,21 +301,22 @@ class SessionStore(PostgresStore):
 
     async def _break(self, name: str, ticket: Ticket, until: float) -> bool:
         """End the session of somebody else, which frees the lock; the token moves on."""
+        key = self._key_of_rows(name)
 
         async def work(tx: Transaction) -> bool:
-            (found,) = await tx.ask(Statement(advisory.HINT_OF, (ticket.id,)))
+            (found,) = await tx.ask(statements.hint_of(key, ticket.id))
             if not found or not found[0][0]:
                 return False  # it is not there, or waits without a session
             ends = Statement(advisory.END, (int(found[0][0].removeprefix("pid:")), self._sessions.key(name)))
-            key = (self._rows, name.encode())
-            ended, *_ = await tx.commit(ends, Statement(advisory.RAISE, key), Statement(advisory.DROP, (ticket.id,)))
+            removes = statements.remove_entry(key, ticket.id)
+            ended, *_ = await tx.commit(ends, Statement(advisory.RAISE, key), removes)
             return bool(ended)
 
         return await self._transact(work, until)
 
     async def _beat(self, tickets: Sequence[str], until: float) -> None:
-        beats = advisory.beats(tickets)
-        await self._transact(lambda tx: tx.commit(beats), until, reserved=True)
+        renews = statements.renew_entries(CLOCK, tickets)
+        await self._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _has_lock(self, name: str, session: Session, until: float) -> bool:
         asks = self._asking_place(name, session)
@@ -323,12 +327,15 @@ class SessionStore(PostgresStore):
         return Statement(advisory.QUEUED, (session.backend, self._sessions.key(name)))
 
     def _asking_holder(self, name: str) -> Statement:
-        return Statement(advisory.HOLDER, (self._rows, name.encode()))
+        return statements.holder(self._key_of_rows(name))
+
+    def _key_of_rows(self, name: str) -> Key:
+        return self._rows, name.encode()
 
     def _entry(self, text: str, name: str, ticket: Ticket, hint: str) -> Statement:
         terms = ticket.terms
         shown = (ns(terms.lease), str(terms.owner), terms.meta, hint)
-        return Statement(text, (self._rows, name.encode(), ticket.id, *shown))
+        return Statement(text, (*self._key_of_rows(name), ticket.id, *shown))
 
     def _adding_row(self, name: str) -> Statement:
-        return Statement(self._dialect.add_name, (self._rows, name.encode()))
+        return Statement(self._dialect.add_name, self._key_of_rows(name))
