@@ -47,6 +47,7 @@ from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
@@ -56,7 +57,6 @@ from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import no_answer
-from leasehold.stores.mysql.connection.pool import KeyedLock
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import REST, MySQLTransport
 from leasehold.stores.mysql.session_entries import Place, Places
@@ -99,7 +99,7 @@ class MySQLSessionStore:
         self._connections = Places(self._runtime, self._transport, self._space)
         self._wait_queues: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
         self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat)
-        self._once = KeyedLock(self._runtime, ONCE)
+        self._once = Semaphore(self._runtime, ONCE)
 
     # --- the lock ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.queue_snapshot import Key
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
@@ -22,7 +23,6 @@ from leasehold.stores.mysql.connection.base import (
     no_answer,
     refused,
 )
-from leasehold.stores.mysql.connection.pool import KeyedLock
 from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, MySQLTransport, limits
 
 SLICE = 5.0
@@ -53,7 +53,7 @@ class Place:
     lock: str
     ticket: Ticket
     connection: Connection
-    turns: KeyedLock = field(repr=False)
+    turns: Semaphore = field(repr=False)
     token: int | None = None
     over: bool = False
 
@@ -145,7 +145,7 @@ class Places:
                     f"the database at {self._transport.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
                 )
-            place = Place(key, lock, ticket, connection, KeyedLock(self._runtime, 1))
+            place = Place(key, lock, ticket, connection, Semaphore(self._runtime, 1))
             try:
                 return place, self._has(await self.on(place, (place.ttl, sql.get_lock(lock, 0)), until))
             except StoreUnavailable:

@@ -28,6 +28,7 @@ from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import Key, above, ns
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
@@ -37,7 +38,6 @@ from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.errors import no_answer
-from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.statements import CLOCK
@@ -86,7 +86,7 @@ class SessionStore(PostgresStore):
         self._holds: dict[str, Held] = {}
         self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
         self._wait_queues: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
-        self._once = Pool(self._runtime, self._postgres.settings.pool)  # who tries once, at the same time
+        self._once = Semaphore(self._runtime, self._postgres.settings.pool)  # for claims that try once
         self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat, self._has_lock)
 
     # --- the queue ---------------------------------------------------------------------------------------------
@@ -200,14 +200,12 @@ class SessionStore(PostgresStore):
     async def _try_once(self, name: str, ticket: Ticket, since: float, until: float) -> Granted | Wait:
         """Try without a place in line: not while others of this client stand there."""
         if not self._wait_queues.anybody(name):
-            try:
-                await self._once.take(until)
-            except TimeoutError as error:
-                raise no_answer(self._postgres.where, error, unknown=False) from None
+            if not await self._once.take(until):
+                raise no_answer(self._postgres.where, "all connections of this client are in use", unknown=False)
             try:
                 session, has = await self._sessions.tried(name, ticket, until)
             finally:
-                self._once.give(None)
+                self._once.give()
             if has:
                 return await self._granted(name, ticket, session, since, until)
             (held,) = await self._sessions.ask(session, until, self._asking_holder(name))

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.transport import Row, Statement
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection
-from leasehold.stores.postgres.connection.pool import Pool
 
 
 @dataclass(eq=False, slots=True)
@@ -25,14 +25,14 @@ class Session:
     """A connection that has a lock, or tries to get it.
 
     Attributes:
-        turn: one batch of statements at a time.
+        mutex: for one batch of statements at a time.
         life: seconds for which the server keeps it without news.
         failed: why it is of no more use.
 
     """
 
     connection: Connection
-    turn: Pool
+    mutex: Semaphore
     ttl: float = 0.0
     failed: StoreUnavailable | None = None
 
@@ -66,7 +66,7 @@ class Sessions:
         return advisory.key_of(self._namespace, name)
 
     async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
-        session = Session(await self._transport.session(until), Pool(self._runtime, 1))
+        session = Session(await self._transport.session(until), Semaphore(self._runtime, 1))
         tries = Statement(advisory.TRY, (self.key(name),))
         ((tried,), _) = await self.ask(session, until, tries, self.living(session, ticket.terms.lease))
         return session, bool(tried[0])
@@ -129,11 +129,7 @@ class Sessions:
 
     async def hung_up(self, session: Session) -> bool:
         """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
-        if session.turn.busy:
-            return False
-        try:
-            await session.turn.take(self._runtime.now())
-        except TimeoutError:  # somebody was quicker
+        if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
             return False
         try:
             if session.connection.open and self._transport.alive(session.connection):
@@ -141,15 +137,13 @@ class Sessions:
             session.failed = no_answer(self._transport.where, "the server closed the connection", unknown=False)
             return True
         finally:
-            session.turn.give(None)
+            session.mutex.give()
 
     async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
         """Run statements on the session, one batch at a time; one that is late or refused ends it."""
         where = self._transport.where
-        try:
-            await session.turn.take(until)
-        except TimeoutError as error:
-            raise no_answer(where, error, unknown=False) from None
+        if not await session.mutex.take(until):
+            raise no_answer(where, "the connection of the lock is busy", unknown=False)
         try:
             if not session.connection.open:
                 raise no_answer(where, "the connection is closed", unknown=False)
@@ -169,4 +163,4 @@ class Sessions:
             self._transport.drop(session.connection)
             raise
         finally:
-            session.turn.give(None)
+            session.mutex.give()

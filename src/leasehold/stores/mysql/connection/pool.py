@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores.mysql.connection.base import Connection, no_answer
 
 L = TypeVar("L", bound=Connection)
@@ -19,48 +19,6 @@ KEPT = 60.0
 
 Connect = Callable[[float], Awaitable[L]]
 """Opens a connection, within so many seconds."""
-
-
-class KeyedLock:
-    """So many at a time, first come, first served. Used by many tasks or threads at once."""
-
-    def __init__(self, runtime: Runtime, limit: int) -> None:
-        self._runtime = runtime
-        self._mutex = runtime.mutex()
-        self._free = limit
-        self._queue: deque[Signal] = deque()
-
-    async def take(self, until: float) -> bool:
-        """Wait for a turn, and return whether it came; it must be given back."""
-        with self._mutex:
-            if self._free:
-                self._free -= 1
-                return True
-            signal = self._runtime.signal()
-            self._queue.append(signal)
-        try:
-            await signal.wait(max(until - self._runtime.now(), 0.0))
-        except BaseException:
-            if not self._leaves(signal):
-                self.give()
-            raise
-        return not self._leaves(signal)
-
-    def give(self) -> None:
-        """Pass a turn on to who waits longest."""
-        with self._mutex:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
-                self._free += 1
-
-    def _leaves(self, signal: Signal) -> bool:
-        """Take one out who waits; return whether it was still there. If not, it has its turn."""
-        with self._mutex:
-            if signal in self._queue:
-                self._queue.remove(signal)
-                return True
-        return False
 
 
 class Pool(Generic[L]):
@@ -77,7 +35,7 @@ class Pool(Generic[L]):
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[L, float]] = []  # and since when, the one that was used last at the end
         self._used: set[L] = set()
-        self._turns = KeyedLock(self._runtime, AT_ONCE)
+        self._permits = Semaphore(self._runtime, AT_ONCE)
         self._closed = False
 
     async def take(self, until: float, *, urgent: bool = False) -> tuple[L, bool]:
@@ -87,13 +45,13 @@ class Pool(Generic[L]):
             StoreUnavailable: there is none in time; nothing was sent.
 
         """
-        if not urgent and not await self._turns.take(until):
+        if not urgent and not await self._permits.take(until):
             raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
         try:
             return await self._ready(until)
         except BaseException:
             if not urgent:
-                self._turns.give()
+                self._permits.give()
             raise
 
     async def give(self, connection: L, *, urgent: bool = False) -> None:
@@ -108,7 +66,7 @@ class Pool(Generic[L]):
             if self._idle and self._idle[0][1] < now - KEPT:
                 done.append(self._idle.pop(0)[0])
         if not urgent:
-            self._turns.give()
+            self._permits.give()
         for one in done:
             await one.close()
 
@@ -118,7 +76,7 @@ class Pool(Generic[L]):
         with self._mutex:
             self._used.discard(connection)
         if not urgent:
-            self._turns.give()
+            self._permits.give()
 
     async def forget_idle(self) -> None:
         """Close those that nobody uses: the server hung up on one of them."""
