@@ -11,10 +11,9 @@ from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
+from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.settings import Settings
 
 asyncmy: Any = import_module("asyncmy")
 errors: Any = import_module("asyncmy.errors")
@@ -47,17 +46,13 @@ class AioConnection:
                     if not result.has_next:
                         return answers
                     await connection.next_result()
-        except errors.MySQLError as error:
-            code, text = code_of(error)
-            if is_last_word(code) or not connection.connected:
-                self.abort()
-                raise Silence(text) from error
-            raise Refusal(code, text, answers) from error
         except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError | EOFError):
-                raise Silence(str(error) or "it answered too slowly") from error
-            raise
+            found = failure(error, errors.MySQLError, answers, connected=connection.connected)
+            if not isinstance(found, Refusal):
+                self.abort()
+            if found is error:
+                raise
+            raise found from error
 
     def usable(self) -> bool:
         connection = self._connection
@@ -104,26 +99,7 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioCon
         StoreUnavailable: nobody does, or nobody that can be used.
 
     """
-    failed: StoreUnavailable | None = None
-    raw: Any = None
-    until = runtime.now() + within
-    try:
-        raw = await _opened(settings, max(within, 0.001))
-    except (errors.MySQLError, *DRIVERS_ERRORS) as error:
-        failed = connect_error(error, settings.where)
-    if failed is not None:
-        raise failed  # out here it has no context: local variables in the driver's frames show the password
-    connection = AioConnection(raw, runtime)
-    try:
-        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
-    except BaseException as error:
-        connection.abort()
-        if isinstance(error, Silence):
-            raise no_answer(settings.where, error, unknown=False) from error
-        if isinstance(error, Refusal):
-            raise connect_error(errors.OperationalError(error.code, str(error)), settings.where) from error
-        raise
-    return connection
+    return await opened(settings, runtime, within, dial=_opened, wrap=AioConnection, driver_error=errors.MySQLError)
 
 
 async def _opened(settings: Settings, within: float) -> Any:

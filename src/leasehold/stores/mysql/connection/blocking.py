@@ -9,10 +9,9 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Veiled
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence
+from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.settings import Settings
 
 pymysql: Any = import_module("pymysql")
 COM_SET_OPTION = 0x1B
@@ -64,17 +63,13 @@ class BlockingConnection:
                     return answers
                 self._limit(until)
                 connection.next_result()
-        except pymysql.MySQLError as error:
-            code, text = code_of(error)
-            if is_last_word(code) or not connection.open:
-                self.abort()
-                raise Silence(text) from error
-            raise Refusal(code, text, answers) from error
         except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError | EOFError):
-                raise Silence(str(error) or type(error).__name__) from error
-            raise
+            found = failure(error, pymysql.MySQLError, answers, connected=connection.open)
+            if not isinstance(found, Refusal):
+                self.abort()
+            if found is error:
+                raise
+            raise found from error
 
     def _limit(self, until: float) -> None:
         """Let each write and read from now on end before ``until``, or little later.
@@ -126,29 +121,12 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> Blocki
         StoreUnavailable: nobody does, or nobody that can be used.
 
     """
-    failed: StoreUnavailable | None = None
-    raw: Any = None
-    until = runtime.now() + within
-    try:
-        raw = _opened(settings, max(within, 0.001))
-    except (pymysql.MySQLError, *DRIVERS_ERRORS) as error:
-        failed = connect_error(error, settings.where)
-    if failed is not None:
-        raise failed  # out here it has no context: local variables in the driver's frames show the password
-    connection = BlockingConnection(raw, runtime)
-    try:
-        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
-    except BaseException as error:
-        connection.abort()
-        if isinstance(error, Silence):
-            raise no_answer(settings.where, error, unknown=False) from error
-        if isinstance(error, Refusal):
-            raise connect_error(pymysql.OperationalError(error.code, str(error)), settings.where) from error
-        raise
-    return connection
+    return await opened(
+        settings, runtime, within, dial=_opened, wrap=BlockingConnection, driver_error=pymysql.MySQLError
+    )
 
 
-def _opened(settings: Settings, within: float) -> Any:
+async def _opened(settings: Settings, within: float) -> Any:
     if Flavor.SYNC in settings.connect:
         connection = settings.connect[Flavor.SYNC]()
         if not connection.client_flag & MULTI_STATEMENTS:

@@ -264,7 +264,11 @@ def connect_error(error: BaseException, where: str) -> StoreUnavailable:
 
     It is to be raised where ``error`` is not its context: the drivers' frames show the password.
     """
-    code, text = code_of(error)
+    return cannot_connect(*code_of(error), where)
+
+
+def cannot_connect(code: int, text: str, where: str) -> StoreUnavailable:
+    """Make the error for a connection that failed with this error number, 0 if it has none, and text."""
     if code in REMEDIES:
         words = f"cannot connect to the database at {where}: {text} ({code}); {REMEDIES[code]}"
         return Refused(words, code=str(code), outcome=outcome_of(code, committing=False))
