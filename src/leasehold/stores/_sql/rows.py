@@ -19,9 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell
 from leasehold._rules import Queue
-from leasehold.stores._common.cells import EMPTY
 from leasehold.stores._common.queues import Step
 from leasehold.stores._sql import queue_snapshot
 from leasehold.stores._sql.dialect import Dialect
@@ -161,9 +159,3 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
         entries = [one[4:] for one in found if one[4] is not None]
         queues.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return queues
-
-
-def cell_of(row: EntryRow) -> Cell:
-    """Read a row of `Dialect.lock_cell`, unless its life is over."""
-    value, version, fence, expires, now = row
-    return EMPTY if value is None or expires <= now else Cell(bytes(value), version, fence)

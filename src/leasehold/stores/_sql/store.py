@@ -38,9 +38,9 @@ from leasehold._rules import Blocked
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common import queues
-from leasehold.stores._common.cells import EMPTY, apply_change, check_fence, check_size
+from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
-from leasehold.stores._sql import batch, renewal, rows
+from leasehold.stores._sql import batch, cells, renewal, rows
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.polling import Sight
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
@@ -172,9 +172,9 @@ class RowStore:
         check_fence(change)
         until, key = self._runtime.now() + PATIENCE, self._key(name)
         if change.value is None:
-            return await self._transact(self._reading_cell(key), until)
-        while (cell := await self._transact(self._changing_cell(key, change), until)) is None:
-            await self._transact(self._adding_cell(key), until)
+            return await self._transact(cells.reading(self._dialect, key), until)
+        while (cell := await self._transact(cells.changing(self._dialect, key, change), until)) is None:
+            await self._transact(cells.adding(self._dialect, key), until)
         return cell
 
     # --- its own life ------------------------------------------------------------------------------------------
@@ -293,35 +293,6 @@ class RowStore:
         found = await self._transact(work, self._runtime.now() + PATIENCE)
         sights = [Sight(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
         return (found[0][0] if found else 0), sights
-
-    def _reading_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, Cell]]:
-        async def work(tx: Transaction) -> Cell:
-            (found,) = await tx.ask(Statement(self._dialect.read_cell, key))
-            return rows.cell_of(found[0]) if found else EMPTY
-
-        return work
-
-    def _changing_cell(self, key: Key, change: Change) -> Callable[[Transaction], Coroutine[Any, Any, Cell | None]]:
-        """Make what changes the cell; its answer is None if the cell has no row."""
-
-        async def work(tx: Transaction) -> Cell | None:
-            (found,) = await tx.ask(Statement(self._dialect.lock_cell, key))
-            if not found:
-                return None
-            after = apply_change(rows.cell_of(found[0]), change)
-            if after.changed:
-                ttl = ns(change.ttl)
-                args = (after.value, after.version, after.fence, found[0][4] + ttl, ttl, *key)
-                await tx.commit(Statement(self._dialect.set_cell, args))
-            return after
-
-        return work
-
-    def _adding_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
-        async def work(tx: Transaction) -> None:
-            await tx.commit(Statement(self._dialect.add_cell, key))
-
-        return work
 
     def _key(self, name: str) -> Key:
         return self._space, name.encode()

@@ -74,7 +74,7 @@ class Place:
 
 
 class Places:
-    """Those of one client, used by many tasks or threads at once. See `leasehold.stores._sql.session.wait_queue`."""
+    """See `leasehold.stores._sql.session.waiter.Sessions`. Used by many tasks or threads at once."""
 
     def __init__(self, runtime: Runtime, transport: MySQLTransport, space: bytes) -> None:
         self._runtime = runtime

@@ -32,7 +32,8 @@ from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
-from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
+from leasehold.stores._sql.session.wait_queue import WaitQueues
+from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.store import PATIENCE
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction

@@ -54,7 +54,7 @@ class Session:
 
 
 class Sessions:
-    """Those of one client; see `leasehold.stores._sql.session.wait_queue.Sessions`."""
+    """Those of one client; see `leasehold.stores._sql.session.waiter.Sessions`."""
 
     def __init__(self, runtime: Runtime, transport: PostgresTransport, namespace: str) -> None:
         self._runtime = runtime

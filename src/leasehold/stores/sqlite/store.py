@@ -18,7 +18,6 @@ to wait is not in the way of what has not (see `turns`).
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,14 +29,12 @@ from leasehold._model import (
     Change,
     Finding,
     Granted,
-    QueueEntry,
     ReleaseReason,
     RenewalResult,
     Ticket,
     View,
     Wait,
 )
-from leasehold._rules import Queue
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common import queues
@@ -45,7 +42,8 @@ from leasehold.stores._common.cells import apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
-from leasehold.stores.sqlite.machine import Machine, Process
+from leasehold.stores.sqlite.machine import Machine
+from leasehold.stores.sqlite.steps import Steps
 from leasehold.stores.sqlite.sweep import Sweeper
 from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
 
@@ -70,8 +68,7 @@ class SQLiteStore:
         self._start()
 
     def _start(self) -> None:
-        self._me: Process | None = None
-        self._asked_by = 0
+        self._steps = Steps(self._runtime, self._machine)
         self._waiters = Waiters(self._runtime, self._machine, self._look_for)
         self._sweeper = Sweeper(self._machine)
 
@@ -87,8 +84,8 @@ class SQLiteStore:
         key = self._key(name)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
-            now, me = self._runtime.now(), self._process()
-            snapshot, step = self._claim_step(db, name, ticket, now, fence, join=join)
+            now, me = self._runtime.now(), self._steps.process()
+            snapshot, step = self._steps.claim(db, key, ticket, now, fence, join=join)
             hint_signal = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
             rows.write(db, key, snapshot, step.queue, now, me, hint_signal or "")
             self._sweeper.step(db, now, me)
@@ -106,17 +103,6 @@ class SQLiteStore:
             self._waiters.forget(ticket.id)
         return _answer(step, since, now, told=hint_signal is not None)
 
-    def _claim_step(
-        self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float, fence: int, *, join: bool
-    ) -> tuple[rows.QueueSnapshot, queues.Step]:
-        floor, me = self._floor(fence), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            alive = snapshot.alive(self._machine, me)
-            return queues.try_acquire(snapshot.queue, ticket, join=join, now=now, floor=floor, alive=alive)
-
-        return rows.advance(db, self._key(name), ticket.id, now, take)
-
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
@@ -131,10 +117,11 @@ class SQLiteStore:
         def work(
             db: sqlite3.Connection, fence: int
         ) -> tuple[list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]], float]:
-            now, me = self._runtime.now(), self._process()
+            now, me = self._runtime.now(), self._steps.process()
             taken = list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]]()
             for name, ticket in claims:
-                taken.append((self._key(name), *self._claim_step(db, name, ticket, now, fence, join=False)))
+                key = self._key(name)
+                taken.append((key, *self._steps.claim(db, key, ticket, now, fence, join=False)))
                 if taken[-1][2].blocked is not None:
                     taken = taken if keep else taken[-1:]
                     break
@@ -165,27 +152,14 @@ class SQLiteStore:
 
         def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
             now = self._runtime.now()
-            left = [self._leave_step(db, name, ticket.id, reason, now, fence) for name, ticket in leaves]
-            self._sweeper.step(db, now, self._process())
+            left = [self._steps.leave(db, self._key(name), ticket.id, reason, now, fence) for name, ticket in leaves]
+            self._sweeper.step(db, now, self._steps.process())
             return left
 
         left = self._database.transact(work, until)
         for snapshot, step in left:
             self._waiters.set(snapshot.hints_of(step.woken))
         return [step.found for _, step in left]
-
-    def _leave_step(
-        self, db: sqlite3.Connection, name: str, ticket: str, reason: ReleaseReason, now: float, fence: int
-    ) -> tuple[rows.QueueSnapshot, queues.Step]:
-        key, floor, me = self._key(name), self._floor(fence), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            alive = snapshot.alive(self._machine, me)
-            return queues.release(snapshot.queue, ticket, reason=reason, now=now, floor=floor, alive=alive)
-
-        snapshot, step = rows.advance(db, key, ticket, now, take)
-        rows.write(db, key, snapshot, step.queue, now, me, "")
-        return snapshot, step
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
@@ -195,25 +169,13 @@ class SQLiteStore:
     def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[RenewalResult]:
         def work(db: sqlite3.Connection, fence: int) -> list[RenewalResult]:
             now = self._runtime.now()
-            return [self._renew_one(db, name, ticket, now) for name, ticket in tickets]
+            return [self._steps.renew(db, self._key(name), ticket, now) for name, ticket in tickets]
 
         results = self._database.transact(work, until)
         for (_, ticket), result in zip(tickets, results, strict=True):
             if result is not RenewalResult.QUEUED:  # a hint was lost, or the entry: who waits must ask again
                 self._waiters.wake(ticket.id)
         return results
-
-    def _renew_one(self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float) -> RenewalResult:
-        found = rows.expiry(db, self._key(name), ticket.id)
-        if found is None:
-            return RenewalResult.GONE
-        token, expires, name_id = found
-        entry = QueueEntry(ticket, 0, expires, token)
-        alone = Queue(name, holders=(entry,))  # the entries of others have no part in it
-        queue, result = queues.renew(alone, ticket.id, now)
-        if result is not RenewalResult.GONE:
-            db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
-        return result
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
@@ -243,31 +205,13 @@ class SQLiteStore:
 
     def _look_for(self, first: Mapping[str, str]) -> list[str]:
         def work(db: sqlite3.Connection, fence: int) -> list[list[str]]:
-            return [self._worth_asking(db, name, ticket) for name, ticket in first.items()]
+            return [self._steps.worth_asking(db, self._key(name), ticket) for name, ticket in first.items()]
 
         try:
             worth = self._database.transact(work, self._runtime.now() + LOOK_EVERY, writes=False)
         except LeaseholdError:  # whoever asks next meets it
             return []
         return [ticket for tickets in worth for ticket in tickets]
-
-    def _worth_asking(self, db: sqlite3.Connection, name: str, first: str) -> list[str]:
-        """Return the tickets that hold or may enter, and our first one if a holder's entry is void or the name is free.
-
-        The first one because the next in line may be a process that is stopped: then someone else settles the queue.
-        """
-        now, me = self._runtime.now(), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            queue = queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me))
-            queue, woken = queues.hand_over(queue, now, 0)
-            return queues.Step(queue, woken=woken)
-
-        snapshot, step = rows.advance(db, self._key(name), None, now, take)
-        left = {entry.ticket.id for entry in step.queue.holders}
-        void = any(entry.ticket.id not in left for entry in snapshot.queue.holders)
-        tickets = [entry.ticket.id for entry in step.queue.holders]
-        return [*tickets, first] if void or not (snapshot.queue.holders or step.queue.blocked_until > now) else tickets
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -278,7 +222,7 @@ class SQLiteStore:
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
-            now, me = self._runtime.now(), self._process()
+            now, me = self._runtime.now(), self._steps.process()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
             snapshots = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
             settled = [queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)) for snapshot in snapshots]
@@ -301,7 +245,7 @@ class SQLiteStore:
             after = apply_change(rows.read_cell(db, key, now), change)
             if after.changed:
                 rows.write_cell(db, key, after, now, change.ttl)
-                self._sweeper.step(db, now, self._process())
+                self._sweeper.step(db, now, self._steps.process())
             return after
 
         return self._database.transact(work, until, writes=change.value is not None)
@@ -337,14 +281,6 @@ class SQLiteStore:
         self._database.after_fork_in_child()
         self._waiters.after_fork()
         self._start()
-
-    def _process(self) -> Process:
-        if self._me is None or self._asked_by != os.getpid():
-            self._me, self._asked_by = self._machine.process(), os.getpid()
-        return self._me
-
-    def _floor(self, fence: int) -> int:
-        return max(self._runtime.wall_us(), fence + 1)
 
     def _key(self, name: str) -> rows.Key:
         return self._space, name.encode()

@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 from leasehold._model import Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
+from leasehold.stores._sql.session.wait_queue import WaitQueues
+from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.session.waiter_table import WaiterTable, Write
 
 S = TypeVar("S")

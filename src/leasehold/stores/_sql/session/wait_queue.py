@@ -20,109 +20,17 @@ asking, however many wait; the order between clients is the server's, as their s
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from leasehold._model import Owner, Ticket
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.session.waiter import Fate, Sessions, Waiter, WaitQueue
 
 S = TypeVar("S")
 
 END_WITHIN = 1.0
 """Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
-
-
-class Sessions(Protocol[S]):
-    """What differs between servers: how a session tries, waits, and gives back. Each is used by one at a time."""
-
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
-        """Take a session and try the lock of ``name``; return whether the session has it now.
-
-        The server ends the session when it hears nothing of it for the ticket's lease.
-        """
-        ...
-
-    async def wait(self, session: S, name: str, until: Callable[[], float]) -> None:
-        """Wait in the server's queue until the session has the lock, at most until what ``until()`` says by then.
-
-        Raises:
-            StoreUnavailable: the session is over, or nobody waits any more; it is closed.
-
-        """
-        ...
-
-    async def free(self, session: S, name: str, until: float, *, has: bool) -> None:
-        """Give back the session, and the lock if it ``has`` it. If that fails the session is closed."""
-        ...
-
-    async def end(self, session: S, name: str, until: float) -> None:
-        """Close a session that waits in the server's queue, and tell the server, which might not notice for a while."""
-        ...
-
-    def close(self, session: S) -> None:
-        """Close a session, whatever it does; a job that waits on it finds out."""
-        ...
-
-
-@dataclass(eq=False, slots=True)
-class Waiter(Generic[S]):
-    """One ticket in line.
-
-    Attributes:
-        heard: when its client last asked for it or renewed it.
-        session: one that has the lock, until the waiter has taken its token.
-        failed: what became of the session that was parked for it.
-        known: whether it was answered once, so that its client will leave for it.
-        shown: when it was written down for people to see, and who held the name then.
-
-    """
-
-    name: str
-    ticket: Ticket
-    signal: Signal
-    heard: float
-    session: S | None = None
-    failed: StoreUnavailable | None = None
-    known: bool = False
-    shown: float | None = None
-    held_by: Owner | None = None
-
-    @property
-    def written(self) -> bool:
-        """Whether the server may know of it: there is something to take out when it leaves."""
-        return self.known or self.shown is not None
-
-    @property
-    def patience(self) -> float:
-        """The reading of the clock after which nobody seems to be there."""
-        return self.heard + self.ticket.terms.lease
-
-
-class Fate(enum.Enum):
-    """What became of a session that waited in the server's queue."""
-
-    GRANTED = enum.auto()  # it has the lock, for the first in line
-    UNWANTED = enum.auto()  # it has the lock, and nobody waits any more
-    OVER = enum.auto()  # it is closed, or to be closed
-
-
-@dataclass(eq=False, slots=True)
-class WaitQueue(Generic[S]):
-    """Those who wait for one name, first come first."""
-
-    key: str
-    name: str
-    waiters: list[Waiter[S]] = field(default_factory=list[Waiter[S]])
-    parked: S | None = None
-    asking: bool = False
-
-    def call(self) -> None:
-        """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
-        if self.waiters and self.parked is None:
-            self.waiters[0].signal.set()
 
 
 class WaitQueues(Generic[S]):
@@ -146,8 +54,7 @@ class WaitQueues(Generic[S]):
             if waiter is None:
                 waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
                 self._waiters[ticket.id] = waiter
-                key = _key(waiter)
-                self._wait_queues.setdefault(key, WaitQueue(key, name)).waiters.append(waiter)
+                self._wait_queues.setdefault(waiter.key, WaitQueue(waiter.key, name)).waiters.append(waiter)
             waiter.heard = self._runtime.now()
             return waiter
 
@@ -157,7 +64,7 @@ class WaitQueues(Generic[S]):
 
     def parked(self, waiter: Waiter[S]) -> S | None:
         """Return the session that waits in the server's queue for this one: it is the first in line."""
-        wait_queue = self._wait_queues.get(_key(waiter))
+        wait_queue = self._wait_queues.get(waiter.key)
         return wait_queue.parked if wait_queue is not None and wait_queue.waiters[:1] == [waiter] else None
 
     async def turn(self, waiter: Waiter[S], until: float) -> S | None:
@@ -168,7 +75,7 @@ class WaitQueues(Generic[S]):
 
         """
         with self._mutex:
-            wait_queue = self._wait_queues.get(_key(waiter))
+            wait_queue = self._wait_queues.get(waiter.key)
             if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
                 return waiter.session
             self._pass_over(wait_queue)
@@ -347,7 +254,7 @@ class WaitQueues(Generic[S]):
 
     def _remove(self, waiter: Waiter[S]) -> WaitQueue[S] | None:
         self._waiters.pop(waiter.ticket.id, None)
-        wait_queue = self._wait_queues.get(_key(waiter))
+        wait_queue = self._wait_queues.get(waiter.key)
         if wait_queue is None or waiter not in wait_queue.waiters:
             return None
         wait_queue.waiters.remove(waiter)
@@ -355,8 +262,3 @@ class WaitQueues(Generic[S]):
             del self._wait_queues[wait_queue.key]
         wait_queue.call()
         return wait_queue
-
-
-def _key(waiter: Waiter[S]) -> str:
-    """Return which line a waiter stands in: that of its name, or if it is fair one of its own."""
-    return f"fair {waiter.ticket.id}" if waiter.ticket.terms.mode.fair else f"name {waiter.name}"

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from leasehold._model import Owner
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.wait_queue import Waiter
+from leasehold.stores._sql.session.waiter import Waiter
 
 S = TypeVar("S")
 
