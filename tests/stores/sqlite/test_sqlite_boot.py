@@ -46,7 +46,7 @@ def test_another_boot_while_the_first_still_runs_is_refused(
         with pytest.raises(StoreUnavailable, match="under another boot") as caught:
             locks.lock("x").acquire(timeout=0)
         assert not caught.value.unknown
-        assert peer.ask("tell(holds['x'].extend)") == "ok"
+        assert peer.ask("tell(holds['x'].renew)") == "ok"
         peer.process.kill()
         peer.process.wait()
         with locks.lock("x", timeout=0) as hold:
