@@ -99,18 +99,18 @@ def _lock(
             f"this transaction is {isolation.upper()}: it reads from a snapshot that is older than the lock, and would "
             "not see what the holder before it wrote; use READ COMMITTED"
         )
-    if (yield from _tried(key, shared)):
+    if (yield from _try(key, shared)):
         yield Ask("RELEASE SAVEPOINT leasehold")
         return
-    yield from _waited(name, key, left, shared, most, before)
+    yield from _wait(name, key, left, shared, most, before)
 
 
-def _tried(key: int, shared: bool) -> Asking[bool]:
+def _try(key: int, shared: bool) -> Asking[bool]:
     answer = yield Ask(f"SELECT pg_try_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
     return bool(answer.rows[0][0])
 
 
-def _waited(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
+def _wait(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
     while left is None or left > 0:
         part = min(value for value in (left, most, 86_400.0) if value is not None)
         yield Ask("SELECT set_config('lock_timeout', {}, true)", (f"{max(int(part * 1000), 1)}ms",))

@@ -20,7 +20,7 @@ from leasehold.stores._sql.session import statements as shared
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql import session_statements as own
 from leasehold.stores.mysql import statements as mysql
-from leasehold.stores.mysql.connection.base import Silence
+from leasehold.stores.mysql.connection.base import NoAnswer
 from leasehold.stores.mysql.connection.settings import opening
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres import statements as postgres
@@ -60,7 +60,7 @@ class MySQLSessions(MySQLServers, SessionServers):
         return own.release_lock(key)
 
     def asks(self, keys: Sequence[str], number: int) -> Sequence[Statement]:
-        return own.users(keys), *map(own.has_lock, keys)
+        return own.lock_holders(keys), *map(own.has_lock, keys)
 
     def ends(self, number: int, key: str) -> Sequence[Statement]:
         return [own.kill(number)]
@@ -69,11 +69,17 @@ class MySQLSessions(MySQLServers, SessionServers):
         return own.ttl(int(seconds))
 
     def takes(self, key: tuple[bytes, bytes], ticket: Ticket, number: int) -> Sequence[Statement]:
-        writes = (own.leased(key), own.raise_token(key), *own.write_down(key, ticket, number), own.token(key))
+        writes = (own.used_by_leases(key), own.raise_token(key), *own.store_holder(key, ticket, number), own.token(key))
         return *self.opening(5.0), *writes, *self.commit
 
     def shows(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
-        return *self.opening(5.0), shared.holder(key), own.stale(key), *own.line_up(key, ticket), *self.commit
+        return (
+            *self.opening(5.0),
+            shared.holder(key),
+            own.remove_stale(key),
+            *own.store_waiter(key, ticket),
+            *self.commit,
+        )
 
     def others(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
         entries = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
@@ -83,7 +89,7 @@ class MySQLSessions(MySQLServers, SessionServers):
         return Statement("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = $1", (number,))
 
     def error(self, answer: Any) -> str | None:
-        return "ended" if isinstance(answer, Silence) else super().error(answer)
+        return "ended" if isinstance(answer, NoAnswer) else super().error(answer)
 
 
 class PostgresSessions(PostgresServers, SessionServers):

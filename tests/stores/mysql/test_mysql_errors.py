@@ -1,7 +1,7 @@
 """Every error number of the table for MySQL and MariaDB, provoked on a real server, and what the transaction comes to.
 
 The server of the tests is MariaDB. What it does not say, since MySQL alone does (`MYSQLS`), since memory and disk would
-have to run out (`TOLD`), or since it hangs up without its last words (`HUNG_UP`), it is told to say, by ``SIGNAL`` with
+have to run out (`TOLD`), or since it hangs up without its last words (`CLOSING_ERRORS`), it is told to say, by ``SIGNAL`` with
 that very number: so the number's meaning is tested, and not that MySQL uses it so.
 """
 
@@ -22,7 +22,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
 from leasehold.stores.mysql.connection import settings
-from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES
+from leasehold.stores.mysql.connection.base import AGAIN, CLOSING_ERRORS, LASTING, REMEDIES
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold_lab.servers import GaleraServer, MariaDBServer
 from support.patience import until
@@ -361,7 +361,7 @@ def test_nothing_is_done_and_it_says_what_to_do(code: int, server: MariaDBServer
     assert not any("wr0ng" in str(error) for error in said)
 
 
-@pytest.mark.parametrize("code", sorted(HUNG_UP))
+@pytest.mark.parametrize("code", sorted(CLOSING_ERRORS))
 @pytest.mark.parametrize("in_commit", [False, True], ids=["before", "commit"])
 def test_after_its_last_words_the_connection_is_not_used(code: int, in_commit: bool, server: MariaDBServer) -> None:
     async def work(tx: Transaction) -> None:

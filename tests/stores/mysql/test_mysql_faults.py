@@ -16,7 +16,14 @@ from leasehold._model import Severity
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection import aio as mysql_aio
 from leasehold.stores.mysql.connection import pool
-from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES, is_last_word, outcome_of
+from leasehold.stores.mysql.connection.base import (
+    AGAIN,
+    CLOSING_ERRORS,
+    LASTING,
+    REMEDIES,
+    is_connection_error,
+    outcome_of,
+)
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers import MariaDBServer
@@ -182,7 +189,7 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, harness: Harness
         await queued(harness, holder, "x", 1)
         start = harness.now()
         if mode:
-            (place,) = holder.store._connections._holds.values()  # type: ignore[attr-defined]
+            (place,) = holder.store._sessions._holds.values()  # type: ignore[attr-defined]
             server.query(f"KILL CONNECTION {place.session:d}")
         else:
             assert server.end_sessions() >= 2
@@ -315,14 +322,14 @@ def test_the_table_of_errors() -> None:
     """Each number has one meaning, and what is not listed is unknown in a commit only."""
     for code in REMEDIES:
         assert outcome_of(code, committing=True) is not Outcome.UNKNOWN
-        assert not is_last_word(code)
+        assert not is_connection_error(code)
     assert not AGAIN & LASTING
-    assert not HUNG_UP & (AGAIN | LASTING)
+    assert not CLOSING_ERRORS & (AGAIN | LASTING)
     assert outcome_of(1213, committing=False) is Outcome.AGAIN
     assert outcome_of(1142, committing=False) is Outcome.LASTING
     assert outcome_of(9999, committing=True) is Outcome.UNKNOWN
     assert outcome_of(9999, committing=False) is Outcome.NOT_APPLIED
-    assert all(is_last_word(code) for code in (0, 2006, 2013, *HUNG_UP))
+    assert all(is_connection_error(code) for code in (0, 2006, 2013, *CLOSING_ERRORS))
 
 
 # --- locks of the database -------------------------------------------------------------------------------------

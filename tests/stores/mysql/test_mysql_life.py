@@ -16,7 +16,7 @@ from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold._model import Severity
 from leasehold.stores import registry
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.mysql.connection.base import bind, spell
+from leasehold.stores.mysql.connection.base import bind, literal
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
@@ -54,12 +54,12 @@ def test_a_wrong_url_is_told_before_anything_is_sent(url: str, words: str) -> No
 
 
 def test_values_are_spelled_so_that_no_setting_has_a_say() -> None:
-    assert spell(None) == b"NULL"
-    assert spell(-7) == b"-7"
-    assert spell(b"a'\\\x00") == b"x'61275c00'"
-    assert spell("abc-_1") == b"'abc-_1'"
-    assert spell("a'; DROP TABLE x; --") == b"_utf8mb4 x'" + b"a'; DROP TABLE x; --".hex().encode() + b"'"
-    assert spell("ü\\") == b"_utf8mb4 x'c3bc5c'"
+    assert literal(None) == b"NULL"
+    assert literal(-7) == b"-7"
+    assert literal(b"a'\\\x00") == b"x'61275c00'"
+    assert literal("abc-_1") == b"'abc-_1'"
+    assert literal("a'; DROP TABLE x; --") == b"_utf8mb4 x'" + b"a'; DROP TABLE x; --".hex().encode() + b"'"
+    assert literal("ü\\") == b"_utf8mb4 x'c3bc5c'"
     assert bind(Statement("f($2, $1, $2)", ("$1", 5))) == b"f(5, _utf8mb4 x'2431', 5)"
 
 

@@ -191,7 +191,7 @@ def test_messages_come_past_a_pooler(
         got = await job.result()
         assert got is not None
         assert harness.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
-        assert two.store._waiting._looker._job is None, "nobody looks"  # type: ignore[attr-defined]
+        assert two.store._waiting._poller._job is None, "nobody looks"  # type: ignore[attr-defined]
         await got.release()
         found = {finding.subject: finding for finding in await one.diagnose()}
         assert "past it" in found["pooler"].meaning

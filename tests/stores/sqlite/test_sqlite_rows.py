@@ -153,14 +153,14 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
             for _ in range(waiting):
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
-            original = sweep.rows.snapshots.entry_of
+            original = sweep.rows.queue_snapshot.entry_of
 
             def counted(row: Any) -> Any:
                 seen.append(1)
                 return original(row)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sweep.rows.snapshots, "entry_of", counted)
+                patch.setattr(sweep.rows.queue_snapshot, "entry_of", counted)
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 

@@ -37,7 +37,7 @@ class Dialect:
             others over.
         renew: (ids of names, tickets): sets the expiry of each entry that has not expired to CLOCK + its lease.
         standings: (ids of names, tickets) → ticket, token or null; only of entries that have not expired.
-        sights: (tickets) → CLOCK, ticket, token or null, expiry, lease, how many wait in front, the least expiry of the
+        entry_states: (tickets) → CLOCK, ticket, token or null, expiry, lease, how many wait in front, the least expiry of the
             holders or null, fence of the name; of those that have an entry. Locks nothing.
         names: (space, from, below, now) → id, name, fence, blocked_until, SEAT: all entries of the names in use within
             bounds.
@@ -70,7 +70,7 @@ class Dialect:
     lock_names: Callable[[bytes, Sequence[bytes]], Statement]
     renew: Callable[[Sequence[int], Sequence[str]], Statement]
     results: Callable[[Sequence[int], Sequence[str]], Statement]
-    sights: Callable[[Sequence[str]], Statement]
+    entry_states: Callable[[Sequence[str]], Statement]
     names: str
     clock: str
     lock_cell: str

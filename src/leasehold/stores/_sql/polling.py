@@ -35,7 +35,7 @@ AFTER_AN_ERROR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class EntryState:
     """What was seen of a ticket that waited. Times are nanoseconds by the server's clock.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sight:
         expires: when its entry is void.
         lease: its length.
         ahead: how many wait in front of it.
-        freed: when the first lease of the holders ends; None if nobody holds.
+        first_expiry: when the first lease of the holders ends; None if nobody holds.
         fence: the highest token given out at its name.
 
     """
@@ -53,7 +53,7 @@ class Sight:
     expires: int
     lease: int
     ahead: int
-    freed: int | None
+    first_expiry: int | None
     fence: int
 
 
@@ -63,12 +63,12 @@ class Watched:
 
     slot: Slot
     due: float
-    still: float
+    unchanged_since: float
     fence: int = 0
     ahead: int = 0
 
 
-Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[Sight]]]]
+Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[EntryState]]]]
 """Takes tickets; returns what was seen of those that have an entry, and if there is any, the server's clock."""
 
 
@@ -113,7 +113,7 @@ class Poller:
                 self._sooner.clear()
                 wait = min(one.due for one in self._watched.values()) - self._runtime.now()
             if due:
-                await self._look_for(due)
+                await self._query_due(due)
             else:
                 await self._sooner.wait(max(wait, 0.0))
 
@@ -127,12 +127,12 @@ class Poller:
         return [one for one in self._watched.values() if one.due <= now + self._pause(one, now) / 2][:MOST]
 
     def _pause(self, one: Watched, now: float) -> float:
-        return min(max((now - one.still) * PART, FIRST_LOOK) * (1 + one.ahead), LONGEST_LOOK)
+        return min(max((now - one.unchanged_since) * PART, FIRST_LOOK) * (1 + one.ahead), LONGEST_LOOK)
 
-    async def _look_for(self, due: Sequence[Watched]) -> None:
+    async def _query_due(self, due: Sequence[Watched]) -> None:
         self._asked = sent = self._runtime.now()
         try:
-            clock, sights = await self._look([one.slot.ticket for one in due])
+            clock, states = await self._look([one.slot.ticket for one in due])
         except StoreUnavailable as error:
             pause = AFTER_AN_ERROR * (0.5 + self._runtime.jitter())
             for one in due:
@@ -140,25 +140,25 @@ class Poller:
                 if error.lasting:
                     self._wake(one.slot)
             return
-        if sights:
+        if states:
             self._seen(sent, clock // 1000)
-        found = {sight.ticket: sight for sight in sights}
-        told = set[str]()
+        found = {state.ticket: state for state in states}
+        woken = set[str]()
         for one in due:
-            self._saw(one, found.get(one.slot.ticket), clock, told)
+            self._update(one, found.get(one.slot.ticket), clock, woken)
 
-    def _saw(self, one: Watched, sight: Sight | None, clock: int, told: set[str]) -> None:
+    def _update(self, one: Watched, state: EntryState | None, clock: int, woken: set[str]) -> None:
         now = self._runtime.now()
-        if sight is None:
+        if state is None:
             self._wake(one.slot)
-        elif sight.token is not None:
-            one.slot.grant_message = GrantMessage(sight.ticket, sight.token, (sight.expires - sight.lease) // 1000)
+        elif state.token is not None:
+            one.slot.grant_message = GrantMessage(state.ticket, state.token, (state.expires - state.lease) // 1000)
             self._wake(one.slot)
-        elif (sight.freed is None or sight.freed <= clock) and one.slot.name not in told:
-            told.add(one.slot.name)  # one of them settles the queue for all
+        elif (state.first_expiry is None or state.first_expiry <= clock) and one.slot.name not in woken:
+            woken.add(one.slot.name)  # one of them settles the queue for all
             self._wake(one.slot)
-        if sight is not None:
-            if (sight.fence, sight.ahead) != (one.fence, one.ahead) and one.fence:
-                one.still = now
-            one.fence, one.ahead = sight.fence, sight.ahead
+        if state is not None:
+            if (state.fence, state.ahead) != (one.fence, one.ahead) and one.fence:
+                one.unchanged_since = now
+            one.fence, one.ahead = state.fence, state.ahead
         one.due = now + self._pause(one, now) * (1 - self._runtime.jitter() / 4)

@@ -68,7 +68,7 @@ class QueueSnapshot:
         window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
             lease ran out goes to the end when it claims again.
         hints: where to ring for each entry.
-        away: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
+        passed_over: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
 
     """
 
@@ -78,20 +78,20 @@ class QueueSnapshot:
     last: int = 0
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
-    away: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
+    passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
 
-    def without(self, deaf: Collection[str], me: str) -> QueueSnapshot:
+    def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:
         """Return the page for a step that passes over those who are rung at these channels, but not over ``me``."""
 
         def away(entry: QueueEntry) -> bool:
-            return entry.ticket.id != me and self.hints.get(entry.ticket.id, "") in deaf
+            return entry.ticket.id != me and self.hints.get(entry.ticket.id, "") in unreachable
 
         some = tuple(filter(away, self.queue.waiters))
         if not some:
             return self
         queue = replace(self.queue, waiters=tuple(entry for entry in self.queue.waiters if entry not in some))
         window = self.window - {entry.ticket.id for entry in some}
-        return replace(self, queue=queue, window=window, away=(*self.away, *some))
+        return replace(self, queue=queue, window=window, passed_over=(*self.passed_over, *some))
 
     def suffices(self, after: Queue) -> bool:
         """Say whether the step that led to ``after`` saw all that it had to see."""
@@ -167,7 +167,7 @@ def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) ->
     for ticket, old in before.items():
         if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
             yield Dropped(ticket)
-    for entry in snapshot.away:
+    for entry in snapshot.passed_over:
         if entry.expires > now + COME_BACK:
             yield Changed(replace(entry, expires=now + COME_BACK), entry.order, snapshot.hints[entry.ticket.id])
     for ticket, entry in remaining.items():

@@ -102,22 +102,24 @@ async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], 
     anew as soon as it has another.
     """
     window = WINDOW
-    deaf: set[str] = set()
+    unreachable: set[str] = set()
     while True:
         read_now = await read(tx, dialect, targets, window)
-        found = [one and (one[0].without(deaf, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)]
+        found = [
+            one and (one[0].without(unreachable, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)
+        ]
         steps = take(found)
         taken = [one and (*one, step) for one, step in zip(found, steps, strict=True)]
         stepped = [(snapshot, step) for snapshot, _, step in filter(None, taken) if step is not None]
         if not all(snapshot.suffices(step.queue) for snapshot, step in stepped):
             window *= 2
-        elif fresh := await _deaf(tx, dialect, stepped, deaf):
-            deaf |= fresh
+        elif fresh := await _unreachable(tx, dialect, stepped, unreachable):
+            unreachable |= fresh
         else:
             return taken
 
 
-async def _deaf(
+async def _unreachable(
     tx: Transaction, dialect: Dialect, steps: Sequence[tuple[QueueSnapshot, Step]], known: set[str]
 ) -> set[str]:
     """Return the channels of those who would get a name on which nobody listens."""

@@ -74,7 +74,7 @@ def unexpired(now: str) -> str:
     return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {now} LIMIT 1"
 
 
-def sights(now: str, tickets: Sequence[str]) -> Statement:
+def entry_states(now: str, tickets: Sequence[str]) -> Statement:
     """Return what shows these entries to those who wait in them."""
     text = f"""
         SELECT {now}, mine.ticket, mine.token, mine.expires, mine.lease,
@@ -150,7 +150,7 @@ def dialect(
         lock_names=partial(lock_names, index=names_index, order=names_order),
         renew=partial(renew, now, index=entries_index),
         results=partial(results, now, index=entries_index),
-        sights=partial(sights, now),
+        entry_states=partial(entry_states, now),
         names=NAMES,
         clock=clock(now),
         lock_cell=lock_cell(now),

@@ -42,7 +42,7 @@ from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import batch, cells, renewal, rows
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.polling import Sight
+from leasehold.stores._sql.polling import EntryState
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
 from leasehold.stores._sql.rows import Clock
 from leasehold.stores._sql.sweep import Sweeper
@@ -77,8 +77,8 @@ class RowStore:
         self._runtime = runtime
         self._space = namespace.encode()
         self._dialect = dialect
-        self._waiting = Waiting(runtime, self._look_for)
-        self._transport = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
+        self._waiting = Waiting(runtime, self._query_entries)
+        self._transport = connect(lambda text: self._waiting.receive(text), lambda: self._waiting.wake_all())
         self._sweeper = Sweeper(dialect, runtime)
 
     # --- the queue ---------------------------------------------------------------------------------------------
@@ -141,12 +141,12 @@ class RowStore:
             mine = [ticket for ticket in names if names[ticket] == name]
             limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
             results |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
-        self._waiting.settled(results, {name for name, _ in tickets})
+        self._waiting.renewed(results, {name for name, _ in tickets})
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until a message, a timer or a renewal says that there is something; bring the grant."""
-        return await self._waiting.changed(self._transport, ticket, mark, timeout)
+        return await self._waiting.wait(self._transport, ticket, mark, timeout)
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class RowStore:
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
-        self._waiting = Waiting(self._runtime, self._look_for)
+        self._waiting = Waiting(self._runtime, self._query_entries)
         self._sweeper = Sweeper(self._dialect, self._runtime)
         self._transport.after_fork()
 
@@ -220,7 +220,7 @@ class RowStore:
 
     async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
-            self._waiting.leaves(ticket)
+            self._waiting.leave(ticket)
         take = batch.each([batch.leaving(ticket, reason) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
         if self._sweeper.due():
@@ -247,7 +247,7 @@ class RowStore:
         taken = await self._transact(work, until)
         for _, clock, step in filter(None, taken):
             for entry in step.woken if step is not None else ():
-                self._waiting.handed(entry.ticket.id, _token(entry), int(clock.now * 1e6))
+                self._waiting.hand_over(entry.ticket.id, _token(entry), int(clock.now * 1e6))
         return [one and one[1:] for one in taken]
 
     def _messages(self, snapshot: QueueSnapshot, woken: Sequence[QueueEntry], clock: Clock) -> list[Statement]:
@@ -283,15 +283,15 @@ class RowStore:
         except StoreUnavailable:  # whoever asks next meets it
             pass
 
-    async def _look_for(self, tickets: Sequence[str]) -> tuple[int, list[Sight]]:
+    async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
         """Look, without a lock, at the entries of tickets that wait."""
 
         async def work(tx: Transaction) -> list[Row]:
-            (found,) = await tx.commit(self._dialect.sights(tickets))
+            (found,) = await tx.commit(self._dialect.entry_states(tickets))
             return found
 
         found = await self._transact(work, self._runtime.now() + PATIENCE)
-        sights = [Sight(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
+        sights = [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
         return (found[0][0] if found else 0), sights
 
     def _key(self, name: str) -> Key:

@@ -89,7 +89,7 @@ class SQLTransport(Protocol):
 OnMessage = Callable[[str], None]
 """Called with each message on the client's channel, from any thread."""
 
-OnSilence = Callable[[], None]
+OnDisconnect = Callable[[], None]
 """Called when the subscription broke: whoever waits must ask again."""
 
 

@@ -41,7 +41,7 @@ class Waiting:
         """Make one; ``look`` asks the server about tickets, where no messages are to be had."""
         self._runtime = runtime
         self._slots = Slots(runtime)
-        self._looker = Poller(runtime, look, _wake, self._saw)
+        self._poller = Poller(runtime, look, _wake, self._set_clock_sample)
         self.clock_sample: ClockSample | None = None
 
     def expect(self, name: str, ticket: Ticket) -> Slot:
@@ -60,28 +60,28 @@ class Waiting:
 
     def remove(self, ticket: Ticket) -> None:
         """Take off one that holds; whoever watches the holder in its place has heard of it or will by its renewal."""
-        self._looker.forget(ticket.id)
+        self._poller.forget(ticket.id)
         self._slots.remove(ticket.id)
 
     def forget(self, ticket: Ticket) -> None:
         """Take off one that gives up; another watches the holder from now on."""
-        self._looker.forget(ticket.id)
+        self._poller.forget(ticket.id)
         next_waiter = self._slots.remove(ticket.id)
         if next_waiter is not None:
             _wake(next_waiter)
 
-    def leaves(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """Take off one that leaves; if somebody still sleeps for it, as when the client is closed, that one wakes."""
         mine = self._slots.get(ticket.id)
         self.forget(ticket)
         if mine is not None:
             _wake(mine)
 
-    def handed(self, ticket: str, token: int, at: int) -> None:
+    def hand_over(self, ticket: str, token: int, at: int) -> None:
         """Tell a waiter of this client, if it is one, that a transaction of this client handed it the name."""
-        self.heard(message(ticket, token, at))
+        self.receive(message(ticket, token, at))
 
-    async def changed(self, transport: SQLTransport, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
+    async def wait(self, transport: SQLTransport, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
         """Sleep until it is worth asking again, at most ``timeout`` seconds; return a grant that a message brought."""
         slot = self._slots.get(ticket.id)
         if slot is None:
@@ -94,13 +94,13 @@ class Waiting:
             await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
             return None
         if not transport.channel:
-            self._looker.watch(slot)
+            self._poller.watch(slot)
         elif generation != mark:
             return None  # a hand-over before the subscription was told to nobody: ask once more
-        await self._news(slot, timeout)
+        await self._sleep(slot, timeout)
         return self._grant(slot, ticket)
 
-    def heard(self, text: str) -> None:
+    def receive(self, text: str) -> None:
         """Hand a message to the one that it is for."""
         grant_message = GrantMessage.parse(text.encode())
         slot = None if grant_message is None else self._slots.get(grant_message.ticket)
@@ -108,12 +108,12 @@ class Waiting:
             slot.grant_message = grant_message
             _wake(slot)
 
-    def silence(self) -> None:
+    def wake_all(self) -> None:
         """Let all ask again: messages may have been missed."""
         for slot in self._slots:
             _wake(slot)
 
-    def settled(self, results: Mapping[str, RenewalResult], names: Iterable[str]) -> None:
+    def renewed(self, results: Mapping[str, RenewalResult], names: Iterable[str]) -> None:
         """Wake those that hold by now and heard nothing of it, or that the server has forgotten; and new watchers."""
         for ticket, result in results.items():
             slot = self._slots.get(ticket)
@@ -124,7 +124,7 @@ class Waiting:
             if next_waiter is not None:
                 _wake(next_waiter)
 
-    async def _news(self, slot: Slot, timeout: float) -> bool:
+    async def _sleep(self, slot: Slot, timeout: float) -> bool:
         until, signal = self._runtime.now() + timeout, slot.ready(self._runtime)
         while not slot.news and (left := until - self._runtime.now()) > 0:
             await signal.wait(left)
@@ -132,7 +132,7 @@ class Waiting:
                 signal.clear()
         return slot.news
 
-    def _saw(self, sent: float, clock: int) -> None:
+    def _set_clock_sample(self, sent: float, clock: int) -> None:
         self.clock_sample = ClockSample(sent, clock)
 
     def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:

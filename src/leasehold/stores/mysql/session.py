@@ -59,18 +59,18 @@ from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import no_answer
 from leasehold.stores.mysql.connection.settings import Settings
-from leasehold.stores.mysql.connection.transport import REST, MySQLTransport
-from leasehold.stores.mysql.session_entries import Place, Places
+from leasehold.stores.mysql.connection.transport import RESTORE_TIMEOUT, MySQLTransport
+from leasehold.stores.mysql.sessions import Session, Sessions
 from leasehold.stores.mysql.statements import CLOCK
 from leasehold.stores.mysql.store import MySQLStore
 
-ONCE = 16
+MAX_TRIES = 16
 """Connections that try at the same time for those who do not wait."""
 
 AT_ONCE = 32
 """Connections that are asked at the same time when many holds are renewed."""
 
-TAKES_PART = "with mode=session; use another name, or the same mode everywhere"
+OTHER_MODE = "with mode=session; use another name, or the same mode everywhere"
 
 
 class MySQLSessionStore:
@@ -93,32 +93,32 @@ class MySQLSessionStore:
         self._rows = MySQLStore(runtime, settings, namespace, transport)
         self._transport = self._rows.mysql
         self._space = namespace.encode()
-        self._watch = Watch(runtime, lambda: self._connections.any_held(), lambda: self._connections.hung_up())
+        self._watch = Watch(runtime, lambda: self._sessions.any_held(), lambda: self._sessions.closed_connections())
         self._begin()
 
     def _begin(self) -> None:
-        self._connections = Places(self._runtime, self._transport, self._space)
-        self._wait_queues: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
-        self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat)
-        self._once = Semaphore(self._runtime, ONCE)
+        self._sessions = Sessions(self._runtime, self._transport, self._space)
+        self._wait_queues: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
+        self._claims = Claims(self._runtime, self._wait_queues, self._store_waiters, self._renew_entries)
+        self._once = Semaphore(self._runtime, MAX_TRIES)
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to take ``name``."""
         until = self._runtime.now() + within
-        await self._connections.end_doomed(ticket.id, until)
-        held = self._connections.get(ticket.id)
+        await self._sessions.end_broken(ticket.id, until)
+        held = self._sessions.get(ticket.id)
         if held is not None and held.token is not None:
             since = self._runtime.now()
-            if await self._stands(held, until) is RenewalResult.HELD:
+            if await self._check_lock(held, until) is RenewalResult.HELD:
                 return Granted(held.token, since, held.lease)
         if not join:
             return await self._try_once(name, ticket, until)
 
-        async def grant(place: Place) -> Granted:
-            place.ticket = ticket
-            return await self._granted(place, until)
+        async def grant(session: Session) -> Granted:
+            session.ticket = ticket
+            return await self._granted(session, until)
 
         return await self._claims.try_acquire(name, ticket, until, grant)
 
@@ -133,29 +133,29 @@ class MySQLSessionStore:
         waiter = self._wait_queues.get(ticket.id)
         if waiter is not None:
             await self._wait_queues.leave(waiter, until)
-            await self._connections.end_doomed(ticket.id, until)
-            if waiter.written:
-                await self._strike_out(name, ticket.id, reason, until)
+            await self._sessions.end_broken(ticket.id, until)
+            if waiter.stored:
+                await self._remove_entry(name, ticket.id, reason, until)
             return True
-        place = self._connections.take(ticket.id)
-        if place is None:
-            ended = await self._connections.end_doomed(ticket.id, until)
+        session = self._sessions.take(ticket.id)
+        if session is None:
+            ended = await self._sessions.end_broken(ticket.id, until)
             if ended is None:
                 return await self._end_other(name, ticket.id, reason, until)
-            await self._strike_out(name, ticket.id, reason, until)
+            await self._remove_entry(name, ticket.id, reason, until)
             return ended
-        if not place.connection.usable():  # the server hung up, and freed the lock, before anybody asked it to
-            self._connections.close(place)
+        if not session.connection.usable():  # the server hung up, and freed the lock, before has_waiters asked it to
+            self._sessions.close(session)
             return False
-        last = (statements.remove_entry(place.key, ticket.id), sql.release_lock(place.lock), REST)
+        last = (statements.remove_entry(session.key, ticket.id), sql.release_lock(session.lock), RESTORE_TIMEOUT)
         try:
-            answers = await self._connections.leave(place, last, until)
+            answers = await self._sessions.leave(session, last, until)
         except BaseException:
-            self._connections.doom(place)  # whoever asks again ends the session
-            if not place.over:
-                self._connections.close(place)
+            self._sessions.remember_broken(session)  # whoever asks again ends the session
+            if not session.closed:
+                self._sessions.close(session)
             raise
-        self._connections.forgive(ticket.id)
+        self._sessions.forget_broken(ticket.id)
         if self._rows._sweeper.due():
             await self._rows._sweep(until)
         return bool(answers[-2][0][0] == 1)
@@ -165,27 +165,27 @@ class MySQLSessionStore:
         until = self._runtime.now() + within
         results: list[RenewalResult] = []
         for start in range(0, len(tickets), AT_ONCE):
-            some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
+            some = [self._renew_one(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
             found = await self._runtime.gather(*some)
             results += [one if isinstance(one, RenewalResult) else RenewalResult.UNKNOWN for one in found]
         await self._claims.renewed([ticket for _, ticket in tickets], until)
         return results
 
-    async def _standing(self, ticket: Ticket, until: float) -> RenewalResult:
-        place = self._connections.get(ticket.id)
-        if place is None:
+    async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult:
+        session = self._sessions.get(ticket.id)
+        if session is None:
             return RenewalResult.GONE if self._wait_queues.get(ticket.id) is None else RenewalResult.QUEUED
-        return await self._stands(place, until)
+        return await self._check_lock(session, until)
 
-    async def _stands(self, place: Place, until: float) -> RenewalResult:
-        """Ask whether the place's connection has the lock; if not, it is over."""
+    async def _check_lock(self, session: Session, until: float) -> RenewalResult:
+        """Ask whether the session's connection has the lock; if not, it is over."""
         try:
-            answers = await self._connections.on(place, (place.ttl, sql.has_lock(place.lock)), until)
+            answers = await self._sessions.on(session, (session.ttl, sql.has_lock(session.lock)), until)
         except StoreUnavailable:
-            return RenewalResult.GONE if self._connections.get(place.ticket.id) is not place else RenewalResult.UNKNOWN
+            return RenewalResult.GONE if self._sessions.get(session.ticket.id) is not session else RenewalResult.UNKNOWN
         if answers[-1][0][0] == 1:
             return RenewalResult.HELD
-        self._connections.lost(place)
+        self._sessions.lost(session)
         return RenewalResult.GONE
 
     # --- looking, cells ----------------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ class MySQLSessionStore:
             names = sorted({bytes(row[1]) for row in found if row[4] is not None})
             if not names:
                 return now, [], {}
-            locks = [self._connections.lock((self._space, name)) for name in names]
-            (used,) = await tx.commit(sql.users(locks))
+            locks = [self._sessions.lock((self._space, name)) for name in names]
+            (used,) = await tx.commit(sql.lock_holders(locks))
             return now, found, dict(zip(names, used[0], strict=True))
 
         now, found, used = await self._rows._transact(work, self._runtime.now() + PATIENCE)
@@ -232,7 +232,7 @@ class MySQLSessionStore:
     async def close(self) -> None:
         """Close the connections: the server frees what they hold."""
         self._wait_queues.close()
-        self._connections.close_all()
+        self._sessions.close_all()
         await self._watch.close()
         await self._rows.close()
 
@@ -247,73 +247,73 @@ class MySQLSessionStore:
         self._watch.report_losses(callback)
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
-        """Try without a place in line: not while others of this client stand there."""
+        """Try without a session in line: not while others of this client stand there."""
         held: Sequence[Row]
         holder = statements.holder((sql.MARK + self._space, name.encode()))
-        if not self._wait_queues.anybody(name):
+        if not self._wait_queues.has_waiters(name):
             if not await self._once.take(until):
-                raise no_answer(self._transport.where, f"{ONCE} others are trying", unknown=False)
+                raise no_answer(self._transport.where, f"{MAX_TRIES} others are trying", unknown=False)
             try:
-                place, has = await self._connections.tried(name, ticket, until)
+                session, has = await self._sessions.try_lock(name, ticket, until)
                 if has:
-                    return await self._granted(place, until)
-                held, _ = await self._connections.leave(place, (holder, REST), until)
+                    return await self._granted(session, until)
+                held, _ = await self._sessions.leave(session, (holder, RESTORE_TIMEOUT), until)
             finally:
                 self._once.give()
         else:
             (held,) = await self._rows._transact(lambda tx: tx.commit(holder), until)
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
-    async def _granted(self, place: Place, until: float) -> Granted:
-        """Take note that the place has the lock: raise the token, and write down who holds."""
-        leased, since = sql.leased((self._space, place.key[1])), self._runtime.now()
-        writes = (sql.raise_token(place.key), *sql.write_down(place.key, place.ticket, place.session))
+    async def _granted(self, session: Session, until: float) -> Granted:
+        """Take note that the session has the lock: raise the token, and write down who holds."""
+        leased, since = sql.used_by_leases((self._space, session.key[1])), self._runtime.now()
+        writes = (sql.raise_token(session.key), *sql.store_holder(session.key, session.ticket, session.number))
         try:
-            answers = await self._connections.transact(place, (leased, *writes, sql.token(place.key)), until)
+            answers = await self._sessions.transact(session, (leased, *writes, sql.token(session.key)), until)
             token, version = answers[-3][0]
             schema.check_version(version)
             if answers[2]:
-                name = place.key[1].decode()
-                raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {TAKES_PART}", name=name)
+                name = session.key[1].decode()
+                raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {OTHER_MODE}", name=name)
         except BaseException:
-            self._connections.lost(place)  # its connection goes, and the lock with it
+            self._sessions.lost(session)  # its connection goes, and the lock with it
             raise
-        self._connections.hold(place, int(token))
+        self._sessions.hold(session, int(token))
         self._watch.begin()
-        return Granted(int(token), since, place.lease)
+        return Granted(int(token), since, session.lease)
 
-    async def _write_down(self, waiters: Sequence[Waiter[Place]], until: float) -> list[Owner | None]:
+    async def _store_waiters(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
         keys = [(sql.MARK + self._space, name) for name in sorted({waiter.name.encode() for waiter in waiters})]
         writes = [statements.holder(key) for key in keys]
         for key in keys:
-            writes += [Statement(self._rows._dialect.add_name, key), sql.stale(key)]
+            writes += [Statement(self._rows._dialect.add_name, key), sql.remove_stale(key)]
         for waiter in waiters:
-            writes += sql.line_up((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
+            writes += sql.store_waiter((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
         answers = await self._rows._transact(lambda tx: tx.commit(*writes), until)
         holders = {key[1]: Owner.parse(held[0][0]) for key, held in zip(keys, answers, strict=False) if held}
         return [holders.get(waiter.name.encode()) for waiter in waiters]
 
-    async def _beat(self, tickets: Sequence[str], until: float) -> None:
+    async def _renew_entries(self, tickets: Sequence[str], until: float) -> None:
         renews = statements.renew_entries(CLOCK, tickets)
         await self._rows._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _end_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
         """End the session of a ticket of another client, if it is the one that has the lock."""
         key = (sql.MARK + self._space, name.encode())
-        lock = self._connections.lock((self._space, name.encode()))
+        lock = self._sessions.lock((self._space, name.encode()))
 
         async def work(tx: Transaction) -> int | None:
-            found, used = await tx.ask(statements.hint_of(key, ticket), sql.users([lock]))
+            found, used = await tx.ask(statements.hint_of(key, ticket), sql.lock_holders([lock]))
             return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
 
         session = await self._rows._transact(work, until)
-        if session is None or not await self._connections.kill(session, until):
+        if session is None or not await self._sessions.kill(session, until):
             return False
 
-        await self._strike_out(name, ticket, reason, until)
+        await self._remove_entry(name, ticket, reason, until)
         return True
 
-    async def _strike_out(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
+    async def _remove_entry(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
         """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
         key = (sql.MARK + self._space, name.encode())
 

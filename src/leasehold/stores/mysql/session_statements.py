@@ -52,7 +52,7 @@ def release_lock(name: str) -> Statement:
     return Statement("SELECT RELEASE_LOCK($1)", (name,))
 
 
-def users(names: Sequence[str]) -> Statement:
+def lock_holders(names: Sequence[str]) -> Statement:
     """Ask which session has each lock."""
     return Statement(f"SELECT {', '.join(f'IS_USED_LOCK(${i})' for i in range(1, 1 + len(names)))}", tuple(names))
 
@@ -62,7 +62,7 @@ def kill(session: int) -> Statement:
     return Statement(f"KILL CONNECTION {session:d}")
 
 
-def leased(key: Key) -> Statement:
+def used_by_leases(key: Key) -> Statement:
     """Ask whether the name is in use by lease rows; ``key`` is that of the rows."""
     text = f"SELECT 1 FROM leasehold_entry WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
     return Statement(text, key)
@@ -82,7 +82,7 @@ def raise_token(key: Key) -> Statement:
     )
 
 
-def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
+def store_holder(key: Key, ticket: Ticket, session: int) -> list[Statement]:
     """Write down who holds, and take out who held before, and who waited and was not renewed for two leases."""
     gone = f"(ticket = $3 OR place = 0 OR expires + lease < {CLOCK})"
     drop = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND {gone}"
@@ -90,7 +90,7 @@ def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
     return [Statement(drop, (*key, ticket.id)), _entry(key, ticket, str(session), values)]
 
 
-def line_up(key: Key, ticket: Ticket) -> list[Statement]:
+def store_waiter(key: Key, ticket: Ticket) -> list[Statement]:
     """Write down who waits; once more, if it is written down already."""
     last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_entry others WHERE others.name_id = named.id)"
     values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
@@ -111,7 +111,7 @@ def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> St
     return Statement(text, (*key, *row))
 
 
-def stale(key: Key) -> Statement:
+def remove_stale(key: Key) -> Statement:
     """Take out those who waited and were not renewed for two leases."""
     text = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
     return Statement(text, key)

@@ -7,7 +7,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLTransport
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport
 from leasehold.stores.mysql import doctor, statements
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
@@ -25,7 +25,7 @@ class MySQLStore(RowStore):
 
         self.mysql = transport = transport or MySQLTransport(runtime, settings)
 
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
+        def connect(on_message: OnMessage, on_disconnect: OnDisconnect) -> SQLTransport:
             return transport
 
         self._settings = settings

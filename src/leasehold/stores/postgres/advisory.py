@@ -12,7 +12,7 @@ from hashlib import blake2b
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores.postgres.statements import CLOCK
 
-KEYED = b"leasehold advisory lock 1"
+HASH_KEY = b"leasehold advisory lock 1"
 
 SPACE = b"\xffsession"
 """What follows the namespace in the rows of names that are locked by sessions: no UTF-8, so no lease row meets it."""
@@ -87,4 +87,4 @@ def key_of(namespace: str, name: str) -> int:
     """Return the signed 64 bits that stand for a name."""
     space = namespace.encode()
     text = len(space).to_bytes(4, "big") + space + name.encode()
-    return int.from_bytes(blake2b(text, digest_size=8, key=KEYED).digest(), "big", signed=True)
+    return int.from_bytes(blake2b(text, digest_size=8, key=HASH_KEY).digest(), "big", signed=True)

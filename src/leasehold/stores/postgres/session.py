@@ -44,12 +44,12 @@ from leasehold.stores.postgres.sessions import Session, Sessions
 from leasehold.stores.postgres.statements import CLOCK
 from leasehold.stores.postgres.store import MakeTransport, PostgresStore
 
-COMES_UP, LONGEST_PAUSE = 0.002, 0.1
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1
 """Seconds between two looks whether a session is in the server's queue: at first, and at most."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class FairWaiter:
     """A fair waiter, the session that is parked for it, and what looks whether that is in the server's queue."""
 
     waiter: Waiter[Session]
@@ -79,7 +79,7 @@ class SessionStore(PostgresStore):
     ) -> None:
         super().__init__(runtime, settings, namespace, transport)
         self._namespace = namespace
-        self._watch = Watch(runtime, lambda: bool(self._holds), self._hung_up)
+        self._watch = Watch(runtime, lambda: bool(self._holds), self._closed_connections)
         self._rows = self._space + advisory.SPACE
         self._begin()
 
@@ -88,7 +88,9 @@ class SessionStore(PostgresStore):
         self._sessions = Sessions(self._runtime, self._postgres, self._namespace)
         self._wait_queues: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
         self._once = Semaphore(self._runtime, self._postgres.settings.pool)  # for claims that try once
-        self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat, self._has_lock)
+        self._claims = Claims(
+            self._runtime, self._wait_queues, self._store_waiters, self._renew_entries, self._has_lock
+        )
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class SessionStore(PostgresStore):
         until = since + within
         held = self._holds.get(ticket.id)
         if held is not None:
-            return await self._repeated(held, since, until)
+            return await self._repeat(held, since, until)
         if not join:
             return await self._try_once(name, ticket, since, until)
         return await self._claims.try_acquire(
@@ -113,7 +115,7 @@ class SessionStore(PostgresStore):
         if waiter is None:
             return await self._break(name, ticket, until) if reason is ReleaseReason.BREAK else False
         await self._wait_queues.leave(waiter, until)
-        if waiter.written:
+        if waiter.stored:
             removes = statements.remove_entry(self._key_of_rows(name), ticket.id)
             await self._transact(lambda tx: tx.commit(removes), until)
         return True
@@ -154,10 +156,10 @@ class SessionStore(PostgresStore):
         now, found, locks = await self._transact(work, self._runtime.now() + PATIENCE)
         hints = {row[4]: row[19] for row in found if row[4] is not None}
         there = {(f"pid:{pid}", key) for pid, key in locks}
-        views = [queues.view(self._living(queue, hints, there, now), now) for queue in rows.views_of(found)]
+        views = [queues.view(self._current_entries(queue, hints, there, now), now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters]
 
-    def _living(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:
+    def _current_entries(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:
         """Keep the entries whose sessions the server knows, and those in line that were renewed."""
         key = self._sessions.key(queue.name)
 
@@ -189,33 +191,35 @@ class SessionStore(PostgresStore):
         """Tell ``callback`` from now on of holds whose connections end."""
         self._watch.report_losses(callback)
 
-    async def _hung_up(self) -> list[str]:
+    async def _closed_connections(self) -> list[str]:
         """Return the tickets whose connections the server has closed, as far as this end can see."""
         holds = list(self._holds.values())
         return [
-            held.ticket.id for held in holds if not held.session.dead and await self._sessions.hung_up(held.session)
+            held.ticket.id
+            for held in holds
+            if not held.session.dead and await self._sessions.closed_connections(held.session)
         ]
 
     # --- steps -------------------------------------------------------------------------------------------------
 
     async def _try_once(self, name: str, ticket: Ticket, since: float, until: float) -> Granted | Wait:
-        """Try without a place in line: not while others of this client stand there."""
-        if not self._wait_queues.anybody(name):
+        """Try without a one in line: not while others of this client stand there."""
+        if not self._wait_queues.has_waiters(name):
             if not await self._once.take(until):
                 raise no_answer(self._postgres.where, "all connections of this client are in use", unknown=False)
             try:
-                session, has = await self._sessions.tried(name, ticket, until)
+                session, has = await self._sessions.try_lock(name, ticket, until)
             finally:
                 self._once.give()
             if has:
                 return await self._granted(name, ticket, session, since, until)
-            (held,) = await self._sessions.ask(session, until, self._asking_holder(name))
+            (held,) = await self._sessions.ask(session, until, self._holder(name))
             self._sessions.keep(session)
         else:
-            (held,) = await self._transact(lambda tx: tx.commit(self._asking_holder(name)), until)
+            (held,) = await self._transact(lambda tx: tx.commit(self._holder(name)), until)
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
-    async def _repeated(self, held: Held, since: float, until: float) -> Granted:
+    async def _repeat(self, held: Held, since: float, until: float) -> Granted:
         """Answer a claim of a ticket that holds: it is the same hold."""
         try:
             if held.session.failed is not None:
@@ -230,11 +234,11 @@ class SessionStore(PostgresStore):
     async def _granted(self, name: str, ticket: Ticket, session: Session, since: float, until: float) -> Granted:
         """Take the token of a lock that the session has; if that fails the session is closed, and the lock free."""
         lease = ticket.terms.lease
-        first = () if session.ttl == lease else (self._sessions.living(session, lease),)
+        first = () if session.ttl == lease else (self._sessions.set_idle_timeout(session, lease),)
         try:
             takes = self._entry(advisory.GRANT, name, ticket, session.hint)
             while not (found := (await self._sessions.ask(session, until, *first, takes))[-1]):
-                await self._sessions.ask(session, until, self._adding_row(name))
+                await self._sessions.ask(session, until, self._add_name(name))
             schema.check_version(found[0][1])
         except BaseException:
             self._sessions.close(session)
@@ -244,40 +248,42 @@ class SessionStore(PostgresStore):
         self._watch.begin()
         return Granted(held.token, since, lease)
 
-    async def _write_down(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
+    async def _store_waiters(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
         names = sorted({waiter.name for waiter in waiters})
-        looks = [self._asking_holder(name) for name in names]
-        adds = [self._adding_row(name) for name in names]
+        looks = [self._holder(name) for name in names]
+        adds = [self._add_name(name) for name in names]
         adds += [Statement(advisory.STALE, self._key_of_rows(name)) for name in names]
         parked = [self._wait_queues.parked(waiter) for waiter in waiters]
         shows = [
             self._entry(advisory.QUEUE, waiter.name, waiter.ticket, "" if session is None else session.hint)
             for waiter, session in zip(waiters, parked, strict=True)
         ]
-        places = [
-            Place(waiter, session, self._asking_place(waiter.name, session))
+        fair_waiters = [
+            FairWaiter(waiter, session, self._queue_state(waiter.name, session))
             for waiter, session in zip(waiters, parked, strict=True)
             if session is not None and waiter.ticket.terms.mode.fair
         ]
-        asks = [place.look for place in places]
+        asks = [one.look for one in fair_waiters]
         answers = await self._transact(lambda tx: tx.commit(*looks, *adds, *shows, *asks), until)
-        await self._come_up(places, answers[len(answers) - len(asks) :], until)
+        await self._wait_until_queued(fair_waiters, answers[len(answers) - len(asks) :], until)
         holders = {name: Owner.parse(held[0][0]) for name, held in zip(names, answers, strict=False) if held}
         return [holders.get(waiter.name) for waiter in waiters]
 
-    async def _come_up(self, places: list[Place], found: Sequence[Sequence[Row]], until: float) -> None:
-        """Look until all are in the server's queue: a fair waiter has no place before, so it is told of none."""
-        pause = COMES_UP
+    async def _wait_until_queued(
+        self, fair_waiters: list[FairWaiter], found: Sequence[Sequence[Row]], until: float
+    ) -> None:
+        """Look until all are in the server's queue: a fair waiter has no one before, so it is told of none."""
+        pause = FIRST_PAUSE
         while True:
-            missing = [place for place, rows in zip(places, found, strict=True) if not rows]
-            places = [place for place in missing if self._wait_queues.parked(place.waiter) is place.session]
-            if not places:
+            missing = [one for one, rows in zip(fair_waiters, found, strict=True) if not rows]
+            fair_waiters = [one for one in missing if self._wait_queues.parked(one.waiter) is one.session]
+            if not fair_waiters:
                 return
             if self._runtime.now() + pause > until:
-                raise no_answer(self._postgres.where, "a place in its queue took too long", unknown=False)
+                raise no_answer(self._postgres.where, "a one in its queue took too long", unknown=False)
             await self._runtime.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-            asks = [place.look for place in places]
+            asks = [one.look for one in fair_waiters]
             found = await self._transact(lambda tx, asks=asks: tx.commit(*asks), until)  # type: ignore[misc]
 
     async def _release(self, held: Held, until: float) -> bool:
@@ -313,19 +319,19 @@ class SessionStore(PostgresStore):
 
         return await self._transact(work, until)
 
-    async def _beat(self, tickets: Sequence[str], until: float) -> None:
+    async def _renew_entries(self, tickets: Sequence[str], until: float) -> None:
         renews = statements.renew_entries(CLOCK, tickets)
         await self._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _has_lock(self, name: str, session: Session, until: float) -> bool:
-        asks = self._asking_place(name, session)
+        asks = self._queue_state(name, session)
         (found,) = await self._transact(lambda tx: tx.commit(asks), until)
         return bool(found and found[0][0])
 
-    def _asking_place(self, name: str, session: Session) -> Statement:
+    def _queue_state(self, name: str, session: Session) -> Statement:
         return Statement(advisory.QUEUED, (session.backend, self._sessions.key(name)))
 
-    def _asking_holder(self, name: str) -> Statement:
+    def _holder(self, name: str) -> Statement:
         return statements.holder(self._key_of_rows(name))
 
     def _key_of_rows(self, name: str) -> Key:
@@ -336,5 +342,5 @@ class SessionStore(PostgresStore):
         shown = (ns(terms.lease), str(terms.owner), terms.meta, hint)
         return Statement(text, (*self._key_of_rows(name), ticket.id, *shown))
 
-    def _adding_row(self, name: str) -> Statement:
+    def _add_name(self, name: str) -> Statement:
         return Statement(self._dialect.add_name, self._key_of_rows(name))

@@ -26,7 +26,7 @@ class Session:
 
     Attributes:
         mutex: for one batch of statements at a time.
-        life: seconds for which the server keeps it without news.
+        ttl: seconds for which the server keeps it without news.
         failed: why it is of no more use.
 
     """
@@ -65,13 +65,13 @@ class Sessions:
         """Return the key of a name's lock."""
         return advisory.key_of(self._namespace, name)
 
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
         session = Session(await self._transport.session(until), Semaphore(self._runtime, 1))
         tries = Statement(advisory.TRY, (self.key(name),))
-        ((tried,), _) = await self.ask(session, until, tries, self.living(session, ticket.terms.lease))
-        return session, bool(tried[0])
+        ((try_lock,), _) = await self.ask(session, until, tries, self.set_idle_timeout(session, ticket.terms.lease))
+        return session, bool(try_lock[0])
 
-    def living(self, session: Session, seconds: float) -> Statement:
+    def set_idle_timeout(self, session: Session, seconds: float) -> Statement:
         """Return what tells the server for how long it keeps the session without news."""
         session.ttl = seconds
         return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
@@ -127,7 +127,7 @@ class Sessions:
         if not session.dead:
             self._transport.keep(session.connection)
 
-    async def hung_up(self, session: Session) -> bool:
+    async def closed_connections(self, session: Session) -> bool:
         """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
         if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
             return False

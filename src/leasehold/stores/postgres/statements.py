@@ -9,7 +9,7 @@ from leasehold.stores._sql import statements
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.statements import ID
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, ear_number
+from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
@@ -62,7 +62,7 @@ def _listening(channels: Sequence[str]) -> Statement:
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         )
     """
-    return Statement(text, tuple(value for channel in channels for value in (ear_number(channel), channel)))
+    return Statement(text, tuple(value for channel in channels for value in (channel_number(channel), channel)))
 
 
 DIALECT = statements.dialect(

@@ -9,14 +9,14 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import PATIENCE, RowStore
 from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLTransport, Statement
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport, Statement
 from leasehold.stores.postgres import doctor, statements
 from leasehold.stores.postgres.connection.aio import AioTransport
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.settings import Settings
 
-MakeTransport = Callable[[Runtime, Settings, OnMessage, OnSilence], PostgresTransport]
+MakeTransport = Callable[[Runtime, Settings, OnMessage, OnDisconnect], PostgresTransport]
 
 ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
 """Two who make the tables at the same time would both find them missing."""
@@ -34,9 +34,9 @@ class PostgresStore(RowStore):
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
+        def connect(on_message: OnMessage, on_disconnect: OnDisconnect) -> SQLTransport:
             make = transport or (BlockingTransport if runtime.flavor is Flavor.SYNC else AioTransport)
-            self._postgres = make(runtime, settings, on_message, on_silence)
+            self._postgres = make(runtime, settings, on_message, on_disconnect)
             return self._postgres
 
         super().__init__(runtime, namespace, statements.DIALECT, connect)

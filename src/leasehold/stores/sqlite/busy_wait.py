@@ -19,7 +19,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
 FRESH = 0.02
 """Seconds for which the mark of a file says that another process waits to write; each of its tries renews it."""
 
-TURN = 0.01
+MAX_ATTEMPT = 0.01
 """Seconds that a call waits for other processes before other calls of its client have their turn."""
 
 
@@ -27,7 +27,7 @@ class Busy(StoreUnavailable):
     """Others were in the way until the turn was over, or all of the time; nothing was done."""
 
 
-class Pauses:
+class Backoff:
     """Between the tries of all calls of one client: who comes anew does not begin with the shortest."""
 
     __slots__ = ("_next",)
@@ -35,11 +35,11 @@ class Pauses:
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Nobody was in the way: begin anew."""
         self._next = SHORTEST_PAUSE
 
-    def grown(self) -> bool:
+    def is_long(self) -> bool:
         """Say whether others have been in the way for a while, some ten milliseconds."""
         return self._next >= LONGEST_PAUSE
 
@@ -53,7 +53,7 @@ class Pauses:
         self._next = min(self._next * 1.5, LONGEST_PAUSE)
 
 
-class Courtesy:
+class WriterYield:
     """Who has just written gives way to who waits: else a process that writes all the time keeps out all others.
 
     They find the file free only in the moments between two of its transactions, and the slower the disk, the rarer
@@ -81,14 +81,14 @@ class Courtesy:
             time.sleep(min(self._took, LONGEST_PAUSE) * (0.5 + random.random()))
 
 
-class Turn:
+class Attempt:
     """How long one call may still wait for other processes."""
 
-    __slots__ = ("_ends", "_pauses")
+    __slots__ = ("_backoff", "_ends")
 
-    def __init__(self, pauses: Pauses, until: float) -> None:
-        self._ends = min(until, boottime() + TURN)
-        self._pauses = pauses
+    def __init__(self, backoff: Backoff, until: float) -> None:
+        self._ends = min(until, boottime() + MAX_ATTEMPT)
+        self._backoff = backoff
 
     def try_again(self, error: Exception, why: str) -> None:
         """Sleep before the next try.
@@ -97,6 +97,6 @@ class Turn:
             Busy: the time, or the turn, is over.
 
         """
-        if boottime() + self._pauses.longest() >= self._ends:
+        if boottime() + self._backoff.longest() >= self._ends:
             raise Busy(why) from error
-        self._pauses.sleep()
+        self._backoff.sleep()

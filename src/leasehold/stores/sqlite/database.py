@@ -33,7 +33,7 @@ from urllib.parse import quote
 from leasehold._runtimes.clock import boottime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.sqlite import failures, volume
-from leasehold.stores.sqlite.busy_wait import Courtesy, Pauses, Turn
+from leasehold.stores.sqlite.busy_wait import Attempt, Backoff, WriterYield
 from leasehold.stores.sqlite.machine import Machine
 
 T = TypeVar("T")
@@ -64,8 +64,8 @@ class Database:
         self.machine = machine
         self.allow_network = allow_network
         self._mutex = threading.Lock()
-        self._pauses = Pauses()
-        self._courtesy = Courtesy()
+        self._backoff = Backoff()
+        self._writer_yield = WriterYield()
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
         self._alongside = ("", "")
@@ -82,25 +82,25 @@ class Database:
         ``fence`` is the highest token of all names that were forgotten. An error of ``work`` rolls all back.
 
         Raises:
-            Busy: others are in the way. Until it is ``until``, ask again: other calls have their turn in between.
+            Busy: others are in the way. Until it is ``until``, ask again: other calls have their attempt in between.
             StoreUnavailable: it could not be done, or only perhaps was (``unknown``).
             Unsupported: locks do not work with this file.
 
         """
         with self._mutex:
-            return self._transact(work, Turn(self._pauses, until), writes=writes)
+            return self._transact(work, Attempt(self._backoff, until), writes=writes)
 
-    def _transact(self, work: Callable[[sqlite3.Connection, int], T], turn: Turn, *, writes: bool) -> T:
+    def _transact(self, work: Callable[[sqlite3.Connection, int], T], attempt: Attempt, *, writes: bool) -> T:
         committing = False
         try:
-            connection, files = self._ready(turn)
+            connection, files = self._ready(attempt)
             if writes:
-                self._courtesy.give_way(files.touched)
+                self._writer_yield.give_way(files.touched)
             try:
-                self._begin(connection, turn, "IMMEDIATE" if writes else "DEFERRED")
-                self._courtesy.begin()
-                fence = self._check_clock(connection, turn)
-                self._pauses.over()
+                self._begin(connection, attempt, "IMMEDIATE" if writes else "DEFERRED")
+                self._writer_yield.begin()
+                fence = self._check_clock(connection, attempt)
+                self._backoff.reset()
                 result = work(connection, fence)
                 committing = True
                 connection.execute("COMMIT")
@@ -108,14 +108,14 @@ class Database:
                 _roll_back(connection)
                 raise
             if writes:
-                self._courtesy.end()
+                self._writer_yield.end()
                 if files.log > LARGEST_LOG:
                     with suppress(sqlite3.Error):  # the commit stands; the next transaction meets what is wrong
                         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             if failures.code_of(error) in failures.BROKEN:
                 self._drop()
-            raise failures.told(error, self.path, committing=committing) from error
+            raise failures.to_error(error, self.path, committing=committing) from error
         return result
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Database:
 
     # --- opening -----------------------------------------------------------------------------------------------
 
-    def _ready(self, turn: Turn) -> tuple[sqlite3.Connection, volume.Files]:
+    def _ready(self, attempt: Attempt) -> tuple[sqlite3.Connection, volume.Files]:
         if self._closed:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
@@ -135,13 +135,13 @@ class Database:
         if self._connection is not None and found.which != self._files:
             self._drop()  # whoever holds something in the old file finds out at the next renewal
         if self._connection is None:
-            self._connection = self._open(turn)
+            self._connection = self._open(attempt)
             self._alongside = volume.companions(self.path)
             found = volume.files(self.path, self._alongside)
             self._files = found.which
         return self._connection, found
 
-    def _open(self, turn: Turn) -> sqlite3.Connection:
+    def _open(self, attempt: Attempt) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise Unsupported(f"SQLite locks need SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
@@ -156,19 +156,19 @@ class Database:
         while True:
             connection = _connect(self.path)
             try:
-                self._set_up(connection, turn)
-                if self._same_boot(connection, turn):
+                self._set_up(connection, attempt)
+                if self._same_boot(connection, attempt):
                     return connection
             except BaseException:
                 connection.close()
                 raise
             connection.close()
-            self._take_over(turn)
+            self._take_over(attempt)
 
-    def _set_up(self, connection: sqlite3.Connection, turn: Turn) -> None:
-        layout = self._insist(connection, "PRAGMA user_version", turn)[0]
-        tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", turn)[0]
-        application = self._insist(connection, "PRAGMA application_id", turn)[0]  # last: another may create it now
+    def _set_up(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
+        layout = self._retry(connection, "PRAGMA user_version", attempt)[0]
+        tables = self._retry(connection, "SELECT count(*) FROM sqlite_master", attempt)[0]
+        application = self._retry(connection, "PRAGMA application_id", attempt)[0]  # last: another may create it now
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
@@ -176,16 +176,16 @@ class Database:
             raise Unsupported(
                 f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
             )
-        mode = self._insist(connection, "PRAGMA journal_mode=WAL", turn)[0]
+        mode = self._retry(connection, "PRAGMA journal_mode=WAL", attempt)[0]
         if mode != "wal":
             raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
         connection.execute("PRAGMA synchronous=FULL")
         if new:
-            self._create(connection, turn)
+            self._create(connection, attempt)
 
-    def _create(self, connection: sqlite3.Connection, turn: Turn) -> None:
+    def _create(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
         try:
-            self._begin(connection, turn, "IMMEDIATE")
+            self._begin(connection, attempt, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables:  # else another process was faster
                 for statement in _statements():
@@ -200,8 +200,8 @@ class Database:
 
     # --- the clock to which the times belong -------------------------------------------------------------------
 
-    def _same_boot(self, connection: sqlite3.Connection, turn: Turn) -> bool:
-        boot, clock, _ = self._insist(connection, CLOCK, turn)
+    def _same_boot(self, connection: sqlite3.Connection, attempt: Attempt) -> bool:
+        boot, clock, _ = self._retry(connection, CLOCK, attempt)
         if boot == self._clock[0] and clock != self._clock[1]:
             raise Unsupported(
                 f"{self.path} is in use under another time namespace, whose boot-time clock is offset from this one "
@@ -210,34 +210,34 @@ class Database:
             )
         return bool(boot == self._clock[0])
 
-    def _check_clock(self, connection: sqlite3.Connection, turn: Turn) -> int:
-        boot, clock, fence = self._insist(connection, CLOCK, turn)  # the first read: others may be in its way
+    def _check_clock(self, connection: sqlite3.Connection, attempt: Attempt) -> int:
+        boot, clock, fence = self._retry(connection, CLOCK, attempt)  # the first read: others may be in its way
         if (boot, clock) != self._clock:
             raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
         return int(fence)
 
-    def _take_over(self, turn: Turn) -> None:
+    def _take_over(self, attempt: Attempt) -> None:
         """Void all entries and delays, since they are of an earlier boot; or pause, while others have the file open.
 
         Nothing is open in a pause: it must not be in the way of another who tries the same.
         """
         try:
-            self._void_all(turn)
+            self._void_all(attempt)
         except sqlite3.Error as error:
             if failures.code_of(error) not in failures.BUSY:
                 raise
-            turn.try_again(
+            attempt.try_again(
                 error,
                 f"{self.path} was last used under another boot, and something still has it open: another machine, "
                 "a container with a boot identity of its own, or a database tool; it serves one machine only",
             )
 
-    def _void_all(self, turn: Turn) -> None:
+    def _void_all(self, attempt: Attempt) -> None:
         connection = _connect(self.path)
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it shuts all others out
             connection.execute("BEGIN IMMEDIATE")
-            if not self._same_boot(connection, turn):
+            if not self._same_boot(connection, attempt):
                 now = int(boottime() * 1e9)
                 connection.execute("DELETE FROM entry")
                 connection.execute("UPDATE name SET blocked_until = 0, used = ?", (now,))
@@ -249,12 +249,12 @@ class Database:
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def _begin(self, connection: sqlite3.Connection, turn: Turn, how: str) -> None:
+    def _begin(self, connection: sqlite3.Connection, attempt: Attempt, how: str) -> None:
         if connection.in_transaction:  # an interrupt struck between a statement and its end
             _roll_back(connection)
-        self._insist(connection, f"BEGIN {how}", turn)
+        self._retry(connection, f"BEGIN {how}", attempt)
 
-    def _insist(self, connection: sqlite3.Connection, statement: str, turn: Turn) -> Any:
+    def _retry(self, connection: sqlite3.Connection, statement: str, attempt: Attempt) -> Any:
         """Execute until nobody else is in the way; return the first row, if there is one."""
         while True:
             try:
@@ -262,9 +262,9 @@ class Database:
             except sqlite3.OperationalError as error:
                 if failures.code_of(error) not in failures.BUSY:
                     raise
-                if self._pauses.grown():
+                if self._backoff.is_long():
                     volume.mark(self.path)
-                turn.try_again(error, f"the lock file {self.path} is busy: another process writes")
+                attempt.try_again(error, f"the lock file {self.path} is busy: another process writes")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -324,12 +324,12 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _each(turn: Callable[[Database], None]) -> Callable[[], None]:
-    def turns() -> None:
+def _each(hook: Callable[[Database], None]) -> Callable[[], None]:
+    def run_hooks() -> None:
         for database in list(_databases):
-            turn(database)
+            hook(database)
 
-    return turns
+    return run_hooks
 
 
 if hasattr(os, "register_at_fork"):

@@ -33,7 +33,7 @@ def code_of(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def told(error: sqlite3.Error, path: Path, *, committing: bool) -> LeaseholdError:
+def to_error(error: sqlite3.Error, path: Path, *, committing: bool) -> LeaseholdError:
     """Make the error that the caller gets.
 
     Whatever fails before the commit is rolled back. A commit that meets an I/O error may have reached the disk.

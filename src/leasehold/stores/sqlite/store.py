@@ -78,7 +78,7 @@ class SQLiteStore:
         """Try to take ``name``."""
         since = self._runtime.now()
         until = since + within
-        return await self._in_turns(lambda: self._claim(name, ticket, join, since, until), until)
+        return await self._retry_busy(lambda: self._claim(name, ticket, join, since, until), until)
 
     def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
@@ -109,7 +109,7 @@ class SQLiteStore:
         """Claim in order, in one transaction, up to the first that cannot be had."""
         since = self._runtime.now()
         until = since + within
-        return await self._in_turns(lambda: self._claim_many(claims, keep, since, until), until)
+        return await self._retry_busy(lambda: self._claim_many(claims, keep, since, until), until)
 
     def _claim_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
@@ -138,13 +138,13 @@ class SQLiteStore:
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
-        (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], reason, until), until)
+        (found,) = await self._retry_busy(lambda: self._leave([(name, ticket)], reason, until), until)
         return found
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._in_turns(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
+        return await self._retry_busy(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
 
     def _leave(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
@@ -164,7 +164,7 @@ class SQLiteStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
         until = self._runtime.now() + within
-        return await self._in_turns(lambda: self._renew(tickets, until), until)
+        return await self._retry_busy(lambda: self._renew(tickets, until), until)
 
     def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[RenewalResult]:
         def work(db: sqlite3.Connection, fence: int) -> list[RenewalResult]:
@@ -218,7 +218,7 @@ class SQLiteStore:
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: self._read_views(prefix, exact, until), until)
+        return await self._retry_busy(lambda: self._read_views(prefix, exact, until), until)
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
@@ -235,7 +235,7 @@ class SQLiteStore:
         """Change or read a cell."""
         check_fence(change)
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: self._change(name, change, until), until)
+        return await self._retry_busy(lambda: self._change(name, change, until), until)
 
     def _change(self, name: str, change: Change, until: float) -> Cell:
         key = self._key(name)
@@ -250,7 +250,7 @@ class SQLiteStore:
 
         return self._database.transact(work, until, writes=change.value is not None)
 
-    async def _in_turns(self, call: Callable[[], T], until: float) -> T:
+    async def _retry_busy(self, call: Callable[[], T], until: float) -> T:
         """Run a call that waits for other processes until ``until``; other calls of this client go in between."""
         while True:
             try:
@@ -266,7 +266,7 @@ class SQLiteStore:
     async def diagnose(self) -> list[Finding]:
         """Say what the file, the file system and the kernel mean for the promises."""
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: doctor.examine(self._database, until), until)
+        return await self._retry_busy(lambda: doctor.examine(self._database, until), until)
 
     async def close(self) -> None:
         """End the thread, close socket and file."""

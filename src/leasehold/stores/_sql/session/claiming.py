@@ -24,7 +24,7 @@ Grant = Callable[[S], Awaitable[Granted]]
 HasLock = Callable[[str, S, float], Awaitable[bool]]
 """Asks, beside a session that waits for a name, whether it has the lock: its own answer may be on the way."""
 
-Beat = Callable[[Sequence[str], float], Awaitable[None]]
+RenewEntries = Callable[[Sequence[str], float], Awaitable[None]]
 """Moves the expiry of the entries of these tickets, before a reading of the clock."""
 
 
@@ -35,14 +35,14 @@ class Claims(Generic[S]):
         self,
         runtime: Runtime,
         wait_queues: WaitQueues[S],
-        write_down: Write[S],
-        beat: Beat,
+        store_waiters: Write[S],
+        renew_entries: RenewEntries,
         has_lock: HasLock[S] | None = None,
     ) -> None:
         self._runtime = runtime
         self._wait_queues = wait_queues
-        self._waiter_table = WaiterTable(runtime, write_down)
-        self._beat = beat
+        self._waiter_table = WaiterTable(runtime, store_waiters)
+        self._renew_entries = renew_entries
         self._has_lock = has_lock
 
     async def try_acquire(self, name: str, ticket: Ticket, until: float, grant: Grant[S]) -> Granted | Wait:
@@ -54,13 +54,13 @@ class Claims(Generic[S]):
         """
         waiter = self._wait_queues.enter(name, ticket)
         try:
-            session = await self._turn(waiter, until)
-            answer = await (self._queued(waiter, until) if session is None else self._entered(waiter, session, grant))
+            session = await self._session(waiter, until)
+            answer = await (self._queued(waiter, until) if session is None else self._grant(waiter, session, grant))
         except StoreUnavailable as error:
-            if not waiter.known and not error.unknown:
+            if not waiter.answered and not error.unknown:
                 await self._wait_queues.leave(waiter, until)  # nobody will leave for it
             raise
-        waiter.known = True
+        waiter.answered = True
         return answer
 
     async def renewed(self, tickets: Sequence[Ticket], until: float) -> None:
@@ -69,34 +69,34 @@ class Claims(Generic[S]):
         if not waiters:
             return
         try:
-            await self._beat([waiter.ticket.id for waiter in waiters], until)
+            await self._renew_entries([waiter.ticket.id for waiter in waiters], until)
         except StoreUnavailable:  # it decides nothing
             pass
 
-    async def _turn(self, waiter: Waiter[S], until: float) -> S | None:
+    async def _session(self, waiter: Waiter[S], until: float) -> S | None:
         """Return the session that has the lock, if the turn has come."""
-        session = await self._wait_queues.turn(waiter, until)
-        if session is not None or self._has_lock is None or not waiter.known:
+        session = await self._wait_queues.session_for(waiter, until)
+        if session is not None or self._has_lock is None or not waiter.answered:
             return session
         parked = self._wait_queues.parked(waiter)
         if parked is None or not await self._has_lock(waiter.name, parked, until):
             return None
-        return await self._wait_queues.handed(waiter, until)
+        return await self._wait_queues.wait_for_session(waiter, until)
 
-    async def _entered(self, waiter: Waiter[S], session: S, grant: Grant[S]) -> Granted:
+    async def _grant(self, waiter: Waiter[S], session: S, grant: Grant[S]) -> Granted:
         """Let the first in line take the token of the lock that its session has."""
         try:
             granted = await grant(session)
         except BaseException:
-            self._wait_queues.lost(waiter)
+            self._wait_queues.session_lost(waiter)
             raise
-        self._wait_queues.entered(waiter)
+        self._wait_queues.granted(waiter)
         return granted
 
     async def _queued(self, waiter: Waiter[S], until: float) -> Wait:
         """See to it that people can see who waits; each lease anew, which also tells whether the server answers."""
         now, lease = self._runtime.now(), waiter.ticket.terms.lease
-        if waiter.shown is None or waiter.shown + lease / 2 < now:
-            waiter.shown = now  # before it is: it may be, whatever the answer
+        if waiter.stored_at is None or waiter.stored_at + lease / 2 < now:
+            waiter.stored_at = now  # before it is: it may be, whatever the answer
             waiter.held_by = await self._waiter_table.show(waiter, until)
         return Wait(None, lease, waiter.held_by)

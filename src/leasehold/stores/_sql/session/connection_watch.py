@@ -16,23 +16,23 @@ class Watch:
     """That of one client: a job, for as long as there are holds."""
 
     def __init__(
-        self, runtime: Runtime, any_held: Callable[[], bool], hung_up: Callable[[], Awaitable[Sequence[str]]]
+        self, runtime: Runtime, any_held: Callable[[], bool], closed_connections: Callable[[], Awaitable[Sequence[str]]]
     ) -> None:
-        """Make one; ``hung_up`` returns the tickets whose connections were found closed since it was last asked."""
+        """Make one; ``closed_connections`` returns the tickets whose connections were found closed since it was last asked."""
         self._runtime = runtime
         self._any_held = any_held
-        self._hung_up = hung_up
-        self._hear: LossCallback | None = None
+        self._closed_connections = closed_connections
+        self._on_loss: LossCallback | None = None
         self._job: Job | None = None
 
     def report_losses(self, callback: LossCallback) -> None:
         """Tell ``callback`` from now on of holds whose connections end."""
-        self._hear = callback
+        self._on_loss = callback
 
     def begin(self) -> None:
         """Look from now on: there is a hold."""
         if self._job is None or not self._job.alive():
-            self._job = self._runtime.spawn(self._look, "leasehold-watch")
+            self._job = self._runtime.spawn(self._check, "leasehold-watch")
 
     async def close(self) -> None:
         """Wait for the job, which ends when there are no holds any more."""
@@ -43,9 +43,9 @@ class Watch:
         """Forget, in a forked child, the parent's job."""
         self._job = None
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         while self._any_held():
             await self._runtime.sleep(WATCH_EVERY)
-            for ticket in await self._hung_up():
-                if self._hear is not None:
-                    self._hear(RenewalResult.GONE, (ticket,))
+            for ticket in await self._closed_connections():
+                if self._on_loss is not None:
+                    self._on_loss(RenewalResult.GONE, (ticket,))

@@ -11,11 +11,11 @@ asking, however many wait; the order between clients is the server's, as their s
 
 * Who gives up leaves the line, and the session stays parked for the others. A lock that was granted for one who has
   just given up goes to the next in line, not back to the server: it is this client's turn.
-* A session that breaks while it waits has lost its place in the server's queue. The first in line is told, and asks
+* A session that breaks while it waits has session_lost its place in the server's queue. The first in line is told, and asks
   anew; the line keeps its order.
 * The last one to leave ends the parked session, for it would get a lock that nobody wants.
 * A fair ticket has a line to itself, so that the order of arrival holds between clients, too: it costs a session.
-* One of which nothing is heard for a lease (its thread or task is gone without a word) is passed over.
+* One of which nothing is last_seen for a lease (its thread or task is gone without a word) is passed over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.waiter import Fate, Sessions, Waiter, WaitQueue
+from leasehold.stores._sql.session.waiter import ParkResult, Sessions, Waiter, WaitQueue
 
 S = TypeVar("S")
 
@@ -55,10 +55,10 @@ class WaitQueues(Generic[S]):
                 waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
                 self._waiters[ticket.id] = waiter
                 self._wait_queues.setdefault(waiter.key, WaitQueue(waiter.key, name)).waiters.append(waiter)
-            waiter.heard = self._runtime.now()
+            waiter.last_seen = self._runtime.now()
             return waiter
 
-    def anybody(self, name: str) -> bool:
+    def has_waiters(self, name: str) -> bool:
         """Say whether somebody waits in the line that is shared."""
         return f"name {name}" in self._wait_queues
 
@@ -67,7 +67,7 @@ class WaitQueues(Generic[S]):
         wait_queue = self._wait_queues.get(waiter.key)
         return wait_queue.parked if wait_queue is not None and wait_queue.waiters[:1] == [waiter] else None
 
-    async def turn(self, waiter: Waiter[S], until: float) -> S | None:
+    async def session_for(self, waiter: Waiter[S], until: float) -> S | None:
         """Return a session with the lock if the turn has come; if it is the first, see to it that a session is parked.
 
         Raises:
@@ -78,32 +78,32 @@ class WaitQueues(Generic[S]):
             wait_queue = self._wait_queues.get(waiter.key)
             if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
                 return waiter.session
-            self._pass_over(wait_queue)
+            self._remove_silent(wait_queue)
             failed, waiter.failed = waiter.failed, None
             if failed is not None:
-                waiter.shown = None  # by a session that is gone
+                waiter.stored_at = None  # by a session that is gone
                 raise failed
             if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.asking:
                 return None
             wait_queue.asking = True
         try:
-            session, has = await self._sessions.tried(waiter.name, waiter.ticket, until)
+            session, has = await self._sessions.try_lock(waiter.name, waiter.ticket, until)
         except BaseException:
             with self._mutex:
                 wait_queue.asking = False
                 if wait_queue.waiters[:1] != [waiter]:
-                    wait_queue.call()  # it left meanwhile, and the next found that somebody was asking
+                    wait_queue.notify()  # it left meanwhile, and the next found that somebody was asking
             raise
-        await self._asked(wait_queue, session, has)
+        await self._use_session(wait_queue, session, has)
         return waiter.session
 
-    async def handed(self, waiter: Waiter[S], until: float) -> S | None:
-        """Return the session that has the lock, whose answer is on the way. Errors as `turn`."""
+    async def wait_for_session(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return the session that has the lock, whose answer is on the way. Errors as `session_for`."""
         while waiter.session is None and waiter.failed is None and (left := until - self._runtime.now()) > 0:
             waiter.signal.clear()
             if waiter.session is None and waiter.failed is None:
                 await waiter.signal.wait(left)
-        return await self.turn(waiter, until)
+        return await self.session_for(waiter, until)
 
     async def wait(self, ticket: str, timeout: float) -> None:
         """Sleep until it is worth asking again, at most ``timeout`` seconds."""
@@ -116,16 +116,16 @@ class WaitQueues(Generic[S]):
         with self._mutex:
             found = [self._waiters[ticket] for ticket in tickets if ticket in self._waiters]
             for waiter in found:
-                waiter.heard = self._runtime.now()
-            return [waiter for waiter in found if waiter.shown is not None]
+                waiter.last_seen = self._runtime.now()
+            return [waiter for waiter in found if waiter.stored_at is not None]
 
-    def entered(self, waiter: Waiter[S]) -> None:
+    def granted(self, waiter: Waiter[S]) -> None:
         """Take one out of the line that holds now; the next may ask."""
         with self._mutex:
             waiter.session = None
             self._remove(waiter)
 
-    def lost(self, waiter: Waiter[S]) -> None:
+    def session_lost(self, waiter: Waiter[S]) -> None:
         """Take note that the session that had the lock for this one is gone: it is to ask again."""
         with self._mutex:
             waiter.session = None
@@ -164,7 +164,7 @@ class WaitQueues(Generic[S]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
+    async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
         """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
         with self._mutex:
             wait_queue.asking = False
@@ -173,12 +173,12 @@ class WaitQueues(Generic[S]):
                 wait_queue.waiters[0].session = session
             elif wanted:
                 wait_queue.parked = session
-            wait_queue.call()
+            wait_queue.notify()
         if wanted and not has:
             try:
                 self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
             except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
-                self._unparked(wait_queue, session, Fate.OVER, None)
+                self._unparked(wait_queue, session, ParkResult.CLOSED, None)
                 self._sessions.close(session)
                 raise
         elif not wanted:
@@ -187,36 +187,38 @@ class WaitQueues(Generic[S]):
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Let the session wait in the server's queue, and give it to the first in line."""
         failed: StoreUnavailable | None = None
-        fate = Fate.OVER
+        result = ParkResult.CLOSED
         try:
-            await self._sessions.wait(session, wait_queue.name, lambda: self._patience(wait_queue))
-            fate = Fate.GRANTED
+            await self._sessions.wait(session, wait_queue.name, lambda: self._last_deadline(wait_queue))
+            result = ParkResult.GRANTED
         except StoreUnavailable as error:
             failed = error
         finally:
-            fate = self._unparked(wait_queue, session, fate, failed)
-            if fate is Fate.OVER:
+            result = self._unparked(wait_queue, session, result, failed)
+            if result is ParkResult.CLOSED:
                 self._sessions.close(session)
-        if fate is Fate.UNWANTED:
+        if result is ParkResult.NOT_WANTED:
             await self._free(wait_queue, session, has=True)
         elif failed is not None:
             await self._end(wait_queue, session)  # the server may not have noticed, and let it have the lock
 
-    def _unparked(self, wait_queue: WaitQueue[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
+    def _unparked(
+        self, wait_queue: WaitQueue[S], session: S, result: ParkResult, failed: StoreUnavailable | None
+    ) -> ParkResult:
         """Give a session that waits no more to the first in line; return what becomes of it."""
         with self._mutex:
             if wait_queue.parked is not session:
-                return Fate.OVER  # it was ended by the last who left
+                return ParkResult.CLOSED  # it was ended by the last who left
             wait_queue.parked = None
-            self._pass_over(wait_queue)
-            wait_queue.call()
+            self._remove_silent(wait_queue)
+            wait_queue.notify()
             if not wait_queue.waiters:
-                return fate if fate is Fate.OVER else Fate.UNWANTED
-            if fate is Fate.GRANTED:
+                return result if result is ParkResult.CLOSED else ParkResult.NOT_WANTED
+            if result is ParkResult.GRANTED:
                 wait_queue.waiters[0].session = session
             else:
                 wait_queue.waiters[0].failed = failed
-            return fate
+            return result
 
     async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
         try:
@@ -230,14 +232,14 @@ class WaitQueues(Generic[S]):
         except StoreUnavailable:  # the server will notice by itself
             pass
 
-    def _patience(self, wait_queue: WaitQueue[S]) -> float:
+    def _last_deadline(self, wait_queue: WaitQueue[S]) -> float:
         with self._mutex:
-            return max((waiter.patience for waiter in wait_queue.waiters), default=0.0)
+            return max((waiter.deadline for waiter in wait_queue.waiters), default=0.0)
 
-    def _pass_over(self, wait_queue: WaitQueue[S]) -> None:
-        """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
+    def _remove_silent(self, wait_queue: WaitQueue[S]) -> None:
+        """Take those out of which nothing was last_seen for a lease; if they are there after all, they enter anew."""
         now = self._runtime.now()
-        silent = [one for one in wait_queue.waiters if one.patience < now]
+        silent = [one for one in wait_queue.waiters if one.deadline < now]
         for waiter in silent:
             session, waiter.session = waiter.session, None
             wait_queue.waiters.remove(waiter)
@@ -248,7 +250,7 @@ class WaitQueues(Generic[S]):
             elif session is not None:
                 self._sessions.close(session)
         if silent:
-            wait_queue.call()
+            wait_queue.notify()
         if not wait_queue.waiters and self._wait_queues.get(wait_queue.key) is wait_queue:
             del self._wait_queues[wait_queue.key]
 
@@ -260,5 +262,5 @@ class WaitQueues(Generic[S]):
         wait_queue.waiters.remove(waiter)
         if not wait_queue.waiters:
             del self._wait_queues[wait_queue.key]
-        wait_queue.call()
+        wait_queue.notify()
         return wait_queue

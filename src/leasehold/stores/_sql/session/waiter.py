@@ -17,7 +17,7 @@ S = TypeVar("S")
 class Sessions(Protocol[S]):
     """What differs between servers: how a session tries, waits, and gives back. Each is used by one at a time."""
 
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
         """Take a session and try the lock of ``name``; return whether the session has it now.
 
         The server ends the session when it hears nothing of it for the ticket's lease.
@@ -51,22 +51,22 @@ class Waiter(Generic[S]):
     """One ticket in line.
 
     Attributes:
-        heard: when its client last asked for it or renewed it.
+        last_seen: when its client last asked for it or renewed it.
         session: one that has the lock, until the waiter has taken its token.
         failed: what became of the session that was parked for it.
-        known: whether it was answered once, so that its client will leave for it.
-        shown: when it was written down for people to see, and who held the name then.
+        answered: whether it was answered once, so that its client will leave for it.
+        stored_at: when it was written down for people to see, and who held the name then.
 
     """
 
     name: str
     ticket: Ticket
     signal: Signal
-    heard: float
+    last_seen: float
     session: S | None = None
     failed: StoreUnavailable | None = None
-    known: bool = False
-    shown: float | None = None
+    answered: bool = False
+    stored_at: float | None = None
     held_by: Owner | None = None
 
     @property
@@ -75,22 +75,22 @@ class Waiter(Generic[S]):
         return f"fair {self.ticket.id}" if self.ticket.terms.mode.fair else f"name {self.name}"
 
     @property
-    def written(self) -> bool:
+    def stored(self) -> bool:
         """Whether the server may know of it: there is something to take out when it leaves."""
-        return self.known or self.shown is not None
+        return self.answered or self.stored_at is not None
 
     @property
-    def patience(self) -> float:
+    def deadline(self) -> float:
         """The reading of the clock after which nobody seems to be there."""
-        return self.heard + self.ticket.terms.lease
+        return self.last_seen + self.ticket.terms.lease
 
 
-class Fate(enum.Enum):
+class ParkResult(enum.Enum):
     """What became of a session that waited in the server's queue."""
 
     GRANTED = enum.auto()  # it has the lock, for the first in line
-    UNWANTED = enum.auto()  # it has the lock, and nobody waits any more
-    OVER = enum.auto()  # it is closed, or to be closed
+    NOT_WANTED = enum.auto()  # it has the lock, and nobody waits any more
+    CLOSED = enum.auto()  # it is closed, or to be closed
 
 
 @dataclass(eq=False, slots=True)
@@ -103,7 +103,7 @@ class WaitQueue(Generic[S]):
     parked: S | None = None
     asking: bool = False
 
-    def call(self) -> None:
+    def notify(self) -> None:
         """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
         if self.waiters and self.parked is None:
             self.waiters[0].signal.set()

@@ -16,14 +16,14 @@ from leasehold.stores._sql.session.waiter import Waiter
 
 S = TypeVar("S")
 
-MOST = 100
+MAX_BATCH = 100
 """Waiters that one transaction writes down."""
 
 Write = Callable[[Sequence[Waiter[S]], float], Awaitable[Sequence[Owner | None]]]
 """Writes them down before a reading of the clock; returns for each who holds the name."""
 
 
-class Note(Generic[S]):
+class PendingRow(Generic[S]):
     """One who wants to be written down; its signal says that it is, or that it is to send the next transaction."""
 
     __slots__ = ("done", "failed", "held_by", "signal", "waiter")
@@ -43,7 +43,7 @@ class WaiterTable(Generic[S]):
         self._runtime = runtime
         self._write = write
         self._mutex = runtime.mutex()
-        self._notes: list[Note[S]] = []
+        self._pending: list[PendingRow[S]] = []
         self._busy = False
 
     async def show(self, waiter: Waiter[S], until: float) -> Owner | None:
@@ -53,35 +53,35 @@ class WaiterTable(Generic[S]):
             StoreUnavailable: it could not be done.
 
         """
-        note = Note(waiter, self._runtime.signal())
+        pending = PendingRow(waiter, self._runtime.signal())
         with self._mutex:
-            self._notes.append(note)
+            self._pending.append(pending)
             mine, self._busy = not self._busy, True
-        if not mine and not await self._called(note, until):
+        if not mine and not await self._wait_turn(pending, until):
             raise StoreUnavailable("the connections of this client are busy writing down who waits")
-        if not note.done:
-            await self._send(note, until)
-        if note.failed is not None:
-            raise note.failed
-        return note.held_by
+        if not pending.done:
+            await self._send(pending, until)
+        if pending.failed is not None:
+            raise pending.failed
+        return pending.held_by
 
-    async def _called(self, note: Note[S], until: float) -> bool:
+    async def _wait_turn(self, pending: PendingRow[S], until: float) -> bool:
         """Wait until it is done, or this one is to send; return False if neither came in time."""
         try:
-            await note.signal.wait(max(until - self._runtime.now(), 0.0))
+            await pending.signal.wait(max(until - self._runtime.now(), 0.0))
         except BaseException:
-            if self._withdrawn(note) and note.signal.is_set():
+            if self._withdraw(pending) and pending.signal.is_set():
                 self._pass_on()
             raise
-        return note.signal.is_set() or not self._withdrawn(note)
+        return pending.signal.is_set() or not self._withdraw(pending)
 
-    async def _send(self, note: Note[S], until: float) -> None:
+    async def _send(self, pending: PendingRow[S], until: float) -> None:
         """Write down all who are there, this one among them, and let the next one send for those who come meanwhile."""
         with self._mutex:
-            if note in self._notes:
-                self._notes.remove(note)
-            batch = [note, *self._notes[: MOST - 1]]
-            del self._notes[: MOST - 1]
+            if pending in self._pending:
+                self._pending.remove(pending)
+            batch = [pending, *self._pending[: MAX_BATCH - 1]]
+            del self._pending[: MAX_BATCH - 1]
         failed: StoreUnavailable | None = None
         held_by: Sequence[Owner | None] = [None] * len(batch)
         try:
@@ -95,18 +95,18 @@ class WaiterTable(Generic[S]):
                     one.signal.set()
             self._pass_on()
 
-    def _withdrawn(self, note: Note[S]) -> bool:
+    def _withdraw(self, pending: PendingRow[S]) -> bool:
         """Take one out who waits to be written down; return whether it still did and nobody had called it."""
         with self._mutex:
-            waits = note in self._notes
+            waits = pending in self._pending
             if waits:
-                self._notes.remove(note)
+                self._pending.remove(pending)
             return waits
 
     def _pass_on(self) -> None:
         """Wake the one that sends the next transaction."""
         with self._mutex:
-            if self._notes:
-                self._notes[0].signal.set()
+            if self._pending:
+                self._pending[0].signal.set()
             else:
                 self._busy = False

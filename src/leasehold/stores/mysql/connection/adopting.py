@@ -11,7 +11,7 @@ from leasehold.stores.mysql.connection.settings import PORT, Settings
 
 KNOWN = "a connection of PyMySQL, a connection or pool of asyncmy, or an engine of SQLAlchemy on one of them"
 
-TAKEN = ("user", "password", "password_creator", "server_public_key", "auth_plugin_map", "bind_address")
+COPIED_OPTIONS = ("user", "password", "password_creator", "server_public_key", "auth_plugin_map", "bind_address")
 """What is taken over as it is, where the driver has it; besides address, database and TLS."""
 
 
@@ -40,7 +40,7 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
 
 def _of_pymysql(client: Any) -> Veiled:
     options = Veiled(host=client.host, port=client.port, unix_socket=client.unix_socket, database=client.db)
-    options.update((name, getattr(client, name, None)) for name in TAKEN)
+    options.update((name, getattr(client, name, None)) for name in COPIED_OPTIONS)
     options["auth_plugin_map"] = client._auth_plugin_map
     if (client._ssl_required or client._secure) and not client.unix_socket:  # it may; where it did, so do we
         options["ssl"] = client.ctx
@@ -48,7 +48,7 @@ def _of_pymysql(client: Any) -> Veiled:
 
 
 def _of_asyncmy(client: Any) -> Veiled:
-    names = ("host", "port", "unix_socket", "sock", *TAKEN)
+    names = ("host", "port", "unix_socket", "sock", *COPIED_OPTIONS)
     options = Veiled((name, getattr(client, f"_{name}", None)) for name in names)
     options.update(database=client._db, ssl=client._ssl_context)
     return options

@@ -99,27 +99,27 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> AioCon
         StoreUnavailable: nobody does, or nobody that can be used.
 
     """
-    return await opened(settings, runtime, within, dial=_opened, wrap=AioConnection, driver_error=errors.MySQLError)
+    return await opened(settings, runtime, within, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError)
 
 
-async def _opened(settings: Settings, within: float) -> Any:
+async def _open(settings: Settings, within: float) -> Any:
     """Let the driver connect, in a task of its own, which is cancelled until it ends.
 
     The driver connects in `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result;
     then it would wait for the server's first words, for as long as that says nothing.
     """
-    task = asyncio.ensure_future(_dialled(settings, within))
+    task = asyncio.ensure_future(_connect_by_driver(settings, within))
     try:
         await asyncio.wait((task,), timeout=within)
         if not task.done():
             raise TimeoutError
         return task.result()
     except BaseException:
-        await _ended(task)
+        await _cancel(task)
         raise
 
 
-async def _dialled(settings: Settings, within: float) -> Any:
+async def _connect_by_driver(settings: Settings, within: float) -> Any:
     if Flavor.ASYNC in settings.connect:
         return await settings.connect[Flavor.ASYNC]()
     return await asyncmy.connect(
@@ -127,7 +127,7 @@ async def _dialled(settings: Settings, within: float) -> Any:
     )
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     """Cancel it until it ends; close what it opened all the same."""
     while not task.done():
         task.cancel()

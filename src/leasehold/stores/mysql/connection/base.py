@@ -54,7 +54,7 @@ class Refusal(Exception):
         self.answers = answers
 
 
-class Silence(Exception):
+class NoAnswer(Exception):
     """The connection broke, or no answer came in time; it cannot be used any more."""
 
 
@@ -70,7 +70,7 @@ class Connection(Protocol):
 
         Raises:
             Refusal: one of them failed.
-            Silence: no answer before ``until``, a reading of the runtime's clock; whether they ran is not known.
+            NoAnswer: no answer before ``until``, a reading of the runtime's clock; whether they ran is not known.
 
         Whatever else it ends with, as a cancellation, closes the connection: a reply may still be on its way.
         """
@@ -81,7 +81,7 @@ class Connection(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close it at once, from any thread; who waits for an answer gets `Silence`."""
+        """Close it at once, from any thread; who waits for an answer gets `NoAnswer`."""
         ...
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_.:/-]*")
 """Texts that need no escaping: spelled as they are, no column of another character set is converted for them."""
 
 
-def spell(value: Value) -> bytes:
+def literal(value: Value) -> bytes:
     """Return a value as a literal that means the same whatever the server's settings."""
     match value:
         case None:
@@ -118,7 +118,7 @@ PLACEHOLDER = re.compile(r"\$(\d+)")
 def bind(statement: Statement) -> bytes:
     """Return a statement with its placeholders, ``$1`` for the first value and so on, replaced."""
     words, numbers = _template(statement.text)
-    spelled = [spell(value) for value in statement.args]
+    spelled = [literal(value) for value in statement.args]
     parts = list(words)
     parts[1::2] = [spelled[number] for number in numbers]
     return b"".join(parts)
@@ -201,7 +201,7 @@ LASTING = frozenset(
 )
 """Errors that stay until somebody changes something."""
 
-SILENCE = "look whether it is up, reachable and not overloaded"
+NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
@@ -231,14 +231,14 @@ def outcome_of(code: int, *, committing: bool) -> Outcome:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"the database at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
+    return StoreUnavailable(f"the database at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
 
 
-HUNG_UP = frozenset({1053, 1158, 1159, 1927, 3169, 4031})
+CLOSING_ERRORS = frozenset({1053, 1158, 1159, 1927, 3169, 4031})
 """Last words of a server that closes the connection: it shuts down, an operator ended the session, it was idle for too
 long, or the network failed. Whether the statement was run is not known."""
 
 
-def is_last_word(code: int) -> bool:
+def is_connection_error(code: int) -> bool:
     """Say whether an error number means that the connection is gone: the server's last words, or the driver's."""
-    return code in HUNG_UP or code == 0 or 2000 <= code < 3000
+    return code in CLOSING_ERRORS or code == 0 or 2000 <= code < 3000

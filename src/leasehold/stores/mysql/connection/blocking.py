@@ -9,7 +9,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Veiled
-from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence
+from leasehold.stores.mysql.connection.base import Greeting, NoAnswer, Refusal, Rows
 from leasehold.stores.mysql.connection.drivers import failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
@@ -40,7 +40,7 @@ class BlockingConnection:
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         with self._mutex:
             if self._aborted:
-                raise Silence("it was closed")
+                raise NoAnswer("it was closed")
             self._running = True
         try:
             return self._run(statements, until)
@@ -121,12 +121,10 @@ async def connect(settings: Settings, runtime: Runtime, within: float) -> Blocki
         StoreUnavailable: nobody does, or nobody that can be used.
 
     """
-    return await opened(
-        settings, runtime, within, dial=_opened, wrap=BlockingConnection, driver_error=pymysql.MySQLError
-    )
+    return await opened(settings, runtime, within, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError)
 
 
-async def _opened(settings: Settings, within: float) -> Any:
+async def _open(settings: Settings, within: float) -> Any:
     if Flavor.SYNC in settings.connect:
         connection = settings.connect[Flavor.SYNC]()
         if not connection.client_flag & MULTI_STATEMENTS:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.mysql.connection.base import Connection, Refusal, Rows, Silence, is_last_word, no_answer
+from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, is_connection_error, no_answer
 from leasehold.stores.mysql.connection.settings import (
     DRIVERS_ERRORS,
     Settings,
@@ -52,7 +52,7 @@ async def opened(
         connection.greeting = greeting(await connection.run(opening(), until), settings.where)
     except BaseException as error:
         connection.abort()
-        if isinstance(error, Silence):
+        if isinstance(error, NoAnswer):
             raise no_answer(settings.where, error, unknown=False) from error
         if isinstance(error, Refusal):
             raise cannot_connect(error.code, str(error), settings.where) from error
@@ -66,9 +66,9 @@ def failure(
     """Return what to raise for an error during a request; only after a `Refusal` the connection can still be used."""
     if isinstance(error, driver_error):
         code, text = code_of(error)
-        return Silence(text) if is_last_word(code) or not connected else Refusal(code, text, answers)
+        return NoAnswer(text) if is_connection_error(code) or not connected else Refusal(code, text, answers)
     if isinstance(error, OSError | EOFError):
-        return Silence(
+        return NoAnswer(
             str(error) or ("it answered too slowly" if isinstance(error, TimeoutError) else type(error).__name__)
         )
     return error

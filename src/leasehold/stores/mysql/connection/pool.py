@@ -14,7 +14,7 @@ L = TypeVar("L", bound=Connection)
 AT_ONCE = 16
 """Connections in use at the same time, but for urgent calls; who comes later waits for one."""
 
-KEPT = 60.0
+MAX_IDLE = 60.0
 """Seconds for which a connection is kept open that nobody uses."""
 
 Connect = Callable[[float], Awaitable[L]]
@@ -48,7 +48,7 @@ class Pool(Generic[L]):
         if not urgent and not await self._permits.take(until):
             raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
         try:
-            return await self._ready(until)
+            return await self._usable_connection(until)
         except BaseException:
             if not urgent:
                 self._permits.give()
@@ -63,7 +63,7 @@ class Pool(Generic[L]):
                 self._idle.append((connection, now))
             else:
                 done.append(connection)
-            if self._idle and self._idle[0][1] < now - KEPT:
+            if self._idle and self._idle[0][1] < now - MAX_IDLE:
                 done.append(self._idle.pop(0)[0])
         if not urgent:
             self._permits.give()
@@ -103,7 +103,7 @@ class Pool(Generic[L]):
             connection.disown()
         self._reset()
 
-    async def _ready(self, until: float) -> tuple[L, bool]:
+    async def _usable_connection(self, until: float) -> tuple[L, bool]:
         if self._closed:
             raise no_answer(self._where, "the client is closed", unknown=False)
         while True:

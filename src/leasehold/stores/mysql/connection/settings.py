@@ -97,14 +97,14 @@ def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:
     options = Veiled(user=url.username, database=path)
     if url.password is not None:
         options["password"] = url.password.reveal().encode()  # the drivers take text for latin1
-    where = _place(url, options)
+    where = _address(url, options)
     context = _tls(url)
     if context is not None:
         options["ssl"] = context
     return Settings(f"{where}/{path}", path, options)
 
 
-def _place(url: StoreURL, options: Veiled) -> str:
+def _address(url: StoreURL, options: Veiled) -> str:
     socket = url.options.get("unix_socket")
     if socket is not None:
         if url.hosts or not socket.startswith("/") or "\0" in socket:
@@ -163,16 +163,16 @@ def from_engine(engine: Any, flavor: Flavor) -> Settings:
     where = f"{url.host or 'localhost'}:{url.port or PORT}/{url.database or ''}"
 
     async def connect_async() -> Any:
-        return _taken_off(await engine.raw_connection())
+        return _detached(await engine.raw_connection())
 
     def connect() -> Any:
-        return _taken_off(engine.raw_connection())
+        return _detached(engine.raw_connection())
 
     connects: Connect = connect_async if asynchronous else connect
     return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), {flavor: connects})
 
 
-def _taken_off(pooled: Any) -> Any:
+def _detached(pooled: Any) -> Any:
     connection = pooled.driver_connection
     pooled.detach()
     charset = getattr(connection, "charset", None) or connection._charset

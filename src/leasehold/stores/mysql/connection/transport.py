@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import Connection, Refusal, Rows, Silence, joined, no_answer, refused
+from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, joined, no_answer, refused
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
 
@@ -35,7 +35,7 @@ IDLE_LIFE = 300
 GRACE = 1
 """Seconds that a session may be silent in a transaction, beyond the time that the call may take."""
 
-REST = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
+RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
 
 ROLL_BACK_WITHIN = 1.0
 """Seconds that it may take to end a transaction that was not committed; after that its connection is closed."""
@@ -63,7 +63,7 @@ class MySQLTransport:
 
     async def connect(self, within: float) -> Connection:
         """Open a connection to a server that takes writes."""
-        connection = await open_line(self._settings, self._runtime, within)
+        connection = await open_connection(self._settings, self._runtime, within)
         try:
             refuse_read_only(connection.greeting, self.where)
         except BaseException:
@@ -95,9 +95,11 @@ class MySQLTransport:
         try:
             if isinstance(error, Exception | None) and not one.broken:  # else an interrupt: no more waiting
                 if one.open:
-                    await one.connection.run(joined((ROLLBACK, REST)), self._runtime.now() + ROLL_BACK_WITHIN)
+                    await one.connection.run(
+                        joined((ROLLBACK, RESTORE_TIMEOUT)), self._runtime.now() + ROLL_BACK_WITHIN
+                    )
                 usable = True
-        except (Refusal, Silence):
+        except (Refusal, NoAnswer):
             pass
         finally:
             if not usable:
@@ -142,7 +144,7 @@ class ConnectionTransaction:
             answers = await self.connection.run(joined((*before, *statements)), self._until)
         except Refusal as error:
             raise refused(self._where, error) from error
-        except Silence as error:
+        except NoAnswer as error:
             self.broken, self.stale = True, first
             raise no_answer(self._where, error, unknown=False) from error
         except BaseException:
@@ -155,13 +157,13 @@ class ConnectionTransaction:
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers = await self.connection.run(joined((*before, *statements, COMMIT, REST)), self._until)
+            answers = await self.connection.run(joined((*before, *statements, COMMIT, RESTORE_TIMEOUT)), self._until)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
             self.broken = True  # a node of Galera may say that it is committed, and then that it is not
             raise refused(self._where, error, committed=True) from error
-        except Silence as error:
+        except NoAnswer as error:
             self.broken = True
             raise no_answer(self._where, error, unknown=True) from error
         except BaseException:
@@ -178,7 +180,7 @@ def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
     return [list(rows) for rows in answers]
 
 
-async def open_line(settings: Settings, runtime: Runtime, within: float) -> Connection:
+async def open_connection(settings: Settings, runtime: Runtime, within: float) -> Connection:
     """Open a connection by the driver of the runtime's flavor.
 
     Raises:

@@ -9,11 +9,11 @@ import psycopg
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
-from leasehold.stores.postgres.connection.settings import Settings, shown
+from leasehold.stores.postgres.connection.settings import Settings, display_address
 
 KNOWN = "a psycopg connection, a psycopg_pool pool, or a SQLAlchemy engine of PostgreSQL"
 
-NOT_OURS = ("options", "fallback_application_name", "replication", "connect_timeout", "context", "autocommit")
+IGNORED_OPTIONS = ("options", "fallback_application_name", "replication", "connect_timeout", "context", "autocommit")
 """What of their settings is not taken over."""
 
 
@@ -68,8 +68,8 @@ def _of_engine(client: Any) -> dict[str, Any]:
 
 def _settings(options: Mapping[str, Any]) -> Settings:
     known = {word.decode() for word in _keywords()}
-    kept = Veiled((key, value) for key, value in options.items() if key in known and key not in NOT_OURS)
-    return Settings(shown(kept), kept)
+    kept = Veiled((key, value) for key, value in options.items() if key in known and key not in IGNORED_OPTIONS)
+    return Settings(display_address(kept), kept)
 
 
 def _keywords() -> list[bytes]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Need, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Readiness, SocketWait, Steps
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class AioTransport(PostgresTransport):
             found.append(str(ipaddress.ip_address(str(infos[0][4][0]).partition("%")[0])))
         return ",".join(found)
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
@@ -83,27 +83,27 @@ class AioTransport(PostgresTransport):
         return not poll.poll(0)
 
 
-async def _ready(loop: asyncio.AbstractEventLoop, need: Need, timeout: float | None) -> Want:
+async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> Readiness:
     """Wait until the socket is ready."""
-    ready: asyncio.Future[Want] = loop.create_future()
+    ready: asyncio.Future[Readiness] = loop.create_future()
 
-    def tell(what: Want) -> None:
+    def tell(what: Readiness) -> None:
         if not ready.done():
             ready.set_result(what)
 
-    if Want.READ in need.want:
-        loop.add_reader(need.fd, tell, Want.READ)
-    if Want.WRITE in need.want:
-        loop.add_writer(need.fd, tell, Want.WRITE)
-    timer = None if timeout is None else loop.call_later(timeout, tell, Want(0))
+    if Readiness.READ in need.readiness:
+        loop.add_reader(need.fd, tell, Readiness.READ)
+    if Readiness.WRITE in need.readiness:
+        loop.add_writer(need.fd, tell, Readiness.WRITE)
+    timer = None if timeout is None else loop.call_later(timeout, tell, Readiness(0))
     try:
         what = await ready
     finally:
         if timer is not None:
             timer.cancel()
-        if Want.READ in need.want:
+        if Readiness.READ in need.readiness:
             loop.remove_reader(need.fd)
-        if Want.WRITE in need.want:
+        if Readiness.WRITE in need.readiness:
             loop.remove_writer(need.fd)
     if not what:
         raise TimeoutError("it answered too slowly")

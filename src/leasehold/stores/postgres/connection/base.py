@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._sql.transport import OnMessage, OnSilence, Statement, Transaction
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import (
     Broken,
     ServerError,
@@ -51,7 +51,7 @@ WHO = Statement(
     "(current_setting('default_transaction_read_only') = 'on')::int"
 )
 
-KEEP = (
+SESSION_SETTINGS = (
     Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
     Statement(
         "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '3', false), "
@@ -65,12 +65,14 @@ KEEP = (
 class PostgresTransport(ABC):
     """See `leasehold.stores._sql.transport.SQLTransport`."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_silence: OnSilence) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_disconnect: OnDisconnect
+    ) -> None:
         self._runtime = runtime
         self.settings = settings
         self.where = settings.where
         self._on_message = on_message
-        self._on_silence = on_silence
+        self._on_silence = on_disconnect
         self._forget()
 
     def _forget(self) -> None:
@@ -78,7 +80,7 @@ class PostgresTransport(ABC):
         self._connections: set[Connection] = set()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
-        self._spare = Pool(self._runtime, 1)
+        self._reserved = Pool(self._runtime, 1)
         self._sessions: list[Connection] = []
         self._subscriptions = Subscriptions(self._runtime, self, self._on_message, self._on_silence)
         self.facts: dict[str, Any] = {}
@@ -102,7 +104,7 @@ class PostgresTransport(ABC):
         """Return the addresses of the hosts, for libpq's ``hostaddr``; None to leave that to libpq."""
 
     @abstractmethod
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a transaction so that a cancellation finds it decided (see `SQLTransport.transact`)."""
 
     # --- transactions ------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ class PostgresTransport(ABC):
     async def transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
-        return await self._to_its_end(self._transact(work, within, self._spare if reserved else self._pool))
+        return await self._shielded(self._transact(work, within, self._reserved if reserved else self._pool))
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
         until = self._runtime.now() + within
@@ -189,7 +191,7 @@ class PostgresTransport(ABC):
         if settings is None:
             self.facts = connection.facts
             if connection.facts["pooled"]:
-                self._subscriptions.met_pooler()
+                self._subscriptions.found_pooler()
         return connection
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
@@ -220,7 +222,7 @@ class PostgresTransport(ABC):
         if standby:
             raise cannot_connect(self.where, "the server is a standby, which is read-only")
         if not pooled:
-            await self.run(connection.exchange(KEEP), until)
+            await self.run(connection.exchange(SESSION_SETTINGS), until)
             connection.prepares = True
         connection.facts = facts
 
@@ -271,7 +273,7 @@ class PostgresTransport(ABC):
     async def close(self) -> None:
         self._closed = True
         await self._subscriptions.close()
-        for idle in (*self._pool.empty(), *self._spare.empty(), *self._sessions):
+        for idle in (*self._pool.empty(), *self._reserved.empty(), *self._sessions):
             self.drop(idle)
 
     def after_fork(self) -> None:

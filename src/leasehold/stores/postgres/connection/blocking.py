@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Readiness, Steps
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class BlockingTransport(PostgresTransport):
             need = next(steps)
             while True:
                 poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-                poll.register(need.fd, _MASKS[need.want])
+                poll.register(need.fd, _MASKS[need.readiness])
                 left = None if until is None else max(until - self._runtime.now(), 0.0) * 1000
                 events = poll.poll(left)
                 if not events:
@@ -43,7 +43,7 @@ class BlockingTransport(PostgresTransport):
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         return None  # libpq asks for them, and blocks
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     def alive(self, connection: Connection) -> bool:
@@ -53,12 +53,12 @@ class BlockingTransport(PostgresTransport):
 
 
 _MASKS = {
-    Want.READ: select.POLLIN,
-    Want.WRITE: select.POLLOUT,
-    Want.READ | Want.WRITE: select.POLLIN | select.POLLOUT,
+    Readiness.READ: select.POLLIN,
+    Readiness.WRITE: select.POLLOUT,
+    Readiness.READ | Readiness.WRITE: select.POLLIN | select.POLLOUT,
 }
 
 
-def _ready(mask: int) -> Want:
-    ready = Want.READ if mask & ~select.POLLOUT else Want(0)
-    return ready | (Want.WRITE if mask & select.POLLOUT else Want(0))
+def _ready(mask: int) -> Readiness:
+    ready = Readiness.READ if mask & ~select.POLLOUT else Readiness(0)
+    return ready | (Readiness.WRITE if mask & select.POLLOUT else Readiness(0))

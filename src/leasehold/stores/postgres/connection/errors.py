@@ -50,7 +50,7 @@ REMEDIES: Mapping[str, str] = {
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
-SILENCE = "look whether it is up, reachable and not overloaded"
+NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
 
 class Hint(NamedTuple):
@@ -97,7 +97,7 @@ HINTS: Mapping[str, Hint] = {
     "read-only": Hint("", READ_ONLY),
     "hot standby mode": Hint("", READ_ONLY),
     "closed the connection": Hint("", "it hung up; look at its log"),
-    "imed out": Hint("", SILENCE),
+    "imed out": Hint("", NO_ANSWER_REMEDY),
 }
 """What to do about a connection that fails, by words of the error, as a regular expression. The first that fits."""
 
@@ -147,7 +147,7 @@ def refused(where: str, error: ServerError) -> Refused:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
+    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
 
 
 def cannot_connect(where: str, why: str) -> StoreUnavailable:

@@ -24,21 +24,21 @@ from leasehold.stores.postgres.connection.errors import Broken, ServerError
 T = TypeVar("T")
 
 
-class Want(enum.Flag):
+class Readiness(enum.Flag):
     """What a socket must be ready for."""
 
     READ = enum.auto()
     WRITE = enum.auto()
 
 
-class Need(NamedTuple):
+class SocketWait(NamedTuple):
     """Which socket must be ready for what, before the generator goes on."""
 
     fd: int
-    want: Want
+    readiness: Readiness
 
 
-Steps = Generator[Need, Want | None, T]
+Steps = Generator[SocketWait, Readiness | None, T]
 
 COMMIT = Statement("COMMIT")
 
@@ -107,12 +107,12 @@ class Connection:
                 self.prepares, error.stale = False, True
             raise
         except Error as error:
-            raise Broken(_line(error)) from None
+            raise Broken(_one_line(error)) from None
         finally:
             self._end()
 
-    def hear(self, heard: Callable[[str], None]) -> Steps[None]:
-        """Call ``heard`` with each message, for ever.
+    def receive_messages(self, on_message: Callable[[str], None]) -> Steps[None]:
+        """Call ``on_message`` with each message, for ever.
 
         Raises:
             Broken: the connection ended.
@@ -122,11 +122,11 @@ class Connection:
         try:
             while True:
                 while (note := self._pgconn.notifies()) is not None:
-                    heard(bytes(note.extra).decode("utf-8", "replace"))
-                yield Need(self.fd, Want.READ)
+                    on_message(bytes(note.extra).decode("utf-8", "replace"))
+                yield SocketWait(self.fd, Readiness.READ)
                 self._pgconn.consume_input()
         except Error as error:
-            raise Broken(_line(error)) from None
+            raise Broken(_one_line(error)) from None
         finally:
             self._end()
 
@@ -203,8 +203,8 @@ class Connection:
 
     def _flush(self) -> Steps[None]:
         while self._pgconn.flush():
-            ready = yield Need(self.fd, Want.READ | Want.WRITE)
-            if not ready or Want.READ in ready:  # nothing, if it is driven on after a time-out
+            ready = yield SocketWait(self.fd, Readiness.READ | Readiness.WRITE)
+            if not ready or Readiness.READ in ready:  # nothing, if it is driven on after a time-out
                 self._pgconn.consume_input()
 
     def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
@@ -214,18 +214,18 @@ class Connection:
         while True:
             try:
                 while pgconn.is_busy():
-                    yield Need(self.fd, Want.READ)
+                    yield SocketWait(self.fd, Readiness.READ)
                     pgconn.consume_input()
             except Error:
                 if failure is None:
                     raise
-                raise _last_words(failure, statements) from None
+                raise _closing_error(failure, statements) from None
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == pq.ConnStatus.BAD:
                     if failure is None:
                         raise Broken("the server closed the connection")
-                    raise _last_words(failure, statements)
+                    raise _closing_error(failure, statements)
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
                 break
             elif result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
@@ -264,14 +264,14 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
                     return Connection(pgconn)
                 if poll == pq.PollingStatus.FAILED:
                     break
-                yield Need(pgconn.socket, Want.READ if poll == pq.PollingStatus.READING else Want.WRITE)
+                yield SocketWait(pgconn.socket, Readiness.READ if poll == pq.PollingStatus.READING else Readiness.WRITE)
             why = pgconn.get_error_message()
             pgconn.finish()
         except BaseException:
             pgconn.finish()
             raise
     except Error as error:
-        why = _line(error)
+        why = _one_line(error)
     raise Broken(why or "the connection failed")  # out here it has no context
 
 
@@ -307,7 +307,7 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
 
 
-def _last_words(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
+def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
     """Return an error with which the connection ended: answers may be missing before it, as a pooler loses them.
 
     So it may be the COMMIT's, wherever in the batch it seems to stand.
@@ -316,5 +316,5 @@ def _last_words(failure: ServerError, statements: Sequence[Statement]) -> Server
     return failure
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -99,13 +99,13 @@ def from_url(url: StoreURL) -> Settings:
     path = url.path if url.hosts else url.path.lstrip("/")
     if path:
         options["dbname"] = path
-    found = Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
-    return replace(found, subscriptions=_past_the_pooler(url, options)) if "listen" in url.options else found
+    found = Settings(display_address(options), options, _pool(url), _messages(url), _pooler(url))
+    return replace(found, subscriptions=_direct_settings(url, options)) if "listen" in url.options else found
 
 
-def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
+def _direct_settings(url: StoreURL, options: Mapping[str, Any]) -> Settings:
     """Read ``listen=host:port``: everything but the address is as in the URL."""
-    host, port = parse_place(url.options["listen"])
+    host, port = parse_address(url.options["listen"])
     if not host or not _messages(url):
         raise ValueError(
             f"option 'listen' in the {url.scheme} URL is host:port of the server itself, and needs messages"
@@ -113,10 +113,10 @@ def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
     there = Veiled(options)
     there.pop("hostaddr", None)
     there.update(host=host, port=port)
-    return Settings(shown(there), there)
+    return Settings(display_address(there), there)
 
 
-def parse_place(text: str) -> tuple[str, str]:
+def parse_address(text: str) -> tuple[str, str]:
     """Read ``host:port``, ``[::1]:port``, or the folder of a socket; an empty host if it is none of these."""
     if text.startswith("/"):
         return text, "5432"
@@ -128,7 +128,7 @@ def parse_place(text: str) -> tuple[str, str]:
     return ("", "") if not bare or "," in bare or (":" in bare and bare == host) else (bare, port)
 
 
-def shown(options: Mapping[str, Any]) -> str:
+def display_address(options: Mapping[str, Any]) -> str:
     """Return where the database is, for people."""
     hosts = str(options.get("host") or options.get("hostaddr") or "localhost").split(",")
     ports = str(options.get("port") or "5432").split(",")

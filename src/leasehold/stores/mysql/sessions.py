@@ -16,14 +16,14 @@ from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,
     Connection,
+    NoAnswer,
     Refusal,
     Rows,
-    Silence,
     joined,
     no_answer,
     refused,
 )
-from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, MySQLTransport, limits
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, MySQLTransport, limits
 
 SLICE = 5.0
 """Seconds for which the server waits for a lock in one request, at most."""
@@ -33,19 +33,19 @@ LATE = 1.0
 
 NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
 
-MOST_DOOMED = 1000
+MAX_BROKEN = 1000
 """Broken sessions that are remembered; the server ends those that are not by itself, after a lease."""
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class Session:
     """A connection that has a lock, or tries to get it.
 
     Attributes:
-        turns: one statement at a time.
+        mutex: one statement at a time.
         ticket: whom it is for, or was when it was taken.
         token: while that one holds.
-        over: whether its connection is closed, and the lock gone with it.
+        closed: whether its connection is closed, and the lock gone with it.
 
     """
 
@@ -53,12 +53,12 @@ class Place:
     lock: str
     ticket: Ticket
     connection: Connection
-    turns: Semaphore = field(repr=False)
+    mutex: Semaphore = field(repr=False)
     token: int | None = None
-    over: bool = False
+    closed: bool = False
 
     @property
-    def session(self) -> int:
+    def number(self) -> int:
         """The server's number of the connection."""
         return self.connection.greeting.session
 
@@ -73,68 +73,68 @@ class Place:
         return float(math.ceil(self.ticket.terms.lease))
 
 
-class Places:
+class Sessions:
     """See `leasehold.stores._sql.session.waiter.Sessions`. Used by many tasks or threads at once."""
 
     def __init__(self, runtime: Runtime, transport: MySQLTransport, space: bytes) -> None:
         self._runtime = runtime
         self._transport = transport
         self._space = space
-        self._holds: dict[str, Place] = {}
-        self._doomed: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
+        self._holds: dict[str, Session] = {}
+        self._broken: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
 
-    def get(self, ticket: str) -> Place | None:
-        """Return the place of a ticket that holds."""
+    def get(self, ticket: str) -> Session | None:
+        """Return the session of a ticket that holds."""
         return self._holds.get(ticket)
 
-    def hold(self, place: Place, token: int) -> None:
+    def hold(self, session: Session, token: int) -> None:
         """Take note that its ticket holds."""
-        place.token = token
-        self._holds[place.ticket.id] = place
+        session.token = token
+        self._holds[session.ticket.id] = session
 
-    def take(self, ticket: str) -> Place | None:
-        """Return the place of a ticket that leaves: from now on it has none."""
+    def take(self, ticket: str) -> Session | None:
+        """Return the session of a ticket that leaves: from now on it has none."""
         return self._holds.pop(ticket, None)
 
     def any_held(self) -> bool:
         """Return whether any ticket holds."""
         return bool(self._holds)
 
-    async def hung_up(self) -> list[str]:
+    async def closed_connections(self) -> list[str]:
         """Return the tickets whose connections the server has closed, as far as this end can see: they are lost.
 
         A connection that somebody uses is left out: what comes is an answer, and whoever asked hears of its end.
         """
         gone = list[str]()
-        for ticket, place in list(self._holds.items()):
-            if await place.turns.take(self._runtime.now()):
+        for ticket, session in list(self._holds.items()):
+            if await session.mutex.take(self._runtime.now()):
                 try:
-                    if not place.over and not place.connection.usable():
-                        self.lost(place)
+                    if not session.closed and not session.connection.usable():
+                        self.lost(session)
                         gone.append(ticket)
                 finally:
-                    place.turns.give()
+                    session.mutex.give()
         return gone
 
-    def forgive(self, ticket: str) -> None:
+    def forget_broken(self, ticket: str) -> None:
         """Forget that a session of the ticket broke."""
-        self._doomed.pop(ticket, None)
+        self._broken.pop(ticket, None)
 
     def close_all(self) -> None:
         """Close the connections of all who hold: the server frees what they have."""
-        places, self._holds = list(self._holds.values()), {}
-        for place in places:
-            self.close(place)
+        sessions, self._holds = list(self._holds.values()), {}
+        for session in sessions:
+            self.close(session)
 
-    def close(self, session: Place) -> None:
-        session.over = True
+    def close(self, session: Session) -> None:
+        session.closed = True
         self._transport.pool.drop(session.connection, urgent=True)
 
     def lock(self, key: Key) -> str:
         """Return the server's name of the lock; ``key`` is that of lease rows."""
         return sql.lock_name(self._transport.database, key)
 
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Place, bool]:
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
         key = (sql.MARK + self._space, name.encode())
         lock = self.lock((self._space, name.encode()))
         while True:
@@ -145,20 +145,20 @@ class Places:
                     f"the database at {self._transport.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
                 )
-            place = Place(key, lock, ticket, connection, Semaphore(self._runtime, 1))
+            session = Session(key, lock, ticket, connection, Semaphore(self._runtime, 1))
             try:
-                return place, self._has(await self.on(place, (place.ttl, sql.get_lock(lock, 0)), until))
+                return session, self._has(await self.on(session, (session.ttl, sql.get_lock(lock, 0)), until))
             except StoreUnavailable:
-                if not place.over:
-                    await self._transport.pool.give(place.connection, urgent=True)
-                if new or self._runtime.now() >= until or not place.over:
+                if not session.closed:
+                    await self._transport.pool.give(session.connection, urgent=True)
+                if new or self._runtime.now() >= until or not session.closed:
                     raise
                 await self._transport.pool.forget_idle()  # it had been idle, and the server had closed it
             except BaseException:
-                self.lost(place)
+                self.lost(session)
                 raise
 
-    async def wait(self, session: Place, name: str, until: Callable[[], float]) -> None:
+    async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
         """Let the server wait for the lock, in slices: it knows no end of a wait but a number of seconds."""
         has = False
         try:
@@ -173,12 +173,12 @@ class Places:
             if not has:
                 self.close(session)
 
-    async def free(self, session: Place, name: str, until: float, *, has: bool) -> None:
-        await self.leave(session, (*([sql.release_lock(session.lock)] if has else []), REST), until)
+    async def free(self, session: Session, name: str, until: float, *, has: bool) -> None:
+        await self.leave(session, (*([sql.release_lock(session.lock)] if has else []), RESTORE_TIMEOUT), until)
 
-    async def end(self, session: Place, name: str, until: float) -> None:
+    async def end(self, session: Session, name: str, until: float) -> None:
         self.close(session)
-        await self.kill(session.session, until)
+        await self.kill(session.number, until)
 
     def _has(self, answers: Sequence[Rows]) -> bool:
         got = answers[-1][0][0]
@@ -186,61 +186,61 @@ class Places:
             raise Refused(f"the database at {self._transport.where} refused: {NO_LOCK}")
         return bool(got)
 
-    async def on(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run statements on the place's connection; if it breaks, the place is lost."""
-        if not await place.turns.take(until):
+    async def on(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements on the session's connection; if it breaks, the session is lost."""
+        if not await session.mutex.take(until):
             raise no_answer(self._transport.where, "the connection of the lock is busy", unknown=False)
         try:
-            return await place.connection.run(joined(statements), until)
+            return await session.connection.run(joined(statements), until)
         except Refusal as error:
             raise refused(self._transport.where, error) from error
-        except Silence as error:
-            self.lost(place)
+        except NoAnswer as error:
+            self.lost(session)
             raise no_answer(self._transport.where, error, unknown=True) from error
         except BaseException:
-            self.lost(place)
+            self.lost(session)
             raise
         finally:
-            place.turns.give()
+            session.mutex.give()
 
-    async def transact(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run statements as one transaction on the place's connection, again if it had bad luck."""
+    async def transact(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run statements as one transaction on the session's connection, again if it had bad luck."""
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                return await self.on(place, (limits(left), BEGIN, *statements, COMMIT, place.ttl), until)
+                return await self.on(session, (limits(left), BEGIN, *statements, COMMIT, session.ttl), until)
             except Refused as error:
-                await self.on(place, (ROLLBACK, place.ttl), until)
+                await self.on(session, (ROLLBACK, session.ttl), until)
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
 
-    async def leave(self, place: Place, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run the last statements on a place's connection, and give that back."""
-        answers = await self.on(place, statements, until)
-        await self._transport.pool.give(place.connection, urgent=True)
+    async def leave(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
+        """Run the last statements on a session's connection, and give that back."""
+        answers = await self.on(session, statements, until)
+        await self._transport.pool.give(session.connection, urgent=True)
         return answers
 
-    def lost(self, place: Place) -> None:
-        """Close the place's connection; whoever asks again for its ticket tells the server."""
-        if not place.over:
-            if self._holds.get(place.ticket.id) is place:
-                del self._holds[place.ticket.id]
-            self.doom(place)
-            self.close(place)
+    def lost(self, session: Session) -> None:
+        """Close the session's connection; whoever asks again for its ticket tells the server."""
+        if not session.closed:
+            if self._holds.get(session.ticket.id) is session:
+                del self._holds[session.ticket.id]
+            self.remember_broken(session)
+            self.close(session)
 
-    def doom(self, place: Place) -> None:
+    def remember_broken(self, session: Session) -> None:
         """Remember that the server is to be told of the end of a session."""
-        self._doomed[place.ticket.id] = place.session
-        while len(self._doomed) > MOST_DOOMED:
-            del self._doomed[next(iter(self._doomed))]
+        self._broken[session.ticket.id] = session.number
+        while len(self._broken) > MAX_BROKEN:
+            del self._broken[next(iter(self._broken))]
 
-    async def end_doomed(self, ticket: str, until: float) -> bool | None:
+    async def end_broken(self, ticket: str, until: float) -> bool | None:
         """Tell the server to end a session of the ticket that broke; return whether it lived, None if none broke."""
-        session = self._doomed.get(ticket)
+        session = self._broken.get(ticket)
         if session is None:
             return None
         ended = await self.kill(session, until)
-        self._doomed.pop(ticket, None)
+        self._broken.pop(ticket, None)
         return ended
 
     async def kill(self, session: int, until: float) -> bool:
