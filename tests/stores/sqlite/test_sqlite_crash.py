@@ -137,8 +137,9 @@ def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers:
     mode = LockMode(Kind.SEMAPHORE, permits=1, limit=2)
     peer = peers()
     for _ in range(2):
-        row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
-        code = f"locks.store.try_acquire('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
+        terms = "LockMode(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
+        ticket = f"Ticket(ticket_id(os.urandom(16)), LeaseTerms({terms}))"
+        code = f"locks.store.try_acquire('s', {ticket}, join=True, within=5)"
         peer.ask("exec('from leasehold._model import *; from leasehold._model import ticket_id', globals())")
         peer.ask(f"finish({code}).token")
     got: list[float] = []
@@ -177,7 +178,7 @@ def test_stopped_holder(locks: Client, peers: Callable[..., Peer]) -> None:
         assert hold.token > old
         assert finish(locks.store.compare_and_set("row", Change(b"new", fence=hold.token))).changed
         peer.process.send_signal(signal.SIGCONT)
-        assert peer.ask("tell(holds['x'].check)") == "LeaseLost"
+        assert peer.ask("tell(holds['x'].raise_if_lost)") == "LeaseLost"
         assert peer.ask(write) is False
         assert peer.ask("tell(holds['x'].release)") == "LeaseLost"
         hold.raise_if_lost()

@@ -1,6 +1,6 @@
-"""Statements of lease rows that all kinds of servers spell alike (see `stores.sql.dialect` for what each says).
+"""Statements of lease rows that are the same in all dialects (see `Dialect` for what each does).
 
-``now`` is how a kind of server spells its clock.
+``now`` is the server's clock in its dialect.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ ADD_ENTRY = f"INSERT INTO leasehold_entry (name_id, {COLUMNS}) VALUES ({places(1
 
 
 def clock(now: str) -> str:
-    """Return what asks for the clock and for what stands in ``leasehold_meta``."""
+    """Return what reads the clock and ``leasehold_meta``."""
     return f"SELECT {now}, version, fence FROM leasehold_meta"
 
 
 def read_cell(now: str) -> str:
-    """Return what reads a cell, and locks nothing."""
+    """Return what reads a cell without a lock."""
     return f"SELECT value, version, fence, expires, {now} FROM leasehold_cell WHERE space = $1 AND name = $2"
 
 
 def lock_cell(now: str) -> str:
-    """Return what reads a cell, and locks it."""
+    """Return what reads and locks a cell."""
     return f"{read_cell(now)} FOR UPDATE"
 
 
 def unexpired(now: str) -> str:
-    """Return what says whether a name has an entry that has not expired."""
+    """Return what finds out whether a name has an unexpired entry."""
     return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {now} LIMIT 1"
 
 
 def entry_states(now: str, tickets: Sequence[str]) -> Statement:
-    """Return what shows these entries to those who wait in them."""
+    """Return what reads the state of waiting tickets."""
     text = f"""
         SELECT {now}, mine.ticket, mine.token, mine.expires, mine.lease,
         mine.place - (SELECT MIN(place) FROM leasehold_entry WHERE name_id = mine.name_id AND place > 0),
@@ -87,7 +87,7 @@ def entry_states(now: str, tickets: Sequence[str]) -> Statement:
 
 
 def forget_name(name_id: int, fence: int) -> Sequence[Statement]:
-    """Return what drops a name."""
+    """Return what drops a name and its entries."""
     return (
         Statement("DELETE FROM leasehold_entry WHERE name_id = $1", (name_id,)),
         Statement("DELETE FROM leasehold_name WHERE id = $1", (name_id,)),

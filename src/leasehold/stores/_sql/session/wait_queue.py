@@ -1,4 +1,4 @@
-"""Who of one client waits for a lock that a session holds: all who wait for a name share one session in the queue.
+"""The local queues of session locks: all waiters of a client for a name share one session in the server's queue.
 
 Theory of operation
 -------------------
@@ -30,11 +30,11 @@ from leasehold.stores._sql.session.waiter import ParkResult, Sessions, Waiter, W
 S = TypeVar("S")
 
 END_WITHIN = 1.0
-"""Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
+"""Seconds that releasing a lock that no waiter wants may take; then its session is closed."""
 
 
 class WaitQueues(Generic[S]):
-    """The lines of one client. Used by many threads or tasks at once."""
+    """The queues of one client. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
         self._runtime = runtime
@@ -44,11 +44,11 @@ class WaitQueues(Generic[S]):
         self._waiters: dict[str, Waiter[S]] = {}
 
     def get(self, ticket: str) -> Waiter[S] | None:
-        """Return who waits with this ticket."""
+        """Return the waiter of a ticket, if it waits."""
         return self._waiters.get(ticket)
 
     def enter(self, name: str, ticket: Ticket) -> Waiter[S]:
-        """Return the waiter of a ticket; a new one stands last in line."""
+        """Return the waiter of a ticket; a new one is appended to its queue."""
         with self._mutex:
             waiter = self._waiters.get(ticket.id)
             if waiter is None:
@@ -59,19 +59,19 @@ class WaitQueues(Generic[S]):
             return waiter
 
     def has_waiters(self, name: str) -> bool:
-        """Say whether somebody waits in the line that is shared."""
+        """Return whether the shared queue of a name has waiters."""
         return f"name {name}" in self._wait_queues
 
     def parked(self, waiter: Waiter[S]) -> S | None:
-        """Return the session that waits in the server's queue for this one: it is the first in line."""
+        """Return the session that is parked for this waiter; None unless it is the first."""
         wait_queue = self._wait_queues.get(waiter.key)
         return wait_queue.parked if wait_queue is not None and wait_queue.waiters[:1] == [waiter] else None
 
     async def session_for(self, waiter: Waiter[S], until: float) -> S | None:
-        """Return a session with the lock if the turn has come; if it is the first, see to it that a session is parked.
+        """Return a session with the lock if the waiter's turn has come; if it is the first, try the lock and park.
 
         Raises:
-            StoreUnavailable: there is no session to be had, or the parked one broke; it keeps its place in line.
+            StoreUnavailable: there is no session, or the parked one broke. The waiter keeps its place.
 
         """
         with self._mutex:
@@ -81,7 +81,7 @@ class WaitQueues(Generic[S]):
             self._remove_silent(wait_queue)
             failed, waiter.failed = waiter.failed, None
             if failed is not None:
-                waiter.stored_at = None  # by a session that is gone
+                waiter.stored_at = None  # the session that wrote the row is gone
                 raise failed
             if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.asking:
                 return None
@@ -92,13 +92,13 @@ class WaitQueues(Generic[S]):
             with self._mutex:
                 wait_queue.asking = False
                 if wait_queue.waiters[:1] != [waiter]:
-                    wait_queue.notify()  # it left meanwhile, and the next found that somebody was asking
+                    wait_queue.notify()  # it left meanwhile, when the next one found that it was trying
             raise
         await self._use_session(wait_queue, session, has)
         return waiter.session
 
     async def wait_for_session(self, waiter: Waiter[S], until: float) -> S | None:
-        """Return the session that has the lock, whose answer is on the way. Errors as `session_for`."""
+        """Return the session that has the lock; its answer is on the way. Raises as `session_for`."""
         while waiter.session is None and waiter.failed is None and (left := until - self._runtime.now()) > 0:
             waiter.signal.clear()
             if waiter.session is None and waiter.failed is None:
@@ -106,13 +106,13 @@ class WaitQueues(Generic[S]):
         return await self.session_for(waiter, until)
 
     async def wait(self, ticket: str, timeout: float) -> None:
-        """Sleep until it is worth asking again, at most ``timeout`` seconds."""
+        """Sleep until a retry may succeed, at most ``timeout`` seconds."""
         waiter = self._waiters.get(ticket)
         if waiter is not None and await waiter.signal.wait(timeout):
             waiter.signal.clear()
 
     def renewed(self, tickets: list[str]) -> list[Waiter[S]]:
-        """Take note that the clients of these are there; return those that are written down."""
+        """Record that the clients of these tickets are alive; return the waiters that have a row."""
         with self._mutex:
             found = [self._waiters[ticket] for ticket in tickets if ticket in self._waiters]
             for waiter in found:
@@ -120,18 +120,18 @@ class WaitQueues(Generic[S]):
             return [waiter for waiter in found if waiter.stored_at is not None]
 
     def granted(self, waiter: Waiter[S]) -> None:
-        """Take one out of the line that holds now; the next may ask."""
+        """Remove a waiter that holds the lock now; the next one may try."""
         with self._mutex:
             waiter.session = None
             self._remove(waiter)
 
     def session_lost(self, waiter: Waiter[S]) -> None:
-        """Take note that the session that had the lock for this one is gone: it is to ask again."""
+        """Record that the session with the lock for this waiter is gone: it must try again."""
         with self._mutex:
             waiter.session = None
 
     async def leave(self, waiter: Waiter[S], until: float) -> None:
-        """Take one out that gives up: what it has goes to the next, or back to the server."""
+        """Remove a waiter that gives up; its lock goes to the next waiter, or back to the server."""
         with self._mutex:
             session, waiter.session = waiter.session, None
             wait_queue = self._remove(waiter)
@@ -148,7 +148,7 @@ class WaitQueues(Generic[S]):
             await self._sessions.end(parked, waiter.name, until)
 
     def close(self) -> None:
-        """Close all sessions of those who wait."""
+        """Close the sessions of all waiters, and wake these."""
         with self._mutex:
             wait_queues, waiters = list(self._wait_queues.values()), list(self._waiters.values())
             self._wait_queues, self._waiters = {}, {}
@@ -165,7 +165,7 @@ class WaitQueues(Generic[S]):
     # --- inside ------------------------------------------------------------------------------------------------
 
     async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
-        """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
+        """Give a session with the lock to the first waiter, which may be another by now; park one without it."""
         with self._mutex:
             wait_queue.asking = False
             wanted = bool(wait_queue.waiters)
@@ -177,7 +177,9 @@ class WaitQueues(Generic[S]):
         if wanted and not has:
             try:
                 self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
-            except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
+            except (
+                BaseException
+            ):  # no thread can start: the next waiter tries again, and does not wait for this session
                 self._unparked(wait_queue, session, ParkResult.CLOSED, None)
                 self._sessions.close(session)
                 raise
@@ -185,7 +187,7 @@ class WaitQueues(Generic[S]):
             await self._free(wait_queue, session, has=has)
 
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
-        """Let the session wait in the server's queue, and give it to the first in line."""
+        """Wait with the session in the server's queue, and give it to the first waiter."""
         failed: StoreUnavailable | None = None
         result = ParkResult.CLOSED
         try:
@@ -200,15 +202,15 @@ class WaitQueues(Generic[S]):
         if result is ParkResult.NOT_WANTED:
             await self._free(wait_queue, session, has=True)
         elif failed is not None:
-            await self._end(wait_queue, session)  # the server may not have noticed, and let it have the lock
+            await self._end(wait_queue, session)  # the server may not have noticed, and may grant it the lock
 
     def _unparked(
         self, wait_queue: WaitQueue[S], session: S, result: ParkResult, failed: StoreUnavailable | None
     ) -> ParkResult:
-        """Give a session that waits no more to the first in line; return what becomes of it."""
+        """Give a session whose wait ended to the first waiter; return how it ended."""
         with self._mutex:
             if wait_queue.parked is not session:
-                return ParkResult.CLOSED  # it was ended by the last who left
+                return ParkResult.CLOSED  # the last waiter to leave ended it
             wait_queue.parked = None
             self._remove_silent(wait_queue)
             wait_queue.notify()

@@ -15,47 +15,48 @@ S = TypeVar("S")
 
 
 class Sessions(Protocol[S]):
-    """What differs between servers: how a session tries, waits, and gives back. Each is used by one at a time."""
+    """How a server's sessions take, await and release locks. One task or thread uses a session at a time."""
 
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
-        """Take a session and try the lock of ``name``; return whether the session has it now.
+        """Take a session and try to lock ``name``; return the session and whether it has the lock.
 
-        The server ends the session when it hears nothing of it for the ticket's lease.
+        The server ends a session that is silent for the ticket's lease.
         """
         ...
 
     async def wait(self, session: S, name: str, until: Callable[[], float]) -> None:
-        """Wait in the server's queue until the session has the lock, at most until what ``until()`` says by then.
+        """Wait in the server's queue until the session has the lock. ``until()`` is the deadline, which may move.
 
         Raises:
-            StoreUnavailable: the session is over, or nobody waits any more; it is closed.
+            StoreUnavailable: the session ended, or the deadline is over. The session is closed.
 
         """
         ...
 
     async def free(self, session: S, name: str, until: float, *, has: bool) -> None:
-        """Give back the session, and the lock if it ``has`` it. If that fails the session is closed."""
+        """Return the session to the pool, and release the lock if it ``has`` it. A failure closes the session."""
         ...
 
     async def end(self, session: S, name: str, until: float) -> None:
-        """Close a session that waits in the server's queue, and tell the server, which might not notice for a while."""
+        """Close a session that waits in the server's queue, and let the server end it: it may notice late."""
         ...
 
     def close(self, session: S) -> None:
-        """Close a session, whatever it does; a job that waits on it finds out."""
+        """Close a session at any moment; a job that waits on it gets an error."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Waiter(Generic[S]):
-    """One ticket in line.
+    """One ticket in a local queue.
 
     Attributes:
         last_seen: when its client last asked for it or renewed it.
         session: one that has the lock, until the waiter has taken its token.
-        failed: what became of the session that was parked for it.
-        answered: whether it was answered once, so that its client will leave for it.
-        stored_at: when it was written down for people to see, and who held the name then.
+        failed: why the session that was parked for it ended.
+        answered: whether a call returned to its client, which will therefore release it.
+        stored_at: when its row was written, for people to see.
+        held_by: who held the name then.
 
     """
 
@@ -71,31 +72,31 @@ class Waiter(Generic[S]):
 
     @property
     def key(self) -> str:
-        """Which line it stands in: that of its name, or if it is fair one of its own."""
+        """The key of its queue: that of its name, or a queue of its own if it is fair."""
         return f"fair {self.ticket.id}" if self.ticket.terms.mode.fair else f"name {self.name}"
 
     @property
     def stored(self) -> bool:
-        """Whether the server may know of it: there is something to take out when it leaves."""
+        """Whether the server may have a row of it, which must be removed when it leaves."""
         return self.answered or self.stored_at is not None
 
     @property
     def deadline(self) -> float:
-        """The reading of the clock after which nobody seems to be there."""
+        """When the waiter counts as gone, on the boot-time clock."""
         return self.last_seen + self.ticket.terms.lease
 
 
 class ParkResult(enum.Enum):
-    """What became of a session that waited in the server's queue."""
+    """How the wait of a parked session ended."""
 
-    GRANTED = enum.auto()  # it has the lock, for the first in line
-    NOT_WANTED = enum.auto()  # it has the lock, and nobody waits any more
-    CLOSED = enum.auto()  # it is closed, or to be closed
+    GRANTED = enum.auto()  # it has the lock, for the first waiter
+    NOT_WANTED = enum.auto()  # it has the lock, and no waiter is left
+    CLOSED = enum.auto()  # it is closed, or must be closed
 
 
 @dataclass(eq=False, slots=True)
 class WaitQueue(Generic[S]):
-    """Those who wait for one name, first come first."""
+    """The waiters of one client for one name, in order of arrival."""
 
     key: str
     name: str
@@ -104,6 +105,6 @@ class WaitQueue(Generic[S]):
     asking: bool = False
 
     def notify(self) -> None:
-        """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
+        """Wake the first waiter, unless a session is parked for it: it may try the lock, or has it."""
         if self.waiters and self.parked is None:
             self.waiters[0].signal.set()

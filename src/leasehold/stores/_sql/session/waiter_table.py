@@ -1,7 +1,7 @@
-"""Who waits, written down for people to see: many waiters of a client in one transaction.
+"""Stores waiters in the tables for people to see: many waiters of a client in one transaction.
 
-What is written decides nothing, so it must not hold up those who wait. Whoever comes while a transaction is under way
-is written down by the next one, together with all others who came meanwhile; one of them sends it.
+These rows decide nothing, so writing them must not delay the waiters. A waiter that comes while a transaction is under
+way is stored by the next one, together with all others that came meanwhile. One of them sends that transaction.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from leasehold.stores._sql.session.waiter import Waiter
 S = TypeVar("S")
 
 MAX_BATCH = 100
-"""Waiters that one transaction writes down."""
+"""Waiters that one transaction stores."""
 
 Write = Callable[[Sequence[Waiter[S]], float], Awaitable[Sequence[Owner | None]]]
-"""Writes them down before a reading of the clock; returns for each who holds the name."""
+"""Stores waiters before a deadline on the boot-time clock; returns the holder of each one's name."""
 
 
 class PendingRow(Generic[S]):
-    """One who wants to be written down; its signal says that it is, or that it is to send the next transaction."""
+    """A waiter to be stored. Its signal is set when it is stored, or when it must send the next transaction."""
 
     __slots__ = ("done", "failed", "held_by", "signal", "waiter")
 
@@ -37,7 +37,7 @@ class PendingRow(Generic[S]):
 
 
 class WaiterTable(Generic[S]):
-    """That of one client. Used by many threads or tasks at once."""
+    """The rows of one client's waiters. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, write: Write[S]) -> None:
         self._runtime = runtime
@@ -47,10 +47,10 @@ class WaiterTable(Generic[S]):
         self._busy = False
 
     async def show(self, waiter: Waiter[S], until: float) -> Owner | None:
-        """Write one down; return who holds the name.
+        """Store a waiter; return the holder of its name.
 
         Raises:
-            StoreUnavailable: it could not be done.
+            StoreUnavailable: it could not be stored.
 
         """
         pending = PendingRow(waiter, self._runtime.signal())
@@ -58,7 +58,7 @@ class WaiterTable(Generic[S]):
             self._pending.append(pending)
             mine, self._busy = not self._busy, True
         if not mine and not await self._wait_turn(pending, until):
-            raise StoreUnavailable("the connections of this client are busy writing down who waits")
+            raise StoreUnavailable("the connections of this client are busy storing its waiters")
         if not pending.done:
             await self._send(pending, until)
         if pending.failed is not None:
@@ -66,7 +66,7 @@ class WaiterTable(Generic[S]):
         return pending.held_by
 
     async def _wait_turn(self, pending: PendingRow[S], until: float) -> bool:
-        """Wait until it is done, or this one is to send; return False if neither came in time."""
+        """Wait until the waiter is stored, or must send; return False if neither happened in time."""
         try:
             await pending.signal.wait(max(until - self._runtime.now(), 0.0))
         except BaseException:
@@ -76,7 +76,7 @@ class WaiterTable(Generic[S]):
         return pending.signal.is_set() or not self._withdraw(pending)
 
     async def _send(self, pending: PendingRow[S], until: float) -> None:
-        """Write down all who are there, this one among them, and let the next one send for those who come meanwhile."""
+        """Store this waiter and all pending ones; then the next one sends for those that came meanwhile."""
         with self._mutex:
             if pending in self._pending:
                 self._pending.remove(pending)
@@ -96,7 +96,7 @@ class WaiterTable(Generic[S]):
             self._pass_on()
 
     def _withdraw(self, pending: PendingRow[S]) -> bool:
-        """Take one out who waits to be written down; return whether it still did and nobody had called it."""
+        """Remove a pending waiter; return whether it was still pending and had no signal yet."""
         with self._mutex:
             waits = pending in self._pending
             if waits:
@@ -104,7 +104,7 @@ class WaiterTable(Generic[S]):
             return waits
 
     def _pass_on(self) -> None:
-        """Wake the one that sends the next transaction."""
+        """Wake the waiter that sends the next transaction."""
         with self._mutex:
             if self._pending:
                 self._pending[0].signal.set()
