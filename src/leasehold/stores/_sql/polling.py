@@ -1,13 +1,14 @@
-"""Looks for grants where the server sends no messages: one query for all waiters of a client, rarer and rarer.
+"""Polls for grants where the server sends no messages: one query for all waiters of a client, ever less often.
 
-A waiter looks first after `FIRST_LOOK`, then each time after an eighth of the time for which nothing has moved at its
-name (so a hand-over is noticed at most an eighth later than it could be), and after that many times as long as it has
-others in front of it: none of these pauses is longer than `LONGEST_LOOK`. Waiters who are due at about the same time
-are looked for together, and a client never asks more than once in `FIRST_LOOK`. So a client with a thousand waiters
-asks as often as one with a single one, and after a long wait twice a second.
+The pause before a waiter's next query is an eighth of the time for which its name has not changed, times one plus the
+number of waiters ahead of it. So a hand-over is noticed at most an eighth later than it could be. The first pause is
+`FIRST_LOOK`, and none is longer than `LONGEST_LOOK`.
 
-What a look finds is a hint, as a message is. It brings the grant; or it says that the entry is gone, or that nobody is
-in the way any more: then the ticket asks again.
+Waiters that are due at about the same time share a query, and a client never queries more than once in `FIRST_LOOK`. So
+a client with a thousand waiters queries as often as one with a single waiter: after a long wait twice a second.
+
+A result is a hint, as a message is. It brings the grant. Or it shows that the entry is gone, or that no holder is left:
+then the ticket asks again.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from leasehold.stores._common.clock_sample import GrantMessage
 from leasehold.stores._common.slots import Slot
 
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.5
-"""Seconds between two looks for one waiter."""
+"""Seconds between two queries for one waiter: at first, and at most."""
 
 PART = 1 / 8
-"""Of the time since something moved at its name: the pause before a waiter's next look."""
+"""The pause before a waiter's next query, as a part of the time since its name changed."""
 
 MOST = 500
-"""Tickets that one query asks for."""
+"""Tickets in one query."""
 
 AFTER_AN_ERROR = 0.1
-"""Seconds before a look that failed is tried again, with jitter."""
+"""Seconds before a failed query is retried, with jitter."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """What was seen of a ticket that waited. Times are nanoseconds by the server's clock.
+    """The state of a ticket that waited. Times are nanoseconds by the server's clock.
 
     Attributes:
-        token: it holds with this token; None while it waits.
-        expires: when its entry is void.
+        token: that of its grant; None while it waits.
+        expires: when its entry expires.
         lease: its length.
-        ahead: how many wait in front of it.
-        first_expiry: when the first lease of the holders ends; None if nobody holds.
-        fence: the highest token given out at its name.
+        ahead: number of waiters ahead of it.
+        first_expiry: when the first lease of the holders ends; None without holders.
+        fence: the highest token granted at its name.
 
     """
 
@@ -59,7 +60,7 @@ class EntryState:
 
 @dataclass(slots=True)
 class Watched:
-    """A waiter: when it is looked for next, and since when nothing has moved (boot-time clock)."""
+    """A waiter, when it is queried next, and since when its name has not changed (boot-time clock)."""
 
     slot: Slot
     due: float
@@ -69,14 +70,14 @@ class Watched:
 
 
 Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[EntryState]]]]
-"""Takes tickets; returns what was seen of those that have an entry, and if there is any, the server's clock."""
+"""Takes tickets; returns the server's clock (0 without results) and the states of those that have an entry."""
 
 
 class Poller:
-    """Used by many threads or tasks at once. Its thread or task lives only while somebody waits."""
+    """Used by many threads or tasks at once. Its thread or task runs only while there are waiters."""
 
     def __init__(self, runtime: Runtime, look: Look, wake: Callable[[Slot], None], seen: Callable[[float, int], None]):
-        """Make one; ``wake`` wakes a slot, ``seen`` hears when the server's clock was asked, and what it showed."""
+        """Make one; ``wake`` wakes a slot, ``seen`` gets the time of a query and the server's clock in microseconds."""
         self._runtime = runtime
         self._look = look
         self._wake = wake
@@ -88,7 +89,7 @@ class Poller:
         self._asked = 0.0
 
     def watch(self, slot: Slot) -> None:
-        """Look for a waiter until `forget`."""
+        """Query the state of a waiter until `forget`."""
         now = self._runtime.now()
         with self._mutex:
             if slot.ticket not in self._watched:
@@ -98,7 +99,7 @@ class Poller:
             self._sooner.set()
 
     def forget(self, ticket: str) -> None:
-        """Look for it no longer; without any left, the thread or task ends."""
+        """Stop querying a waiter; without any left, the thread or task ends."""
         with self._mutex:
             if self._watched.pop(ticket, None) is not None and not self._watched:
                 self._sooner.set()
@@ -118,7 +119,7 @@ class Poller:
                 await self._sooner.wait(max(wait, 0.0))
 
     def _due(self, now: float) -> list[Watched]:
-        """Return who is to be looked for now, if anyone: with those whose turn comes soon."""
+        """Return the waiters to query now, if any is due, with those that are due soon."""
         if now < self._asked + FIRST_LOOK or all(one.due > now for one in self._watched.values()):
             earliest = self._asked + FIRST_LOOK
             for one in self._watched.values():
@@ -155,7 +156,7 @@ class Poller:
             one.slot.grant_message = GrantMessage(state.ticket, state.token, (state.expires - state.lease) // 1000)
             self._wake(one.slot)
         elif (state.first_expiry is None or state.first_expiry <= clock) and one.slot.name not in woken:
-            woken.add(one.slot.name)  # one of them settles the queue for all
+            woken.add(one.slot.name)  # one retry settles the queue for all
             self._wake(one.slot)
         if state is not None:
             if (state.fence, state.ahead) != (one.fence, one.ahead) and one.fence:

@@ -53,7 +53,7 @@ def ns(seconds: float) -> int:
 
 
 def above(prefix: bytes) -> bytes:
-    """Return the upper bound of all names that begin with ``prefix``. UTF-8 has no byte 0xFF, so there is a next byte."""
+    """Return the upper bound of the names that begin with ``prefix``: UTF-8 has no byte 0xFF, so it exists."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
 
 

@@ -1,7 +1,7 @@
 """The sessions of ``mode=session``: each has an advisory lock, or waits for one in the server's queue.
 
-The server ends a session of which it hears nothing for the length of a lease (from PostgreSQL 14). One on which an
-answer is late or missing is closed, and the lock is gone with it.
+The server ends a session that is silent for the length of a lease (from PostgreSQL 14). A session whose answer is late
+or missing is closed, and its lock is free.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Session:
 
     Attributes:
         mutex: for one batch of statements at a time.
-        ttl: seconds for which the server keeps it without news.
-        failed: why it is of no more use.
+        ttl: seconds of silence after which the server ends it.
+        failed: why it cannot be used any more.
 
     """
 
@@ -38,7 +38,7 @@ class Session:
 
     @property
     def dead(self) -> bool:
-        """Whether it is of no more use, and the lock gone with it."""
+        """Whether it cannot be used any more, so that its lock is gone."""
         return not self.connection.open or self.failed is not None
 
     @property
@@ -49,7 +49,7 @@ class Session:
 
     @property
     def hint(self) -> str:
-        """How it is named in the rows that show who holds and waits."""
+        """Its name in the rows that people see."""
         return f"pid:{self.backend}"
 
 
@@ -72,7 +72,7 @@ class Sessions:
         return session, bool(try_lock[0])
 
     def set_idle_timeout(self, session: Session, seconds: float) -> Statement:
-        """Return what tells the server for how long it keeps the session without news."""
+        """Return the statement that sets after how much silence the server ends the session."""
         session.ttl = seconds
         return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
 
@@ -88,7 +88,7 @@ class Sessions:
                     return
                 except TimeoutError:
                     has = until() > limit
-            raise no_answer(where, "nobody waits any more", unknown=False)
+            raise no_answer(where, "no waiter is left", unknown=False)
         except ServerError as error:
             has = False
             raise refused(where, error) from None
@@ -114,21 +114,21 @@ class Sessions:
         await self.forget(name, backend, until)
 
     async def forget(self, name: str, backend: int, until: float, *more: Statement) -> None:
-        """Let the server end a session whose connection is closed: one that waits would be in its queue for a while."""
+        """Let the server end a session whose connection is closed: otherwise it would stay in its queue for a while."""
         ends = Statement(advisory.END, (backend, self.key(name)))
         within = max(until - self._runtime.now(), 0.001)
         await self._transport.transact(lambda tx: tx.commit(*more, ends), within=within)
 
     def close(self, session: Session) -> None:
-        self._transport.drop(session.connection)  # a job that waits on it, or whoever asks, finds out and lets go of it
+        self._transport.drop(session.connection)  # a job or a caller that waits on it gets an error, and then closes it
 
     def keep(self, session: Session) -> None:
-        """Take a session back that has no lock; the connection is kept for the next who needs one."""
+        """Take back a session without a lock; its connection is kept for the next session."""
         if not session.dead:
             self._transport.keep(session.connection)
 
     async def closed_connections(self, session: Session) -> bool:
-        """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
+        """Return whether the server has closed a connection. One in use is not checked: an answer would look the same."""
         if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
             return False
         try:
@@ -140,7 +140,7 @@ class Sessions:
             session.mutex.give()
 
     async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
-        """Run statements on the session, one batch at a time; one that is late or refused ends it."""
+        """Run statements on the session, one batch at a time; a late or refused answer ends the session."""
         where = self._transport.where
         if not await session.mutex.take(until):
             raise no_answer(where, "the connection of the lock is busy", unknown=False)

@@ -1,4 +1,4 @@
-"""The statements of lease rows in PostgreSQL's words (see `stores.sql.dialect`)."""
+"""The statements of lease rows in PostgreSQL's dialect (see `_sql.dialect`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ DROP_CELLS = f"""
 def _listening(channels: Sequence[str]) -> Statement:
     pairs = ", ".join(f"(${number}::bigint, ${number + 1}::text)" for number in range(1, 2 * len(channels), 2))
     text = f"""
-        SELECT channel FROM (VALUES {pairs}) AS ears (number, channel) WHERE number IN (
+        SELECT channel FROM (VALUES {pairs}) AS channels (number, channel) WHERE number IN (
             SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = {SUBSCRIBERS} AND objsubid = 2
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         )
@@ -80,5 +80,5 @@ DIALECT = statements.dialect(
 
 
 def script() -> str:
-    """Return the SQL that makes the tables."""
+    """Return the SQL that creates the tables."""
     return files("leasehold.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: lease rows, and a message for each hand-over."""
+"""The PostgreSQL store: lease rows, with a message for each hand-over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasehold.stores.postgres.connection.settings import Settings
 MakeTransport = Callable[[Runtime, Settings, OnMessage, OnDisconnect], PostgresTransport]
 
 ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
-"""Two who make the tables at the same time would both find them missing."""
+"""Locks out other processes that create the tables at the same time: all would find them missing."""
 
 
 class PostgresStore(RowStore):
@@ -30,7 +30,7 @@ class PostgresStore(RowStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MakeTransport | None = None
     ) -> None:
-        """Make a store. ``transport``, if given, connects to something else than the database, such as a model."""
+        """Make a store. ``transport``, if given, replaces the connection to the database, for example by a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
@@ -42,7 +42,7 @@ class PostgresStore(RowStore):
         super().__init__(runtime, namespace, statements.DIALECT, connect)
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the server's settings, and what stands in front of it, mean for the promises."""
+        """Return what the server's settings, and a pooler in front of it, mean for the promises."""
         answers = await self._transport.transact(doctor.look, within=PATIENCE)
         facts = self._postgres.facts
         return doctor.findings(
@@ -56,5 +56,5 @@ class PostgresStore(RowStore):
         )
 
     async def prepare(self) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         return await prepare(self._transport, statements.script(), [ALONE])

@@ -2,20 +2,24 @@
 
 Theory of operation
 -------------------
-A lock of ``mode=session`` is the server's, and belongs to a session: who holds one needs a session of its own. Who
-waits does not. So the waiters of a client for one name stand in a line here, in order of arrival, and the first of them
-*asks*: it takes a session and tries the lock. If that is taken, the session is *parked*: a job lets it wait in the
-server's queue. When the server grants the lock to it, the session becomes that of the first in line, whoever that is by
-then, and the next one asks. So a client has at most one session in the server's queue for each name, and one that is
-asking, however many wait; the order between clients is the server's, as their sessions stand in its queue.
+A lock of ``mode=session`` belongs to a session of the server. A holder needs a session of its own; a waiter does not.
+So the waiters of a client for one name form a local queue, in order of arrival:
 
-* Who gives up leaves the line, and the session stays parked for the others. A lock that was granted for one who has
-  just given up goes to the next in line, not back to the server: it is this client's turn.
-* A session that breaks while it waits has session_lost its place in the server's queue. The first in line is told, and asks
-  anew; the line keeps its order.
-* The last one to leave ends the parked session, for it would get a lock that nobody wants.
-* A fair ticket has a line to itself, so that the order of arrival holds between clients, too: it costs a session.
-* One of which nothing is last_seen for a lease (its thread or task is gone without a word) is passed over.
+1. The first waiter takes a session and tries the lock.
+2. If the lock is taken, the session is *parked*: a job waits with it in the server's queue.
+3. When the server grants the lock, the session goes to whoever is the first waiter by then.
+4. The next waiter tries.
+
+So a client has at most one parked session and one that tries for each name, however many wait. The order between
+clients is that of their sessions in the server's queue.
+
+* A waiter that gives up leaves the queue, and the session stays parked for the others. A lock that was granted for a
+  waiter that has just given up goes to the next waiter, not back to the server: it is this client's turn.
+* A session that breaks while it waits has lost its place in the server's queue. The first waiter gets the error and
+  tries again; the local queue keeps its order.
+* The last waiter to leave ends the parked session, which would otherwise get a lock for no one.
+* A fair ticket has a queue to itself, so that the order of arrival holds between clients, too. That costs a session.
+* A waiter that was silent for a lease is removed: its thread or task is gone.
 """
 
 from __future__ import annotations
@@ -165,7 +169,7 @@ class WaitQueues(Generic[S]):
     # --- inside ------------------------------------------------------------------------------------------------
 
     async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
-        """Give a session with the lock to the first waiter, which may be another by now; park one without it."""
+        """Give a session with the lock to the first waiter, maybe another by now; park one without the lock."""
         with self._mutex:
             wait_queue.asking = False
             wanted = bool(wait_queue.waiters)
@@ -239,7 +243,7 @@ class WaitQueues(Generic[S]):
             return max((waiter.deadline for waiter in wait_queue.waiters), default=0.0)
 
     def _remove_silent(self, wait_queue: WaitQueue[S]) -> None:
-        """Take those out of which nothing was last_seen for a lease; if they are there after all, they enter anew."""
+        """Remove waiters that were silent for a lease; one that is alive after all enters again."""
         now = self._runtime.now()
         silent = [one for one in wait_queue.waiters if one.deadline < now]
         for waiter in silent:
