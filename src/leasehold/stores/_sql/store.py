@@ -75,7 +75,7 @@ class RowStore:
         dialect: Dialect,
         connect: Callable[[Callable[[str], None], Callable[[], None]], SQLTransport],
     ) -> None:
-        """Make a store. ``connect`` makes its transport from two callbacks: for messages, and for lost subscriptions."""
+        """Make a store. ``connect`` makes its transport, given callbacks for messages and for lost subscriptions."""
         self._runtime = runtime
         self._space = namespace.encode()
         self._dialect = dialect

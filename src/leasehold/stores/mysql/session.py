@@ -1,26 +1,26 @@
-"""Locks that are the server's own, by GET_LOCK on a connection of the ticket's own: ``mode=session``.
+"""``mode=session``: the server's own locks, by GET_LOCK, each held by a connection of its own.
 
 Theory of operation
 -------------------
-The server frees such a lock when the session that has it ends, for whatever reason: a crash of the holder is noticed in
-the time that a connection takes to close. So it is no lease, and there is no timed promise: who loses the connection
-loses the lock. It is looked whether the server has closed it, again and again; but a connection that is cut on the
-server's side alone shows nothing here before the next renewal, and somebody else may have the lock by then. A guard
-that checks tokens refuses what comes late.
+The server frees such a lock when its session ends, for whatever reason: it notices a crashed holder as soon as the
+connection closes. So the lock is no lease, and there is no timed promise: a holder that loses its connection loses the
+lock. A job checks all the time whether the server has closed the connection. But a connection that is cut on the
+server's side alone shows nothing here before the next renewal, and another client may have the lock by then. A guard
+that checks tokens refuses late writes.
 
-* Who holds has a connection of its own. Who waits has none: the waiters of a client for one name stand in a line and
-  share one connection, on which a job asks with a time limit, in slices; the server wakes it when the lock is free (see
-  `sql.wait_queues`). ``GET_LOCK`` says 1 for had, 0 for taken, NULL for an error.
-* The token is raised in the row of the name while the lock is had, so it increases from holder to holder.
-* `renew` asks on that connection whether it has the lock. That also keeps the session alive: the server is told to end
-  it when it says nothing for a lease, so a holder that is cut off blocks others for little longer.
-* A connection that breaks is gone, and the lock with it: no other connection can have it. If the server may not know
-  yet, it is told on another connection to end that session.
-* The server's names are short, without case and the same in all its databases. So ours are hashed (160 bits), with the
-  database and the namespace. Two names of one hash would exclude each other, and no more.
+* A holder has a connection of its own. The waiters of a client for one name share one connection (see
+  `_sql.session.wait_queue`). A job waits on it with a time limit, in slices; the server answers when the lock is free.
+  ``GET_LOCK`` returns 1 for acquired, 0 for taken, NULL for an error.
+* The token is raised in the row of the name while the lock is held, so it increases from holder to holder.
+* `renew` asks on that connection whether it still has the lock. This also keeps the session alive: the server ends it
+  after a lease of silence, so a holder that is cut off blocks others for little longer.
+* A connection that breaks is closed, and its lock is gone: no other connection can have it. The server may not know
+  yet, so another connection tells it to end that session.
+* The server's lock names are short, without case, and shared by all its databases. So ours are hashed (160 bits), with
+  the database and the namespace. Two names with one hash would exclude each other, and no more.
 
-Rows of this mode and lease rows are apart, so a name is to be used in one mode: a claim here refuses a name that is
-leased.
+Rows of this mode and lease rows are separate, so all clients must use a name in one mode. An attempt to acquire refuses
+a name that lease rows use.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from leasehold.stores.mysql.statements import CLOCK
 from leasehold.stores.mysql.store import MySQLStore
 
 MAX_TRIES = 16
-"""Connections that try at the same time for those who do not wait."""
+"""Connections that try at the same time for callers that do not wait."""
 
 AT_ONCE = 32
-"""Connections that are asked at the same time when many holds are renewed."""
+"""Holds that are renewed at the same time."""
 
 OTHER_MODE = "with mode=session; use another name, or the same mode everywhere"
 
@@ -88,7 +88,7 @@ class MySQLSessionStore:
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
     ) -> None:
-        """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
+        """Make a store; ``transport``, if given, replaces the connection to the database, for example by a model."""
         self._runtime = runtime
         self._rows = MySQLStore(runtime, settings, namespace, transport)
         self._transport = self._rows.mysql
@@ -105,7 +105,7 @@ class MySQLSessionStore:
     # --- the lock ----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
+        """Try to acquire ``name``."""
         until = self._runtime.now() + within
         await self._sessions.end_broken(ticket.id, until)
         held = self._sessions.get(ticket.id)
@@ -123,12 +123,12 @@ class MySQLSessionStore:
         return await self._claims.try_acquire(name, ticket, until, grant)
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the turn has come; the claim that follows takes the token."""
+        """Sleep until the turn has come; the next attempt takes the token."""
         await self._wait_queues.wait(ticket.id, timeout)
         return None
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
+        """Release the lock, or stop waiting for it; for a ticket of another client, end the session."""
         until = self._runtime.now() + within
         waiter = self._wait_queues.get(ticket.id)
         if waiter is not None:
@@ -151,7 +151,7 @@ class MySQLSessionStore:
         try:
             answers = await self._sessions.leave(session, last, until)
         except BaseException:
-            self._sessions.remember_broken(session)  # whoever asks again ends the session
+            self._sessions.remember_broken(session)  # the next attempt ends the session
             if not session.closed:
                 self._sessions.close(session)
             raise
@@ -161,7 +161,7 @@ class MySQLSessionStore:
         return bool(answers[-2][0][0] == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Ask on each connection whether it has its lock still, which also keeps the session alive."""
+        """Ask on each connection whether it still has its lock, which also keeps the session alive."""
         until = self._runtime.now() + within
         results: list[RenewalResult] = []
         for start in range(0, len(tickets), AT_ONCE):
@@ -178,7 +178,7 @@ class MySQLSessionStore:
         return await self._check_lock(session, until)
 
     async def _check_lock(self, session: Session, until: float) -> RenewalResult:
-        """Ask whether the session's connection has the lock; if not, it is over."""
+        """Ask whether the session has the lock; if not, close it."""
         try:
             answers = await self._sessions.on(session, (session.ttl, sql.has_lock(session.lock)), until)
         except StoreUnavailable:
@@ -191,7 +191,7 @@ class MySQLSessionStore:
     # --- looking, cells ----------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use: those written down whose sessions have the lock, or that wait and were renewed."""
+        """Show names in use: stored holders whose sessions have the lock, and waiters that were renewed."""
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
         space = sql.MARK + self._space
@@ -222,15 +222,15 @@ class MySQLSessionStore:
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the server's settings mean for the promises."""
+        """Return what the server's settings mean for the promises."""
         return await self._rows.diagnose()
 
     async def prepare(self) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         return await self._rows.prepare()
 
     async def close(self) -> None:
-        """Close the connections: the server frees what they hold."""
+        """Close the connections: the server frees their locks."""
         self._wait_queues.close()
         self._sessions.close_all()
         await self._watch.close()
@@ -243,16 +243,18 @@ class MySQLSessionStore:
         self._begin()
 
     def report_losses(self, callback: LossCallback) -> None:
-        """Tell ``callback`` from now on of holds whose connections end."""
+        """Call ``callback`` from now on for each hold whose connection ends."""
         self._watch.report_losses(callback)
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
-        """Try without a session in line: not while others of this client stand there."""
+        """Try without a place in the queue; not while the queue of this client has waiters."""
         held: Sequence[Row]
         holder = statements.holder((sql.MARK + self._space, name.encode()))
         if not self._wait_queues.has_waiters(name):
             if not await self._once.take(until):
-                raise no_answer(self._transport.where, f"{MAX_TRIES} others are trying", unknown=False)
+                raise no_answer(
+                    self._transport.where, f"{MAX_TRIES} other attempts of this client are under way", unknown=False
+                )
             try:
                 session, has = await self._sessions.try_lock(name, ticket, until)
                 if has:
@@ -265,7 +267,7 @@ class MySQLSessionStore:
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
     async def _granted(self, session: Session, until: float) -> Granted:
-        """Take note that the session has the lock: raise the token, and write down who holds."""
+        """Raise the token of a session that has the lock, and store the holder."""
         leased, since = sql.used_by_leases((self._space, session.key[1])), self._runtime.now()
         writes = (sql.raise_token(session.key), *sql.store_holder(session.key, session.ticket, session.number))
         try:
@@ -276,7 +278,7 @@ class MySQLSessionStore:
                 name = session.key[1].decode()
                 raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {OTHER_MODE}", name=name)
         except BaseException:
-            self._sessions.lost(session)  # its connection goes, and the lock with it
+            self._sessions.lost(session)  # this closes its connection, which frees the lock
             raise
         self._sessions.hold(session, int(token))
         self._watch.begin()
@@ -298,7 +300,7 @@ class MySQLSessionStore:
         await self._rows._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _end_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
-        """End the session of a ticket of another client, if it is the one that has the lock."""
+        """End the session of a ticket of another client, if that session has the lock."""
         key = (sql.MARK + self._space, name.encode())
         lock = self._sessions.lock((self._space, name.encode()))
 
@@ -314,7 +316,7 @@ class MySQLSessionStore:
         return True
 
     async def _remove_entry(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
-        """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
+        """Remove the row of a ticket whose connection is gone; after a forced release the token increases."""
         key = (sql.MARK + self._space, name.encode())
 
         async def work(tx: Transaction) -> None:
@@ -329,7 +331,7 @@ class MySQLSessionStore:
 
 
 def _view(view: View) -> View:
-    """Show full leases: the rows say only when they may be forgotten."""
+    """Show full leases: the expiry of a row says only when the row may be dropped."""
     holders = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.holders)
     waiters = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.waiters)
     return replace(view, holders=holders, waiters=waiters)

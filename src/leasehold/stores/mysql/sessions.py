@@ -1,4 +1,4 @@
-"""The sessions of ``mode=session``: each has a lock of the server, or waits for one; lost if its connection breaks."""
+"""The sessions of ``mode=session``: each has a lock of the server, or waits for one, until its connection ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATE = 1.0
 NO_LOCK = "GET_LOCK answered NULL: an operator ended the wait, or the server is out of memory; look at its log"
 
 MAX_BROKEN = 1000
-"""Broken sessions that are remembered; the server ends those that are not by itself, after a lease."""
+"""Broken sessions that are remembered; the server ends forgotten ones by itself, after a lease of silence."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,10 +42,10 @@ class Session:
     """A connection that has a lock, or tries to get it.
 
     Attributes:
-        mutex: one statement at a time.
-        ticket: whom it is for, or was when it was taken.
-        token: while that one holds.
-        closed: whether its connection is closed, and the lock gone with it.
+        mutex: for one request at a time.
+        ticket: the ticket for which it was opened, or that holds.
+        token: that of the hold, if its ticket holds.
+        closed: whether its connection is closed, which frees the lock.
 
     """
 
@@ -64,12 +64,12 @@ class Session:
 
     @property
     def ttl(self) -> Statement:
-        """What tells the server how long the session may be silent."""
+        """The statement that sets after how much silence the server ends the session."""
         return sql.ttl(int(self.lease))
 
     @property
     def lease(self) -> float:
-        """Whole seconds, since the server counts those: never less than what was asked for."""
+        """The lease, rounded up to whole seconds, which the server counts."""
         return float(math.ceil(self.ticket.terms.lease))
 
 
@@ -81,19 +81,19 @@ class Sessions:
         self._transport = transport
         self._space = space
         self._holds: dict[str, Session] = {}
-        self._broken: dict[str, int] = {}  # by ticket: sessions that broke, of which the server may not know
+        self._broken: dict[str, int] = {}  # by ticket: broken sessions of which the server may not know
 
     def get(self, ticket: str) -> Session | None:
         """Return the session of a ticket that holds."""
         return self._holds.get(ticket)
 
     def hold(self, session: Session, token: int) -> None:
-        """Take note that its ticket holds."""
+        """Record that the ticket of a session holds."""
         session.token = token
         self._holds[session.ticket.id] = session
 
     def take(self, ticket: str) -> Session | None:
-        """Return the session of a ticket that leaves: from now on it has none."""
+        """Remove and return the session of a ticket."""
         return self._holds.pop(ticket, None)
 
     def any_held(self) -> bool:
@@ -101,9 +101,9 @@ class Sessions:
         return bool(self._holds)
 
     async def closed_connections(self) -> list[str]:
-        """Return the tickets whose connections the server has closed, as far as this end can see: they are lost.
+        """Return the tickets whose connections the server has closed, as far as this end can see.
 
-        A connection that somebody uses is left out: what comes is an answer, and whoever asked hears of its end.
+        A connection in use is skipped: what arrives is an answer, and its reader gets the error if it ends.
         """
         gone = list[str]()
         for ticket, session in list(self._holds.items()):
@@ -121,7 +121,7 @@ class Sessions:
         self._broken.pop(ticket, None)
 
     def close_all(self) -> None:
-        """Close the connections of all who hold: the server frees what they have."""
+        """Close the connections of all holds: the server frees their locks."""
         sessions, self._holds = list(self._holds.values()), {}
         for session in sessions:
             self.close(session)
@@ -131,7 +131,7 @@ class Sessions:
         self._transport.pool.drop(session.connection, urgent=True)
 
     def lock(self, key: Key) -> str:
-        """Return the server's name of the lock; ``key`` is that of lease rows."""
+        """Return the name of a lock on the server; ``key`` is that of lease rows."""
         return sql.lock_name(self._transport.database, key)
 
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
@@ -153,13 +153,13 @@ class Sessions:
                     await self._transport.pool.give(session.connection, urgent=True)
                 if new or self._runtime.now() >= until or not session.closed:
                     raise
-                await self._transport.pool.forget_idle()  # it had been idle, and the server had closed it
+                await self._transport.pool.forget_idle()  # the server had closed the idle connection
             except BaseException:
                 self.lost(session)
                 raise
 
     async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
-        """Let the server wait for the lock, in slices: it knows no end of a wait but a number of seconds."""
+        """Wait in the server's queue, in slices: GET_LOCK takes a number of seconds, and cannot be ended early."""
         has = False
         try:
             while (left := until() - self._runtime.now()) > 0:
@@ -168,7 +168,7 @@ class Sessions:
                 has = self._has(await self.on(session, (session.ttl, sql.get_lock(session.lock, whole)), ends))
                 if has:
                     return
-            raise no_answer(self._transport.where, "nobody waits any more", unknown=False)
+            raise no_answer(self._transport.where, "no waiter is left", unknown=False)
         finally:
             if not has:
                 self.close(session)
@@ -187,7 +187,7 @@ class Sessions:
         return bool(got)
 
     async def on(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run statements on the session's connection; if it breaks, the session is lost."""
+        """Run statements on the connection of a session; an error of the connection closes the session."""
         if not await session.mutex.take(until):
             raise no_answer(self._transport.where, "the connection of the lock is busy", unknown=False)
         try:
@@ -204,7 +204,7 @@ class Sessions:
             session.mutex.give()
 
     async def transact(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run statements as one transaction on the session's connection, again if it had bad luck."""
+        """Run statements as one transaction on the session, again after a conflict."""
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
@@ -215,13 +215,13 @@ class Sessions:
                     raise
 
     async def leave(self, session: Session, statements: Sequence[Statement], until: float) -> list[Rows]:
-        """Run the last statements on a session's connection, and give that back."""
+        """Run the last statements on a session, and return its connection to the pool."""
         answers = await self.on(session, statements, until)
         await self._transport.pool.give(session.connection, urgent=True)
         return answers
 
     def lost(self, session: Session) -> None:
-        """Close the session's connection; whoever asks again for its ticket tells the server."""
+        """Close a session; the next call for its ticket lets the server end it."""
         if not session.closed:
             if self._holds.get(session.ticket.id) is session:
                 del self._holds[session.ticket.id]
@@ -229,13 +229,13 @@ class Sessions:
             self.close(session)
 
     def remember_broken(self, session: Session) -> None:
-        """Remember that the server is to be told of the end of a session."""
+        """Remember that the server must be told to end a session."""
         self._broken[session.ticket.id] = session.number
         while len(self._broken) > MAX_BROKEN:
             del self._broken[next(iter(self._broken))]
 
     async def end_broken(self, ticket: str, until: float) -> bool | None:
-        """Tell the server to end a session of the ticket that broke; return whether it lived, None if none broke."""
+        """Let the server end a broken session of the ticket; return whether it existed, None if none broke."""
         session = self._broken.get(ticket)
         if session is None:
             return None
@@ -244,7 +244,7 @@ class Sessions:
         return ended
 
     async def kill(self, session: int, until: float) -> bool:
-        """End a session; return whether it lived."""
+        """Let the server end a session; return whether it existed."""
 
         async def work(tx: Transaction) -> bool:
             await tx.ask(sql.kill(session))

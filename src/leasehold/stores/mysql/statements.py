@@ -1,6 +1,6 @@
-"""The statements of lease rows in the words of MySQL and MariaDB (see `stores.sql.dialect`).
+"""The statements of lease rows in the dialect of MySQL and MariaDB (see `_sql.dialect`).
 
-The clock is `UTC_TIMESTAMP`: it is fixed when a statement begins, and statements are short; it knows no time zone and
+The clock is `UTC_TIMESTAMP`: it is fixed when a statement begins, and statements are short; it has no time zone and
 no daylight saving. Rows are found by their keys alone, so no statement locks, or waits for, a row of another name.
 """
 
@@ -70,5 +70,5 @@ DIALECT = statements.dialect(
 
 
 def script() -> str:
-    """Return the SQL that makes the tables."""
+    """Return the SQL that creates the tables."""
     return files("leasehold.stores.mysql").joinpath("schema.sql").read_text(encoding="utf-8")

@@ -1,18 +1,18 @@
-"""``mode=session``: advisory locks, each held by a connection of its own. Freed the moment that the connection dies.
+"""``mode=session``: advisory locks, each held by a connection of its own, and free as soon as that connection ends.
 
 Theory of operation
 -------------------
-The lock is the server's and belongs to a session. A hold has a session to itself. Who waits has none: the waiters of a
-client for one name stand in a line and share one session, which waits in the server's queue (see `sql.wait_queues`).
-Nobody polls; a job reads the answer, so that neither a thread nor a loop is held up by it.
+The lock belongs to a session of the server. A holder has a session of its own. The waiters of a client for one name
+share one session, which waits in the server's queue (see `_sql.session.wait_queue`). There is no polling. A job reads
+the server's answer, so that neither a thread nor an event loop is blocked by the wait.
 
-Each session is told to end when nothing is heard of it for the length of the lease (from PostgreSQL 14). The renewal
-is a statement on that very session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its
-lease, as with lease rows, and is told before; one whose process or connection dies loses it at once. Before 14 only
-TCP's keep-alive ends a session whose host has vanished.
+The server is told to end each session that is silent for the length of the lease (from PostgreSQL 14). A renewal is a
+statement on that session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its lease, as
+with lease rows, and is notified before. A holder whose process or connection dies loses the lock at once. Before
+PostgreSQL 14 only TCP's keep-alive ends a session whose host has vanished.
 
-The row of the name keeps the token; entries show to people who holds and waits. One with a session is believed only
-while the server's own list of locks says the same; one that waits in line, until its expiry, which its renewals move.
+The row of the name keeps the token; entries show people who holds and waits. An entry with a session counts only while
+the server's own list of locks has that session. An entry without one counts until its expiry, which renewals move.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from leasehold.stores.postgres.statements import CLOCK
 from leasehold.stores.postgres.store import MakeTransport, PostgresStore
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1
-"""Seconds between two looks whether a session is in the server's queue: at first, and at most."""
+"""Seconds between two checks whether a session is in the server's queue: at first, and at most."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FairWaiter:
-    """A fair waiter, the session that is parked for it, and what looks whether that is in the server's queue."""
+    """A fair waiter, the session parked for it, and the statement that checks that session's place in the queue."""
 
     waiter: Waiter[Session]
     session: Session
@@ -59,7 +59,7 @@ class FairWaiter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Held:
-    """A ticket that holds, with the session that has its lock."""
+    """A ticket that holds, with the session of its lock."""
 
     name: str
     ticket: Ticket
@@ -140,7 +140,7 @@ class SessionStore(PostgresStore):
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._wait_queues.wait(ticket.id, timeout)
-        return None  # the claim that follows finds the lock, and takes its token
+        return None  # the next attempt finds the lock, and takes its token
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         start = prefix.encode("utf-8", "surrogatepass")
@@ -160,7 +160,7 @@ class SessionStore(PostgresStore):
         return [view for view in views if view.holders or view.waiters]
 
     def _current_entries(self, queue: Queue, hints: dict[str, str], there: set[tuple[str, int]], now: float) -> Queue:
-        """Keep the entries whose sessions the server knows, and those in line that were renewed."""
+        """Keep the entries whose sessions the server knows, and the waiters that were renewed."""
         key = self._sessions.key(queue.name)
 
         def living(entry: QueueEntry) -> bool:
@@ -188,7 +188,7 @@ class SessionStore(PostgresStore):
         self._begin()
 
     def report_losses(self, callback: LossCallback) -> None:
-        """Tell ``callback`` from now on of holds whose connections end."""
+        """Call ``callback`` from now on for each hold whose connection ends."""
         self._watch.report_losses(callback)
 
     async def _closed_connections(self) -> list[str]:
@@ -203,7 +203,7 @@ class SessionStore(PostgresStore):
     # --- steps -------------------------------------------------------------------------------------------------
 
     async def _try_once(self, name: str, ticket: Ticket, since: float, until: float) -> Granted | Wait:
-        """Try without a one in line: not while others of this client stand there."""
+        """Try without a place in the queue; not while the queue of this client has waiters."""
         if not self._wait_queues.has_waiters(name):
             if not await self._once.take(until):
                 raise no_answer(self._postgres.where, "all connections of this client are in use", unknown=False)
@@ -220,7 +220,7 @@ class SessionStore(PostgresStore):
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
     async def _repeat(self, held: Held, since: float, until: float) -> Granted:
-        """Answer a claim of a ticket that holds: it is the same hold."""
+        """Answer a repeated attempt of a ticket that holds: it is the same hold."""
         try:
             if held.session.failed is not None:
                 raise held.session.failed
@@ -232,7 +232,7 @@ class SessionStore(PostgresStore):
         return Granted(held.token, since, held.ticket.terms.lease)
 
     async def _granted(self, name: str, ticket: Ticket, session: Session, since: float, until: float) -> Granted:
-        """Take the token of a lock that the session has; if that fails the session is closed, and the lock free."""
+        """Take the token of the lock that the session has; a failure closes the session, which frees the lock."""
         lease = ticket.terms.lease
         first = () if session.ttl == lease else (self._sessions.set_idle_timeout(session, lease),)
         try:
@@ -272,7 +272,7 @@ class SessionStore(PostgresStore):
     async def _wait_until_queued(
         self, fair_waiters: list[FairWaiter], found: Sequence[Sequence[Row]], until: float
     ) -> None:
-        """Look until all are in the server's queue: a fair waiter has no one before, so it is told of none."""
+        """Wait until all are in the server's queue: a fair waiter must not be told to wait before it has a place."""
         pause = FIRST_PAUSE
         while True:
             missing = [one for one, rows in zip(fair_waiters, found, strict=True) if not rows]
@@ -280,7 +280,7 @@ class SessionStore(PostgresStore):
             if not fair_waiters:
                 return
             if self._runtime.now() + pause > until:
-                raise no_answer(self._postgres.where, "a one in its queue took too long", unknown=False)
+                raise no_answer(self._postgres.where, "entering its queue took too long", unknown=False)
             await self._runtime.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             asks = [one.look for one in fair_waiters]
@@ -297,21 +297,21 @@ class SessionStore(PostgresStore):
         try:
             _, (freed,) = await self._sessions.ask(session, until, drop, unlock)
         except BaseException as error:
-            self._sessions.close(session)  # with the session the lock is gone
+            self._sessions.close(session)  # this frees the lock
             if isinstance(error, LeaseholdError) and session.failed is not None:
-                return False  # the session had ended, perhaps long ago
+                return False  # the session had ended before
             raise
         self._sessions.keep(session)
         return bool(freed[0])
 
     async def _break(self, name: str, ticket: Ticket, until: float) -> bool:
-        """End the session of somebody else, which frees the lock; the token moves on."""
+        """End the session of another client, which frees the lock; the token increases."""
         key = self._key_of_rows(name)
 
         async def work(tx: Transaction) -> bool:
             (found,) = await tx.ask(statements.hint_of(key, ticket.id))
             if not found or not found[0][0]:
-                return False  # it is not there, or waits without a session
+                return False  # it does not exist, or waits without a session
             ends = Statement(advisory.END, (int(found[0][0].removeprefix("pid:")), self._sessions.key(name)))
             removes = statements.remove_entry(key, ticket.id)
             ended, *_ = await tx.commit(ends, Statement(advisory.RAISE, key), removes)

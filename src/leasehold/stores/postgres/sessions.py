@@ -128,7 +128,7 @@ class Sessions:
             self._transport.keep(session.connection)
 
     async def closed_connections(self, session: Session) -> bool:
-        """Return whether the server has closed a connection. One in use is not checked: an answer would look the same."""
+        """Return whether the server has closed a connection. One in use is skipped: an answer would look the same."""
         if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
             return False
         try:

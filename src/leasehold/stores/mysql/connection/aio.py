@@ -1,7 +1,7 @@
 """One asyncio connection: all that touches asyncmy.
 
-A connection whose reply was not read to its end is closed, whatever the reason: the driver does so for some
-cancellations only, and what is left unread would be taken for the answer to the next question.
+A connection whose reply was not read to its end is closed, whatever the reason. The driver does so for some
+cancellations only, and would take the unread rest for the answer to the next request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ asyncmy: Any = import_module("asyncmy")
 errors: Any = import_module("asyncmy.errors")
 
 CANCEL_AGAIN = 0.05
-"""Seconds that the driver gets to end after it was cancelled; then it has lost that, and is cancelled again."""
+"""Seconds after which the driver is cancelled again: it may have lost the first cancellation."""
 
 GOODBYE_WITHIN = 0.5
-"""Seconds that it may take to say that a connection is closed."""
+"""Seconds that closing a session politely may take."""
 
 
 class AioConnection:
@@ -89,24 +89,24 @@ class AioConnection:
         transport = self._connection._transport
         sock = None if transport is None else transport.get_extra_info("socket")
         if sock is not None:
-            sock._sock.close()  # this process's copy of the descriptor: the loop, and the session, are not told
+            sock._sock.close()  # closes this process's copy of the descriptor; event loop and session go on
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
-    """Open a connection, set up its session and check who answers.
+    """Open a connection, set up its session and check which server answers.
 
     Raises:
-        StoreUnavailable: nobody does, or nobody that can be used.
+        StoreUnavailable: no server answers, or none that can be used.
 
     """
     return await opened(settings, runtime, within, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError)
 
 
 async def _open(settings: Settings, within: float) -> Any:
-    """Let the driver connect, in a task of its own, which is cancelled until it ends.
+    """Let the driver connect in a task of its own, which is cancelled until it ends.
 
-    The driver connects in `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result;
-    then it would wait for the server's first words, for as long as that says nothing.
+    The driver uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result. Then
+    it would wait for the greeting of a silent server without a limit.
     """
     task = asyncio.ensure_future(_connect_by_driver(settings, within))
     try:
@@ -128,12 +128,12 @@ async def _connect_by_driver(settings: Settings, within: float) -> Any:
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel it until it ends; close what it opened all the same."""
+    """Cancel the task until it ends; close a connection that it opened nevertheless."""
     while not task.done():
         task.cancel()
         try:
             await asyncio.wait((task,), timeout=CANCEL_AGAIN)
-        except asyncio.CancelledError:  # the first one is raised soon
+        except asyncio.CancelledError:  # the first cancellation is raised soon
             continue
     if not task.cancelled() and task.exception() is None:
         task.result().close()

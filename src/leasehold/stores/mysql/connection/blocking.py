@@ -19,10 +19,10 @@ MULTI_STATEMENTS_ON = b"\0\0"
 MULTI_STATEMENTS = 1 << 16
 
 LATER = 1.05
-"""Times what is left for a request, for which one read or write of it may take."""
+"""Factor on the remaining time of a request: the limit of one read or write of it."""
 
 GOODBYE_WITHIN = 0.1
-"""Seconds that it may take to say that a connection is closed."""
+"""Seconds that closing a session politely may take."""
 
 
 class BlockingConnection:
@@ -72,9 +72,9 @@ class BlockingConnection:
             raise found from error
 
     def _limit(self, until: float) -> None:
-        """Let each write and read from now on end before ``until``, or little later.
+        """Limit each write and read from now on to ``until``, or little later.
 
-        The driver tells the socket of each new limit, and lets other threads in while it does.
+        The driver sets each new limit on the socket, and releases the GIL while it does.
         """
         left = until - self._runtime.now()
         if left <= 0:
@@ -97,10 +97,12 @@ class BlockingConnection:
         sock = self._connection._sock
         if sock is not None:
             try:
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # wakes a thread that reads; of TLS it touches nothing
+                socket.socket.shutdown(
+                    sock, socket.SHUT_RDWR
+                )  # wakes a reading thread; it does not touch the state of TLS
             except OSError:
                 pass
-        if not running:  # else that thread closes it: the number of a closed descriptor may be another's at once
+        if not running:  # else that thread closes it: the number of a closed descriptor may be reused at once
             self._connection._force_close()
 
     async def close(self) -> None:
@@ -111,14 +113,14 @@ class BlockingConnection:
 
     def disown(self) -> None:
         self._aborted = True
-        self._connection._force_close()  # of this process's copy of the descriptor: the session is not told
+        self._connection._force_close()  # closes this process's copy of the descriptor; the session goes on
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
-    """Open a connection, set up its session and check who answers.
+    """Open a connection, set up its session and check which server answers.
 
     Raises:
-        StoreUnavailable: nobody does, or nobody that can be used.
+        StoreUnavailable: no server answers, or none that can be used.
 
     """
     return await opened(settings, runtime, within, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError)
@@ -133,7 +135,7 @@ async def _open(settings: Settings, within: float) -> Any:
         return connection
     options = Veiled(settings.options)
     if "ssl" not in options:
-        options["ssl_disabled"] = True  # else it tries TLS, and trusts whoever answers
+        options["ssl_disabled"] = True  # else it tries TLS, and trusts any server
     return pymysql.connect(
         charset="utf8mb4", autocommit=True, client_flag=MULTI_STATEMENTS, program_name="leasehold",
         connect_timeout=within, read_timeout=within, write_timeout=within, **options,

@@ -1,4 +1,4 @@
-"""The connections of one client: opened when needed, used by one task or thread at a time, kept for a while."""
+"""The connections of one client: opened when needed, used by one task or thread at a time, kept while idle."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from leasehold.stores.mysql.connection.base import Connection, no_answer
 L = TypeVar("L", bound=Connection)
 
 AT_ONCE = 16
-"""Connections in use at the same time, but for urgent calls; who comes later waits for one."""
+"""Maximum number of connections in use, besides those of urgent calls; later calls wait."""
 
 MAX_IDLE = 60.0
-"""Seconds for which a connection is kept open that nobody uses."""
+"""Seconds for which an idle connection is kept open."""
 
 Connect = Callable[[float], Awaitable[L]]
 """Opens a connection, within so many seconds."""
@@ -33,16 +33,16 @@ class Pool(Generic[L]):
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._idle: list[tuple[L, float]] = []  # and since when, the one that was used last at the end
+        self._idle: list[tuple[L, float]] = []  # with the time of their last use, the latest at the end
         self._used: set[L] = set()
         self._permits = Semaphore(self._runtime, AT_ONCE)
         self._closed = False
 
     async def take(self, until: float, *, urgent: bool = False) -> tuple[L, bool]:
-        """Return a connection that nobody else uses, and whether it is a new one. It must be given back, or dropped.
+        """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
 
         Raises:
-            StoreUnavailable: there is none in time; nothing was sent.
+            StoreUnavailable: none was free in time; nothing was sent.
 
         """
         if not urgent and not await self._permits.take(until):
@@ -55,7 +55,7 @@ class Pool(Generic[L]):
             raise
 
     async def give(self, connection: L, *, urgent: bool = False) -> None:
-        """Take a connection back, with no transaction open and no reply unread."""
+        """Take back a connection without an open transaction or an unread reply."""
         now, done = self._runtime.now(), list[L]()
         with self._mutex:
             self._used.discard(connection)
@@ -71,7 +71,7 @@ class Pool(Generic[L]):
             await one.close()
 
     def drop(self, connection: L, *, urgent: bool = False) -> None:
-        """Close a connection of which nobody knows what it does."""
+        """Close a connection whose state is unknown."""
         connection.abort()
         with self._mutex:
             self._used.discard(connection)
@@ -79,14 +79,14 @@ class Pool(Generic[L]):
             self._permits.give()
 
     async def forget_idle(self) -> None:
-        """Close those that nobody uses: the server hung up on one of them."""
+        """Close all idle connections: the server closed one of them."""
         with self._mutex:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
             connection.abort()
 
     async def close(self) -> None:
-        """Close all; those in use when they are given back."""
+        """Close all connections; those in use when they come back."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -98,7 +98,7 @@ class Pool(Generic[L]):
         self._inherited += [
             *(connection for connection, _ in self._idle),
             *self._used,
-        ]  # kept: what becomes garbage would say so
+        ]  # kept: a garbage-collected connection would close the session of the parent
         for connection in self._inherited:
             connection.disown()
         self._reset()

@@ -1,4 +1,4 @@
-"""The blocking transport: who drives an exchange blocks until the socket is ready."""
+"""The blocking transport: driving an exchange blocks until the socket is ready."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class BlockingTransport(PostgresTransport):
         except TimeoutError:
             kept = goes_on
             raise
-        except OSError as error:  # the kernel cannot wait for one more descriptor
+        except OSError as error:  # the kernel cannot wait for this descriptor
             raise Broken(str(error)) from None
         finally:
             if not kept:
-                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
+                steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        return None  # libpq asks for them, and blocks
+        return None  # libpq resolves them, and blocks
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

@@ -1,7 +1,7 @@
-"""Messages for one client of PostgreSQL: on a connection of their own, made when somebody first waits, read by one job.
+"""Messages for one client, on a connection of their own: opened for the first waiter, and read by one job.
 
-Behind a pooler there are none, unless the connection for them is told a way past it (``listen=`` in the URL). That it
-leads to the same database is seen by the lock that it takes.
+There are no messages through a pooler, unless ``listen=`` in the URL names the server behind it. The advisory lock of
+the listener shows whether that leads to the same database.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from leasehold.stores.postgres.connection.settings import Settings
 T = TypeVar("T")
 
 LISTEN_WITHIN = 5.0
-"""Seconds that opening the connection for messages may take."""
+"""Seconds that opening the connection and subscribing may take."""
 
 SUBSCRIBERS = 1818583393  # "leas"
-"""First half of the key of the advisory lock that shows that somebody listens on a channel; `channel_number` is the other.
-It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
-over those who would not hear of it."""
+"""First half of the key of the advisory lock of a channel's listener; `channel_number` is the other half.
+
+The listening session holds it, shared, so it ends with that session. A hand-over passes over waiters without it."""
 
 SUBSCRIBER_SEEN = Statement(
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
@@ -42,7 +42,7 @@ SUBSCRIBER_SEEN = Statement(
 
 
 class Connecting(Protocol):
-    """What is needed of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
+    """What this needs of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
 
     settings: Settings
     where: str
@@ -59,7 +59,7 @@ class Connecting(Protocol):
 
 
 class Subscriptions:
-    """Those of one client. Used by many threads or tasks at once."""
+    """The subscription of one client. Used by many threads or tasks at once."""
 
     def __init__(
         self, runtime: Runtime, transport: Connecting, on_message: OnMessage, on_disconnect: OnDisconnect
@@ -78,19 +78,19 @@ class Subscriptions:
         self._connection: Connection | None = None
         self._error: StoreUnavailable | None = None
         self.generation = 0
-        """The number of the subscription that stands now, 0 if none does."""
+        """The number of the current subscription, 0 without one."""
 
     @property
     def channel(self) -> str:
-        """Where messages for this client are sent to; empty where there are none to be had."""
+        """The channel of messages for this client; empty if there are no messages."""
         return self._name if self._enabled and self.generation else ""
 
     def found_pooler(self) -> None:
-        """Take note that a pooler stands before the server: messages come past it, or not at all."""
+        """Record that a pooler is in front of the server: messages need a way past it."""
         self._enabled = self._enabled and self._transport.settings.subscriptions is not None
 
     async def listen(self, within: float) -> int:
-        """Make sure that messages are heard; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
+        """Subscribe to messages; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
         if self.generation or not self._enabled:
             return self.generation
         signal = self._runtime.signal()
@@ -104,7 +104,7 @@ class Subscriptions:
         raise self._error or no_answer(self._transport.where, "the subscription took too long", unknown=False)
 
     async def close(self) -> None:
-        """Hear no more: shut the connection, and wait for the job that reads it."""
+        """End the subscription: shut the connection down, and wait for the job that reads it."""
         with self._mutex:
             job, connection = self._job, self._connection
         if connection is not None:
@@ -149,7 +149,7 @@ class Subscriptions:
                 self._on_silence()
 
     async def _same_database(self, subscriptions: Settings) -> None:
-        """Raise unless those who hand names on see who listens here: else they would pass over us."""
+        """Raise unless the transport's connections see this listener: hand-overs would pass over this client."""
         asked = Statement(SUBSCRIBER_SEEN.text, (SUBSCRIBERS, channel_number(self._name)))
 
         async def look(tx: Transaction) -> list[list[Row]]:
@@ -169,7 +169,7 @@ class Subscriptions:
 
 
 def channel_number(channel: str) -> int:
-    """Return the second half of the key of the advisory lock that goes with a channel; 0 if it is not one of ours."""
+    """Return the second half of the key of a channel's advisory lock; 0 if the channel is not one of ours."""
     parts = channel.split("_")
     try:
         return int(parts[1], 16) if len(parts) > 2 else 0
