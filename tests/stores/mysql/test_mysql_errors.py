@@ -1,8 +1,8 @@
-"""Every error number of the table for MySQL and MariaDB, provoked on a real server, and what the transaction comes to.
+"""Every error number of the table for MySQL and MariaDB, provoked on a real server, and the outcome of the transaction.
 
-The server of the tests is MariaDB. What it does not say, since MySQL alone does (`MYSQLS`), since memory and disk would
-have to run out (`TOLD`), or since it hangs up without its last words (`CLOSING_ERRORS`), it is told to say, by ``SIGNAL`` with
-that very number: so the number's meaning is tested, and not that MySQL uses it so.
+The server of the tests is MariaDB. It raises some errors only through ``SIGNAL`` with their number: those of MySQL alone
+(`MYSQLS`), those that need exhausted memory or disk (`SIGNALLED`), and those with which a server closes the connection
+(`CLOSING_ERRORS`). For these the meaning of the number is tested, not that MySQL raises it.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ MYSQLS = {  # by group replication, or settings of MySQL alone
     3159: Outcome.LASTING,
 }
 
-TOLD = {1021: Outcome.NOT_APPLIED, 1037: Outcome.NOT_APPLIED}
+SIGNALLED = {1021: Outcome.NOT_APPLIED, 1037: Outcome.NOT_APPLIED}
 
 PROVOKED = {
     1020: Case(changed_record, Outcome.AGAIN),
@@ -344,7 +344,7 @@ PROVOKED = {
     ),
     1969: Case(steps("SET STATEMENT max_statement_time = 0.05 FOR SELECT SLEEP(5)")),
     4151: lasting(as_user("shut")),
-    **{code: Case(steps(told(code)), outcome) for code, outcome in (MYSQLS | TOLD).items()},
+    **{code: Case(steps(told(code)), outcome) for code, outcome in (MYSQLS | SIGNALLED).items()},
 }
 
 

@@ -144,7 +144,7 @@ class MySQLSessionStore:
                 return await self._end_other(name, ticket.id, reason, until)
             await self._remove_entry(name, ticket.id, reason, until)
             return ended
-        if not session.connection.usable():  # the server hung up, and freed the lock, before has_waiters asked it to
+        if not session.connection.usable():  # the server closed the connection, and freed the lock, before this release
             self._sessions.close(session)
             return False
         last = (statements.remove_entry(session.key, ticket.id), sql.release_lock(session.lock), RESTORE_TIMEOUT)

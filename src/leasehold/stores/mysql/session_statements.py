@@ -69,7 +69,7 @@ def used_by_leases(key: Key) -> Statement:
 
 
 def raise_token(key: Key) -> Statement:
-    """Return what raises the token above all earlier ones, and to the server's clock in microseconds; it adds the name."""
+    """Return what raises the token above all earlier ones, and the server's clock in microseconds; adds the name."""
     return Statement(
         f"""
         INSERT INTO leasehold_name (space, name, fence, blocked_until, used)

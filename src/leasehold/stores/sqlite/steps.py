@@ -1,4 +1,4 @@
-"""What a transaction of the SQLite store does at one name: the steps of a claim, a leave, a renewal and a look."""
+"""The steps of the SQLite store at one name, inside a transaction: acquire, release, renew, check for waiters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold.stores.sqlite.machine import Machine, Process
 
 
 class Steps:
-    """Those of one client, each inside a transaction that is open. Used by many threads or tasks at once."""
+    """The steps of one client, each inside an open transaction. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, machine: Machine) -> None:
         self._runtime = runtime
@@ -70,7 +70,7 @@ class Steps:
     def worth_asking(self, db: sqlite3.Connection, key: rows.Key, first: str) -> list[str]:
         """Return the tickets that hold or may enter, and our first one if a holder's entry is void or the name is free.
 
-        The first one because the next in line may be a process that is stopped: then someone else settles the queue.
+        Our first one, because the next waiter may be a stopped process: then another process settles the queue.
         """
         now, me = self._runtime.now(), self.process()
 

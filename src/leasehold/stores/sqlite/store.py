@@ -2,18 +2,20 @@
 
 Theory of operation
 -------------------
-Every operation is one transaction: read the name's queue, let `ledger` say what becomes of it, write what changed. The
-transaction's mutual exclusion is the file's; ours is a lease in it, with a token and an expiry on the host's boot-time
-clock. Client and store have the same clock, so an entry's row alone says since when it is valid.
+Every operation is one transaction: read the name's queue, compute the new queue with `queues`, write what changed. The
+file provides the mutual exclusion of transactions. Our lock is a lease in the file, with a token and an expiry on the
+host's boot-time clock. Client and store have the same clock, so an entry's row alone says since when it is valid.
 
-Who waits is woken in one of three ways, all of which only say "look": the one that leaves rings the next one's bell (a
-function call in this process, a datagram between processes); a renewal finds the ticket granted or gone; and one thread
-looks every `LOOK_EVERY` at each name that this store waits for. That look also finds holders whose process has died:
-their entries are void at once, whatever is left of their leases.
+Three things wake a waiter, and each means only "check again":
 
-Under asyncio each transaction runs as one call on the runtime's worker thread. Cancellation cannot tear it, and the
-leave that undoes it is queued behind it. While another process writes, the calls of a client take turns: what has long
-to wait is not in the way of what has not (see `turns`).
+* The process that releases notifies the next waiter: a function call in this process, a datagram between processes.
+* A renewal finds the ticket granted or gone.
+* One thread checks, every `LOOK_EVERY`, each name that this store waits for. This check also finds holders whose
+  process has died: their entries are void at once, whatever is left of their leases.
+
+Under asyncio each transaction runs as one call on the runtime's worker thread. A cancellation cannot interrupt it, and
+the release that undoes it is queued behind it. While another process writes, the calls of a client take turns, so that
+a long wait does not delay short ones (see `busy_wait`).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds that an operation without a limit of its own waits for other writers."""
+"""Seconds that an operation without a timeout of its own waits for other writers."""
 
 
 class SQLiteStore:
@@ -75,7 +77,7 @@ class SQLiteStore:
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
+        """Try to acquire ``name``."""
         since = self._runtime.now()
         until = since + within
         return await self._retry_busy(lambda: self._claim(name, ticket, join, since, until), until)
@@ -95,18 +97,18 @@ class SQLiteStore:
         try:
             snapshot, step, now, hint_signal = self._database.transact(work, until)
         except BaseException:
-            if not waited:  # perhaps nothing was written, and nobody will leave for it
+            if not waited:  # perhaps nothing was written, and its client will not release it
                 self._waiters.forget(ticket.id)
             raise
         self._waiters.set(snapshot.hints_of(step.woken))
         if step.blocked is None:
             self._waiters.forget(ticket.id)
-        return _answer(step, since, now, told=hint_signal is not None)
+        return _answer(step, since, now, notified=hint_signal is not None)
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        """Claim in order, in one transaction, up to the first that cannot be had."""
+        """Acquire in order, in one transaction, up to the first unavailable name."""
         since = self._runtime.now()
         until = since + within
         return await self._retry_busy(lambda: self._claim_many(claims, keep, since, until), until)
@@ -133,7 +135,7 @@ class SQLiteStore:
         taken, now = self._database.transact(work, until)
         for _, snapshot, step in taken:
             self._waiters.set(snapshot.hints_of(step.woken))
-        return [_answer(step, since, now, told=False) for _, _, step in taken]
+        return [_answer(step, since, now, notified=False) for _, _, step in taken]
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
@@ -173,21 +175,21 @@ class SQLiteStore:
 
         results = self._database.transact(work, until)
         for (_, ticket), result in zip(tickets, results, strict=True):
-            if result is not RenewalResult.QUEUED:  # a hint was lost, or the entry: who waits must ask again
+            if result is not RenewalResult.QUEUED:  # a hint or the entry was lost: the waiter must ask again
                 self._waiters.wake(ticket.id)
         return results
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until a bell, a look or a renewal says that there is something; bring the grant."""
+        """Sleep until a notification, a check or a renewal; return the grant if there is one."""
         signal = self._waiters.signal(ticket.id)
         if signal is None or not await signal.wait(timeout):
             return None
-        signal.clear()  # before the file is read: a hint that comes meanwhile counts for the next time
+        signal.clear()  # before the file is read: a hint that comes meanwhile counts for the next call
         try:
             return await self._runtime.offload(lambda: self._grant(name, ticket))
-        except LeaseholdError:  # the claim that follows meets it again, and rides over an outage
+        except LeaseholdError:  # the next attempt meets the error again, and tolerates an outage
             return None
 
     def _grant(self, name: str, ticket: Ticket) -> Granted | None:
@@ -209,7 +211,7 @@ class SQLiteStore:
 
         try:
             worth = self._database.transact(work, self._runtime.now() + LOOK_EVERY, writes=False)
-        except LeaseholdError:  # whoever asks next meets it
+        except LeaseholdError:  # the next operation meets the error
             return []
         return [ticket for tickets in worth for ticket in tickets]
 
@@ -251,7 +253,7 @@ class SQLiteStore:
         return self._database.transact(work, until, writes=change.value is not None)
 
     async def _retry_busy(self, call: Callable[[], T], until: float) -> T:
-        """Run a call that waits for other processes until ``until``; other calls of this client go in between."""
+        """Repeat a call while other processes write, until ``until``; other calls of this client run in between."""
         while True:
             try:
                 return await self._runtime.offload(call)
@@ -264,7 +266,7 @@ class SQLiteStore:
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the file, the file system and the kernel mean for the promises."""
+        """Return what the file, the file system and the kernel mean for the promises."""
         until = self._runtime.now() + PATIENCE
         return await self._retry_busy(lambda: doctor.examine(self._database, until), until)
 
@@ -289,12 +291,12 @@ class SQLiteStore:
         return f"<SQLiteStore {str(self._database.path)!r}>"
 
 
-def _answer(step: queues.Step, since: float, now: float, *, told: bool) -> Granted | Wait:
-    """Say what came of a claim; who will not be ``told`` of a change looks more often."""
+def _answer(step: queues.Step, since: float, now: float, *, notified: bool) -> Granted | Wait:
+    """Return the answer to an attempt; a waiter that is not ``notified`` of changes checks more often."""
     if step.blocked is not None:
         by, ask_again = step.blocked.by, step.blocked.until - now
         return Wait(
-            None, ask_again if told else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
+            None, ask_again if notified else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
         )
     assert step.mine is not None
     assert step.mine.token is not None
