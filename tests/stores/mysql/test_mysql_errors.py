@@ -1,6 +1,6 @@
 """Every error number of the table for MySQL and MariaDB, provoked on a real server, and the outcome of the transaction.
 
-The server of the tests is MariaDB. It raises some errors only through ``SIGNAL`` with their number: those of MySQL alone
+The server of the tests is MariaDB. It raises some errors only by ``SIGNAL`` with their number: those of MySQL alone
 (`MYSQLS`), those that need exhausted memory or disk (`SIGNALLED`), and those with which a server closes the connection
 (`CLOSING_ERRORS`). For these the meaning of the number is tested, not that MySQL raises it.
 """
@@ -363,7 +363,7 @@ def test_nothing_is_done_and_it_says_what_to_do(code: int, server: MariaDBServer
 
 @pytest.mark.parametrize("code", sorted(CLOSING_ERRORS))
 @pytest.mark.parametrize("in_commit", [False, True], ids=["before", "commit"])
-def test_after_its_last_words_the_connection_is_not_used(code: int, in_commit: bool, server: MariaDBServer) -> None:
+def test_a_connection_that_the_server_closes_is_not_reused(code: int, in_commit: bool, server: MariaDBServer) -> None:
     async def work(tx: Transaction) -> None:
         await tx.ask(MARK)
         await (tx.commit if in_commit else tx.ask)(Statement(told(code)))
@@ -454,7 +454,7 @@ def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
         assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
 
 
-def test_a_commit_that_galera_takes_back_behind_its_answer_is_unknown(galera: GaleraServer) -> None:
+def test_a_commit_that_galera_confirms_and_then_fails_is_unknown(galera: GaleraServer) -> None:
     """Of several statements in one request it answers that the commit was carried out, and then that it was not."""
     large = "x" * 1000
     write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")

@@ -54,7 +54,7 @@ def test_another_boot_while_the_first_still_runs_is_refused(
 
 
 @linux
-def test_who_waits_to_take_over_is_not_in_the_way(
+def test_a_process_that_waits_to_take_over_does_not_block_others(
     path: Path, tmp_path: Path, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several may try it at once; one that waited with the file open would keep all of them out, for good."""

@@ -199,7 +199,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         kept.release()
 
 
-def test_a_name_in_use_for_hours_is_not_forgotten_when_it_is_released(path: Path, locks: Client) -> None:
+def test_a_name_in_use_for_hours_is_kept_after_its_release(path: Path, locks: Client) -> None:
     hold = locks.lock("x").acquire()
     assert hold is not None
     raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
