@@ -190,7 +190,7 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, harness: Harness
         start = harness.now()
         if mode:
             (place,) = holder.store._sessions._holds.values()  # type: ignore[attr-defined]
-            server.query(f"KILL CONNECTION {place.session:d}")
+            server.query(f"KILL CONNECTION {place.number:d}")
         else:
             assert server.end_sessions() >= 2
         if mode:
