@@ -1,10 +1,9 @@
 """Locks inside your own PostgreSQL transaction: `transaction_lock` and `async_transaction_lock`.
 
-The lock is the transaction's: it is had when the call returns, and free when the transaction commits or rolls back,
-whatever becomes of the process. What that transaction writes is thus protected without a lease, a token or a clock: if
-the session dies, the commit fails. It needs no tables, no client and no further connection, and works behind a pooler
-of transactions. It excludes other transactions that lock the same name, and clients with ``mode=session``; lease rows
-of the same name have nothing to do with it.
+The lock belongs to the transaction: the call acquires it, and the commit or rollback releases it, even if the process
+dies. So it protects the writes of that transaction without a lease, a token or a clock: if the session dies, the commit
+fails. It needs no tables, no client and no further connection, and works behind a transaction pooler. It excludes other
+transactions that lock the same name, and clients with ``mode=session``. Lease rows of the same name are independent.
 
 Example:
     <!-- not run: it needs a server -->
@@ -32,7 +31,7 @@ NOT_AVAILABLE = "55P03"
 NO_TRANSACTION = "25P01"
 
 SLICE = 5.0
-"""Seconds for which an asyncio caller waits in the server at a time: a cancellation that gets lost costs no more."""
+"""Seconds of one wait of an asyncio caller in the server: the delay after a cancellation that gets lost."""
 
 
 def transaction_lock(
@@ -50,13 +49,13 @@ def transaction_lock(
         name: 1 to 512 bytes of UTF-8.
         namespace: names of different namespaces never meet.
         timeout: seconds to wait at most; None waits for ever, 0 does not wait.
-        shared: beside others that lock it ``cached``; else alone.
+        shared: together with other shared locks of the name; else exclusive.
 
     Raises:
-        AcquireTimeout: someone else has it. Your transaction is as it was before the call, and may go on.
-        RuntimeError: the connection is in no transaction: the lock would be free again at once.
+        AcquireTimeout: another transaction or session has it. Your transaction is unchanged, and may continue.
+        RuntimeError: the connection is not in a transaction: the lock would be released at once.
         Unsupported: the transaction reads from a snapshot (REPEATABLE READ, SERIALIZABLE), which is older than the
-            lock: it would not see what the holder before it wrote. Use READ COMMITTED.
+            lock: it would not see the writes of the previous holder. Use READ COMMITTED.
 
     """
     run(connection, _lock(connection, name, namespace, timeout, shared, None))
@@ -97,20 +96,20 @@ def _lock(
         yield Ask("RELEASE SAVEPOINT leasehold")
         raise Unsupported(
             f"this transaction is {isolation.upper()}: it reads from a snapshot that is older than the lock, and would "
-            "not see what the holder before it wrote; use READ COMMITTED"
+            "not see the writes of the previous holder; use READ COMMITTED"
         )
-    if (yield from _tried(key, shared)):
+    if (yield from _try(key, shared)):
         yield Ask("RELEASE SAVEPOINT leasehold")
         return
-    yield from _waited(name, key, left, shared, most, before)
+    yield from _wait(name, key, left, shared, most, before)
 
 
-def _tried(key: int, shared: bool) -> Asking[bool]:
+def _try(key: int, shared: bool) -> Asking[bool]:
     answer = yield Ask(f"SELECT pg_try_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
     return bool(answer.rows[0][0])
 
 
-def _waited(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
+def _wait(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
     while left is None or left > 0:
         part = min(value for value in (left, most, 86_400.0) if value is not None)
         yield Ask("SELECT set_config('lock_timeout', {}, true)", (f"{max(int(part * 1000), 1)}ms",))
@@ -119,11 +118,11 @@ def _waited(name: str, key: int, left: float | None, shared: bool, most: float |
         except Exception as error:
             if code_of(error) != NOT_AVAILABLE:
                 raise
-            yield Ask("ROLLBACK TO SAVEPOINT leasehold")  # and with it the setting: the transaction goes on
+            yield Ask("ROLLBACK TO SAVEPOINT leasehold")  # this also undoes the setting: the transaction continues
         else:
             yield Ask("SELECT set_config('lock_timeout', {}, true)", (before,))
             yield Ask("RELEASE SAVEPOINT leasehold")
             return
         left = None if left is None else left - part
     yield Ask("RELEASE SAVEPOINT leasehold")
-    raise AcquireTimeout(f"{name!r} was not had in time: another transaction or session has it", name=name)
+    raise AcquireTimeout(f"could not acquire {name!r} in time: another transaction or session has it", name=name)

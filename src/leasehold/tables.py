@@ -1,6 +1,6 @@
-"""The tables of stores on database servers: made when you say so, by `create`, or by your migrations from `script`.
+"""The tables of stores on database servers: `create` creates them, or your migrations run the SQL of `script`.
 
-``leasehold init URL`` does the same from the shell. No client ever makes a table by itself.
+``leasehold init URL`` does the same from the shell. No client creates a table by itself.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["create", "create_async", "script"]
 
 
 def create(url: str | None = None) -> bool:
-    """Make the tables in the database at ``url`` (None: ``LEASEHOLD_URL``).
+    """Create the tables in the database at ``url`` (None: ``LEASEHOLD_URL``).
 
-    Its user needs the right to create tables; the users of the locks need not have it. Doing it twice does no harm.
+    Its user needs the right to create tables; the users of locks do not. Calling it twice is harmless.
 
     Returns:
         Whether any was missing.
 
     Raises:
         ValueError: the URL is malformed, or names a store that has no tables.
-        StoreUnavailable: it could not be done.
+        StoreUnavailable: they could not be created.
 
     """
     hidden = registry.hide(url)
@@ -36,14 +36,14 @@ def create(url: str | None = None) -> bool:
 
 
 async def create_async(url: str | None = None) -> bool:
-    """Make the tables, as `create`, without blocking the event loop."""
+    """Create the tables as `create` does, without blocking the event loop."""
     hidden = registry.hide(url)
     del url
     return await _create(hidden, AsyncioRuntime())
 
 
 def script(url: str | None = None) -> str:
-    """Return the SQL that makes the tables, for the kind of server that ``url`` names. Nothing is sent."""
+    """Return the SQL that creates the tables, for the kind of server that ``url`` names. Nothing is sent."""
     hidden = registry.hide(url)
     del url
     return _opener(hidden).script()
@@ -60,5 +60,5 @@ def _opener(hidden: Secret) -> Prepared:
     opener = registry.opener(hidden)
     if not hasattr(opener, "prepare"):
         scheme = hidden.reveal().partition(":")[0]
-        raise ValueError(f"a {scheme}: store has no tables to make: it is ready to be used")
+        raise ValueError(f"a {scheme}: store needs no tables: it is ready to use")
     return cast("Prepared", opener)

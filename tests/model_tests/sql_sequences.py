@@ -291,7 +291,7 @@ class Playing:
     def sights(self) -> list[Statement]:
         """Return what one may look at without a lock."""
         return [
-            self.dialect.sights(self.tickets),
+            self.dialect.entry_states(self.tickets),
             Statement(self.dialect.names, (self.space, b"a", b"z", 0)),
             Statement(self.dialect.clock),
             Statement(self.dialect.read_cell, self.key(b"cell")),

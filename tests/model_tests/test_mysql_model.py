@@ -17,8 +17,8 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.connection import blocking, settings
-from leasehold.stores.mysql.connection.base import Refusal, Silence, joined
-from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, REST, ROLLBACK, limits
+from leasehold.stores.mysql.connection.base import NoAnswer, Refusal, joined
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, limits
 from leasehold.stores.mysql.statements import DIALECT
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.sql.mysql import MySQLModel
@@ -36,7 +36,7 @@ class Real:
     def ask(self, statements: Sequence[Statement]) -> Any:
         try:
             return finish(self._line.run(joined(statements), BlockingRuntime().now() + 60.0))
-        except (Refusal, Silence) as error:
+        except (Refusal, NoAnswer) as error:
             return error
 
     def abort(self) -> None:
@@ -45,7 +45,7 @@ class Real:
 
 class MySQLServers(Servers):
     dialect = DIALECT
-    commit, rollback = (COMMIT, REST), (ROLLBACK, REST)
+    commit, rollback = (COMMIT, RESTORE_TIMEOUT), (ROLLBACK, RESTORE_TIMEOUT)
 
     def __init__(self, url: str) -> None:
         self._settings = settings.from_url(parse(url))

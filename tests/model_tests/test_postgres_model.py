@@ -24,7 +24,7 @@ from leasehold.stores.postgres.connection import settings
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import COMMIT
-from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, ear_number
+from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.stores.postgres.statements import DIALECT
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
@@ -117,7 +117,9 @@ class PostgresPlaying(Playing):
         await super().begin()
         for cell in CELLS:
             await self.both(self.pairs[0], self.whole(Statement(self.dialect.add_cell, (self.space, cell))))
-        shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, ear_number(self.channel)))
+        shown = Statement(
+            "SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, channel_number(self.channel))
+        )
         listening = (Statement(f'LISTEN "{self.channel}"'), shown)
         assert not isinstance(self.ear.ask(listening), Exception)
         line = self.model.connect(Machine("ear"), self.hears, lambda: None)

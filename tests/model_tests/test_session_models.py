@@ -16,11 +16,14 @@ from test_postgres_model import Real as PostgresLine
 
 from leasehold._model import Ticket
 from leasehold.stores._sql.queue_snapshot import ns
+from leasehold.stores._sql.session import statements as shared
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql import session_statements as own
-from leasehold.stores.mysql.connection.base import Silence
+from leasehold.stores.mysql import statements as mysql
+from leasehold.stores.mysql.connection.base import NoAnswer
 from leasehold.stores.mysql.connection.settings import opening
 from leasehold.stores.postgres import advisory
+from leasehold.stores.postgres import statements as postgres
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold_lab.servers import PostgresServer
 from models.sql.session_locks import SessionLocks
@@ -57,7 +60,7 @@ class MySQLSessions(MySQLServers, SessionServers):
         return own.release_lock(key)
 
     def asks(self, keys: Sequence[str], number: int) -> Sequence[Statement]:
-        return own.users(keys), *map(own.has_lock, keys)
+        return own.lock_holders(keys), *map(own.has_lock, keys)
 
     def ends(self, number: int, key: str) -> Sequence[Statement]:
         return [own.kill(number)]
@@ -66,21 +69,27 @@ class MySQLSessions(MySQLServers, SessionServers):
         return own.ttl(int(seconds))
 
     def takes(self, key: tuple[bytes, bytes], ticket: Ticket, number: int) -> Sequence[Statement]:
-        writes = (own.leased(key), own.raise_token(key), *own.write_down(key, ticket, number), own.token(key))
+        writes = (own.used_by_leases(key), own.raise_token(key), *own.store_holder(key, ticket, number), own.token(key))
         return *self.opening(5.0), *writes, *self.commit
 
     def shows(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
-        return *self.opening(5.0), own.holder(key), own.stale(key), *own.line_up(key, ticket), *self.commit
+        return (
+            *self.opening(5.0),
+            shared.holder(key),
+            own.remove_stale(key),
+            *own.store_waiter(key, ticket),
+            *self.commit,
+        )
 
     def others(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
         entries = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
-        return entries, entries, own.written(key, ticket.id), own.strike_out(key, ticket.id), own.beats([ticket.id])
+        return entries, entries, *_of_ticket(key, ticket, mysql.CLOCK)
 
     def known(self, number: int) -> Statement:
         return Statement("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = $1", (number,))
 
     def error(self, answer: Any) -> str | None:
-        return "ended" if isinstance(answer, Silence) else super().error(answer)
+        return "ended" if isinstance(answer, NoAnswer) else super().error(answer)
 
 
 class PostgresSessions(PostgresServers, SessionServers):
@@ -121,12 +130,11 @@ class PostgresSessions(PostgresServers, SessionServers):
 
     def shows(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
         writes = (Statement(advisory.STALE, key), Statement(advisory.QUEUE, _shown(key, ticket, "")))
-        return *self.opening(5.0), Statement(advisory.HOLDER, key), *writes, *self.commit
+        return *self.opening(5.0), shared.holder(key), *writes, *self.commit
 
     def others(self, key: tuple[bytes, bytes], ticket: Ticket) -> Sequence[Statement]:
         entries = Statement(self.dialect.names, (key[0], b"a", b"z", 0))
-        of_ticket = [Statement(text, (ticket.id,)) for text in (advisory.HINT_OF, advisory.DROP, advisory.BEAT)]
-        return entries, entries, *of_ticket, advisory.beats([ticket.id]), Statement(advisory.RAISE, key)
+        return entries, entries, *_of_ticket(key, ticket, postgres.CLOCK), Statement(advisory.RAISE, key)
 
     def known(self, number: int) -> Statement:
         return Statement("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", (number,))
@@ -134,6 +142,11 @@ class PostgresSessions(PostgresServers, SessionServers):
     def error(self, answer: Any) -> str | None:
         ended = isinstance(answer, Broken) or (isinstance(answer, ServerError) and answer.fatal)
         return "ended" if ended else super().error(answer)
+
+
+def _of_ticket(key: tuple[bytes, bytes], ticket: Ticket, clock: str) -> tuple[Statement, ...]:
+    reads, removes = shared.hint_of(key, ticket.id), shared.remove_entry(key, ticket.id)
+    return reads, removes, shared.renew_entries(clock, [ticket.id])
 
 
 def _shown(key: tuple[bytes, bytes], ticket: Ticket, hint: str) -> tuple[Any, ...]:

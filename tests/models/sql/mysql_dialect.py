@@ -35,7 +35,7 @@ WORDS = (
 LITERAL = re.compile(
     r"_utf8mb4 x'(?P<hex>[0-9a-f]*)'|\bx'(?P<blob>[0-9a-f]*)'|'(?P<plain>[^']*)'|(?<![\w.])(?P<int>-?\d+)\b"
 )
-"""A value as `transports.mysql.base.spell` spells it."""
+"""A value as `transports.mysql.base.literal` spells it."""
 
 
 @cache

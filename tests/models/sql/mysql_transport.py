@@ -8,7 +8,7 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Connection, Greeting, Refusal, Rows, Silence, no_answer
+from leasehold.stores.mysql.connection.base import Connection, Greeting, NoAnswer, Refusal, Rows, no_answer
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold.stores.mysql.session import MySQLSessionStore
@@ -48,16 +48,16 @@ class ModelConnection:
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         line = self._line
         if line is None:
-            raise Silence("nobody listens")
+            raise NoAnswer("nobody listens")
         self._answer = None
         self._ready.clear()
         line.send(statements)
         try:
             while self._answer is None:
                 if not self.usable():
-                    raise Silence("the server closed the connection")
+                    raise NoAnswer("the server closed the connection")
                 if not await self._ready.wait(max(until - self._runtime.now(), 0.0)):
-                    raise Silence("it answered too slowly")
+                    raise NoAnswer("it answered too slowly")
                 self._ready.clear()
         except BaseException:
             self.abort()
@@ -101,7 +101,7 @@ class SimulatedMySQLTransport(MySQLTransport):
         line, until = ModelConnection(self._simulated, self._server), self._runtime.now() + within
         try:
             line.greeting = session.greeting(await line.run(session.opening(), until), self.where)
-        except Silence as error:
+        except NoAnswer as error:
             await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
             raise no_answer(self.where, error, unknown=False) from error
         return line

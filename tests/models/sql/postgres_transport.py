@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
-from leasehold.stores._sql.transport import OnMessage, OnSilence, Row, Statement
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Row, Statement
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import Connection as PostgresConnection
@@ -49,7 +49,7 @@ class ModelConnection:
 
     def __init__(self, runtime: SimulatedRuntime, server: PostgresModel) -> None:
         self._ready = runtime.signal()
-        self._heard: deque[str] = deque()
+        self._messages: deque[str] = deque()
         self._answers: deque[Any] = deque()
         self.facts: dict[str, Any] = {}
         self.backend = 0
@@ -71,11 +71,11 @@ class ModelConnection:
             raise answer
         return cast("list[list[Row]]", answer)
 
-    def hear(self, heard: Callable[[str], None]) -> Generator[Signal, None, None]:
-        """Call ``heard`` with each message, for ever."""
+    def receive_messages(self, on_message: Callable[[str], None]) -> Generator[Signal, None, None]:
+        """Call ``on_message`` with each message, for ever."""
         while True:
-            while self._heard:
-                heard(self._heard.popleft())
+            while self._messages:
+                on_message(self._messages.popleft())
             if self.line is None:
                 raise Broken("the server closed the connection")
             self._ready.clear()
@@ -104,7 +104,7 @@ class ModelConnection:
         return self._answers.popleft()
 
     def _hear(self, answer: Any, message: bool) -> None:
-        (self._heard if message else self._answers).append(answer)
+        (self._messages if message else self._answers).append(answer)
         self._ready.set()
 
     def _ended(self) -> None:
@@ -120,14 +120,14 @@ class SimulatedPostgresTransport(PostgresTransport):
         runtime: Runtime,
         settings: Settings,
         on_message: OnMessage,
-        on_silence: OnSilence,
+        on_disconnect: OnDisconnect,
         *,
         server: PostgresModel,
     ) -> None:
         assert isinstance(runtime, SimulatedRuntime)
         self._server = server
         self._simulated = runtime
-        super().__init__(runtime, settings, on_message, on_silence)
+        super().__init__(runtime, settings, on_message, on_disconnect)
 
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         kept = False
@@ -165,7 +165,7 @@ class SimulatedPostgresTransport(PostgresTransport):
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         return None
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._runtime.shield(work)
 
     def alive(self, connection: PostgresConnection) -> bool:

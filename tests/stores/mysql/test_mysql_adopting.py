@@ -44,7 +44,7 @@ def test_a_connection_of_pymysql(mariadb_url: str, namespace: str) -> None:
             AsyncClient.from_client(mine)
 
 
-def test_a_connection_that_is_closed_still_says_how_to_get_there(mariadb_url: str, namespace: str) -> None:
+def test_a_closed_connection_still_has_its_settings(mariadb_url: str, namespace: str) -> None:
     mine = pymysql.connect(**parts(mariadb_url))
     mine.close()
     with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
@@ -73,7 +73,7 @@ def test_a_connection_and_a_pool_of_asyncmy(mariadb_url: str, namespace: str) ->
     asyncio.run(body())
 
 
-def test_who_makes_passwords_is_asked_for_each_connection(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
+def test_the_password_creator_is_called_for_each_connection(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
     """As programs do whose passwords last for minutes: one that was taken over as a text would be refused by then."""
     asked = list[str]()
 
@@ -121,7 +121,7 @@ def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_
                 pass
 
 
-def test_what_cannot_be_taken_over_says_why(mariadb_url: str) -> None:
+def test_an_object_that_cannot_be_adopted_is_refused_with_the_reason(mariadb_url: str) -> None:
     there = parts(mariadb_url)
     del there["database"]
     with closing(pymysql.connect(**there)) as mine:

@@ -16,7 +16,14 @@ from leasehold._model import Severity
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection import aio as mysql_aio
 from leasehold.stores.mysql.connection import pool
-from leasehold.stores.mysql.connection.base import AGAIN, HUNG_UP, LASTING, REMEDIES, is_last_word, outcome_of
+from leasehold.stores.mysql.connection.base import (
+    AGAIN,
+    CLOSING_ERRORS,
+    LASTING,
+    REMEDIES,
+    is_connection_error,
+    outcome_of,
+)
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers import MariaDBServer
@@ -114,7 +121,7 @@ async def queued(harness: Harness, client: Any, name: str, count: int) -> None:
 @both
 @pytest.mark.parametrize("commit", [1, 2], ids=["of the name", "of the grant"])
 @pytest.mark.parametrize("delivered", [True, False], ids=["reply lost", "request lost"])
-def test_a_lost_commit_is_asked_for_again(
+def test_a_commit_without_an_answer_is_repeated(
     server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness, commit: int, delivered: bool
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -146,7 +153,7 @@ def test_a_lost_release_is_repeated(server: MariaDBServer, proxy: FaultProxy, na
 
 
 @both
-def test_a_server_that_says_nothing_is_given_up_in_time(
+def test_a_silent_server_is_given_up_within_the_timeout(
     server: MariaDBServer, proxy: FaultProxy, namespace: str, harness: Harness
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -182,8 +189,8 @@ def test_killed_sessions(server: MariaDBServer, namespace: str, harness: Harness
         await queued(harness, holder, "x", 1)
         start = harness.now()
         if mode:
-            (place,) = holder.store._connections._holds.values()  # type: ignore[attr-defined]
-            server.query(f"KILL CONNECTION {place.session:d}")
+            (place,) = holder.store._sessions._holds.values()  # type: ignore[attr-defined]
+            server.query(f"KILL CONNECTION {place.number:d}")
         else:
             assert server.end_sessions() >= 2
         if mode:
@@ -250,7 +257,7 @@ def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, ha
         (("//app@", "//nobody@"), "user name or password|rights"),
     ],
 )
-def test_a_wrong_url_is_told_at_once(
+def test_a_wrong_url_is_an_error_at_once(
     server: MariaDBServer, namespace: str, harness: Harness, change: tuple[str, str], words: str
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -278,7 +285,7 @@ def test_a_table_without_transactions_is_refused(server: MariaDBServer, namespac
     harness.run(body)
 
 
-def test_tables_that_are_missing_or_of_another_layout_are_told(server: MariaDBServer, namespace: str) -> None:
+def test_missing_tables_and_tables_of_another_layout_are_errors(server: MariaDBServer, namespace: str) -> None:
     with Client.from_url(server.url, namespace=namespace) as client:
         server.query("UPDATE leasehold_meta SET version = 99")
         try:
@@ -298,7 +305,7 @@ def test_tables_that_are_missing_or_of_another_layout_are_told(server: MariaDBSe
         assert all(one.severity < Severity.ERROR for one in client.diagnose())
 
 
-def test_statement_logging_is_told() -> None:
+def test_statement_logging_is_reported() -> None:
     with MariaDBServer(config={"log-bin": "log", "server-id": "1", "binlog-format": "STATEMENT"}) as odd:
         with pytest.raises(Refused, match="MIXED or ROW"):
             make_tables(odd)
@@ -315,23 +322,21 @@ def test_the_table_of_errors() -> None:
     """Each number has one meaning, and what is not listed is unknown in a commit only."""
     for code in REMEDIES:
         assert outcome_of(code, committing=True) is not Outcome.UNKNOWN
-        assert not is_last_word(code)
+        assert not is_connection_error(code)
     assert not AGAIN & LASTING
-    assert not HUNG_UP & (AGAIN | LASTING)
+    assert not CLOSING_ERRORS & (AGAIN | LASTING)
     assert outcome_of(1213, committing=False) is Outcome.AGAIN
     assert outcome_of(1142, committing=False) is Outcome.LASTING
     assert outcome_of(9999, committing=True) is Outcome.UNKNOWN
     assert outcome_of(9999, committing=False) is Outcome.NOT_APPLIED
-    assert all(is_last_word(code) for code in (0, 2006, 2013, *HUNG_UP))
+    assert all(is_connection_error(code) for code in (0, 2006, 2013, *CLOSING_ERRORS))
 
 
 # --- locks of the database -------------------------------------------------------------------------------------
 
 
 @both
-def test_a_row_that_somebody_keeps_locked_is_an_error_in_time(
-    server: MariaDBServer, namespace: str, harness: Harness
-) -> None:
+def test_a_locked_row_is_an_error_within_the_timeout(server: MariaDBServer, namespace: str, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(server.url, namespace=namespace, response_timeout=2.0)
         await (await client.lock("x").acquire(timeout=5)).release()
@@ -525,7 +530,7 @@ def test_a_cancellation_that_the_driver_loses_counts(
 
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
 @pytest.mark.parametrize("by", ["time", "cancellation"])
-def test_a_driver_that_loses_a_cancellation_and_waits_on_is_left(
+def test_a_driver_that_loses_a_cancellation_is_cancelled_again(
     server: MariaDBServer, namespace: str, mode: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is made just as time is up; the driver misses that, and waits for the server's first words."""
@@ -573,7 +578,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(("mode", "lease", "bound"), [("", 1.0, 1.0 + 0.25), ("?mode=session", 30.0, 1.0)])
-def test_a_killed_holder_is_free_in_time(
+def test_the_lock_of_a_killed_holder_is_free_in_time(
     server: MariaDBServer, namespace: str, mode: str, lease: float, bound: float
 ) -> None:
     import subprocess
@@ -719,7 +724,7 @@ def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespa
 
 
 @both
-def test_many_waiters_of_a_client_look_together(server: MariaDBServer, namespace: str, harness: Harness) -> None:
+def test_the_waiters_of_a_client_share_queries(server: MariaDBServer, namespace: str, harness: Harness) -> None:
     """One query for all of them, rarer and rarer: the bound is that of a single waiter."""
 
     async def body(harness: Harness) -> None:

@@ -16,7 +16,7 @@ from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold._model import Severity
 from leasehold.stores import registry
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.mysql.connection.base import bind, spell
+from leasehold.stores.mysql.connection.base import bind, literal
 from leasehold.stores.mysql.session_statements import lock_name
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
@@ -48,22 +48,22 @@ PAGE = Path(__file__).parents[3] / "docs" / "backends" / "mysql.md"
         ("mysql://u@/db?unix_socket=s", "absolute path"),
     ],
 )
-def test_a_wrong_url_is_told_before_anything_is_sent(url: str, words: str) -> None:
+def test_a_wrong_url_is_an_error_before_anything_is_sent(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         registry.opener(url)
 
 
-def test_values_are_spelled_so_that_no_setting_has_a_say() -> None:
-    assert spell(None) == b"NULL"
-    assert spell(-7) == b"-7"
-    assert spell(b"a'\\\x00") == b"x'61275c00'"
-    assert spell("abc-_1") == b"'abc-_1'"
-    assert spell("a'; DROP TABLE x; --") == b"_utf8mb4 x'" + b"a'; DROP TABLE x; --".hex().encode() + b"'"
-    assert spell("ü\\") == b"_utf8mb4 x'c3bc5c'"
+def test_literals_do_not_depend_on_server_settings() -> None:
+    assert literal(None) == b"NULL"
+    assert literal(-7) == b"-7"
+    assert literal(b"a'\\\x00") == b"x'61275c00'"
+    assert literal("abc-_1") == b"'abc-_1'"
+    assert literal("a'; DROP TABLE x; --") == b"_utf8mb4 x'" + b"a'; DROP TABLE x; --".hex().encode() + b"'"
+    assert literal("ü\\") == b"_utf8mb4 x'c3bc5c'"
     assert bind(Statement("f($2, $1, $2)", ("$1", 5))) == b"f(5, _utf8mb4 x'2431', 5)"
 
 
-def test_names_of_the_servers_locks_are_apart() -> None:
+def test_lock_names_on_the_server_are_distinct() -> None:
     keys = [(b"s", b"a"), (b"s", b"A"), (b"s", b"a "), (b"sa", b""), (b"", b"sa"), (b"s", b"a" * 512)]
     names = {lock_name(database, key).lower() for database in ("d", "D") for key in keys}
     assert len(names) == 12
@@ -114,7 +114,7 @@ async def costs(
 
 @both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
-def test_costs_are_as_the_page_says(
+def test_costs_are_as_documented(
     mariadb_url: str, mariadb_server: MariaDBServer, namespace: str, mode: str, harness: Harness
 ) -> None:
     found = dict[str, tuple[int, int]]()
@@ -140,7 +140,7 @@ def test_costs_are_as_the_page_says(
 
 
 @both
-def test_the_rights_of_the_page_suffice_and_each_is_needed(harness: Harness) -> None:
+def test_the_documented_rights_suffice_and_each_is_needed(harness: Harness) -> None:
     said = re.search(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert said is not None
     statements = [one.strip().replace("app.", "locks.") for one in said[1].split(";") if one.strip()]
@@ -266,7 +266,7 @@ def test_names_are_exact(mariadb_url: str, namespace: str, harness: Harness, mod
     harness.run(body)
 
 
-def test_doctor_tells_what_is_wrong() -> None:
+def test_the_doctor_reports_problems() -> None:
     with MariaDBServer(config={"innodb-flush-log-at-trx-commit": "2"}) as server:
         with Client.from_url(server.url) as client:
             errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}

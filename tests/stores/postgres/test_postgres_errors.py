@@ -375,7 +375,7 @@ def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9)
         server.execute(f"SET synchronous_commit = local; DROP TRIGGER in_commit ON {table}")
 
 
-def test_every_beginning_of_the_table_is_provoked() -> None:
+def test_every_prefix_of_the_table_is_provoked() -> None:
     codes = {*IN_COMMIT, "08P01"}  # of a pooler, see below
     assert {start for start in UNKNOWN_IN_COMMIT if any(code.startswith(start) for code in codes)} == set(
         UNKNOWN_IN_COMMIT
@@ -391,7 +391,7 @@ KEEPS_EVERY_LOCK = """
 """What the 53200 of the table does in passing, for longer."""
 
 
-def test_the_trigger_goes_also_when_its_client_has_given_up_and_the_server_has_not(server: PostgresServer) -> None:
+def test_the_trigger_is_removed_even_if_its_client_gave_up_before_the_server(server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
         with in_commit(server, "leasehold_entry", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
             client.lock("x").acquire(timeout=0.5)
@@ -411,7 +411,7 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
 
 @both
 @pytest.mark.parametrize("code", IN_COMMIT)
-def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServer, harness: Harness) -> None:
+def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresServer, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(server.url)
         with in_commit(server, "leasehold_entry", IN_COMMIT[code], times=1):
@@ -424,7 +424,7 @@ def test_a_claim_whose_commit_fails_is_repeated(code: str, server: PostgresServe
 
 
 @pytest.mark.parametrize("code", IN_COMMIT)
-def test_a_claim_whose_commit_fails_again_and_again_is_unknown(code: str, server: PostgresServer) -> None:
+def test_an_acquire_whose_commit_fails_repeatedly_is_unknown(code: str, server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
         with in_commit(server, "leasehold_entry", IN_COMMIT[code]):
             with pytest.raises(StoreUnavailable) as caught:
@@ -480,7 +480,7 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
 
 @both
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooler"])
-def test_a_commit_that_was_carried_out_and_not_confirmed_is_found(
+def test_an_unconfirmed_commit_is_found_by_the_repetition(
     server: PostgresServer, harness: Harness, pooled: bool
 ) -> None:
     """It waits for a standby, which nobody sees, when its session is ended."""

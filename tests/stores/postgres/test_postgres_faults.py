@@ -165,7 +165,7 @@ def test_a_client_that_stalls_with_a_row_locked_is_cut_off(
 
 
 @both
-def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other(
+def test_a_locked_row_is_a_clear_error_and_delays_no_other_name(
     postgres_server: PostgresServer, harness: Harness, namespace: str
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -194,7 +194,7 @@ def test_a_row_that_somebody_keeps_locked_is_a_clear_error_and_holds_up_no_other
 
 
 @both
-def test_a_lost_reply_to_a_commit_is_found_by_the_claim_that_follows(
+def test_the_next_attempt_finds_a_commit_whose_reply_was_lost(
     proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
@@ -262,7 +262,7 @@ def test_a_lost_message_costs_no_more_than_the_next_renewal(
 
 
 @both
-def test_a_server_that_is_silent_is_an_error_in_time(
+def test_a_silent_server_is_an_error_within_the_timeout(
     proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
 ) -> None:
     proxy, url = proxied
@@ -343,7 +343,7 @@ def test_a_connection_that_is_being_made_ends_with_the_tasks_of_its_loop(server:
 
 @both
 @pytest.mark.parametrize("crash", [False, True], ids=["in order", "crash"])
-def test_a_restart_is_ridden_out(server: PostgresServer, harness: Harness, crash: bool) -> None:
+def test_a_waiter_tolerates_a_restart(server: PostgresServer, harness: Harness, crash: bool) -> None:
     async def body(harness: Harness) -> None:
         holder, waiter = harness.client(server.url), harness.client(server.url)
         hold = await holder.lock("x", lease=20.0).acquire(timeout=5)
@@ -362,7 +362,7 @@ def test_a_restart_is_ridden_out(server: PostgresServer, harness: Harness, crash
 
 
 @both
-def test_a_server_that_is_stopped_costs_the_hold_and_not_more(server: PostgresServer, harness: Harness) -> None:
+def test_a_stopped_server_costs_only_the_hold(server: PostgresServer, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(server.url, response_timeout=1.0)
         hold = await client.lock("x", lease=1.0).acquire(timeout=5)
@@ -408,7 +408,7 @@ def test_a_standby_is_refused_and_a_read_only_default_is_not(server: PostgresSer
 @pytest.mark.parametrize(
     ("code", "words"), [("53100", "disk is full"), ("53200", "out of memory"), ("25006", "read-only")]
 )
-def test_a_server_that_cannot_write_says_so_and_nothing_was_done(
+def test_a_server_that_cannot_write_is_a_clear_error_that_applies_nothing(
     server: PostgresServer, harness: Harness, code: str, words: str
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -471,7 +471,7 @@ NO_TABLES: list[tuple[Callable[[str], str], str]] = [
 ]
 
 
-def test_what_is_wrong_with_a_url_is_said_clearly() -> None:
+def test_errors_of_a_url_are_clear() -> None:
     with PostgresServer(password="pass") as server:
         for change, words in NO_TABLES:
             with (
@@ -488,7 +488,7 @@ def test_what_is_wrong_with_a_url_is_said_clearly() -> None:
 
 
 @both
-def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: PostgresServer, harness: Harness) -> None:
+def test_a_holder_is_notified_at_once_when_its_session_ends(server: PostgresServer, harness: Harness) -> None:
     url = f"{server.url}?mode=session"
 
     async def body(harness: Harness) -> None:
@@ -518,7 +518,7 @@ def test_a_session_that_ends_is_a_lock_that_is_lost_and_told_at_once(server: Pos
     harness.run(body)
 
 
-def test_a_session_of_which_nothing_is_heard_ends_with_its_lease(
+def test_a_silent_session_ends_with_its_lease(
     proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
 ) -> None:
     """The holder's host vanishes: the server is told nothing, and frees the lock all the same."""
@@ -540,7 +540,7 @@ def test_a_session_of_which_nothing_is_heard_ends_with_its_lease(
         proxy.cut()
 
 
-def test_a_killed_waiter_in_the_servers_queue_holds_up_nobody(postgres_server: PostgresServer, namespace: str) -> None:
+def test_a_killed_waiter_in_the_servers_queue_blocks_no_one(postgres_server: PostgresServer, namespace: str) -> None:
     url = f"{postgres_server.url}?mode=session"
     with Client.from_url(url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()

@@ -72,7 +72,7 @@ def test_killed_waiters_hold_up_nobody(
         until(lambda: locks.holds() == [], 2.0)
 
 
-def test_a_killed_waiter_that_was_passed_over_is_out_of_the_line_after_a_second(
+def test_a_killed_waiter_that_was_passed_over_is_removed_after_a_second(
     postgres_server: PostgresServer, namespace: str
 ) -> None:
     """It might only have lost its connection: so its place is kept for a second, and not for its lease."""
@@ -182,9 +182,7 @@ def test_cancel_a_release_at_each_step(postgres_server: PostgresServer, namespac
     asyncio.run(body())
 
 
-def test_hundreds_of_calls_cancelled_at_random_leave_the_answers_in_step(
-    postgres_server: PostgresServer, namespace: str
-) -> None:
+def test_randomly_cancelled_calls_never_mix_up_answers(postgres_server: PostgresServer, namespace: str) -> None:
     """Each call asks for something of its own; an answer that went astray would be somebody else's value."""
     chance, numbers = random.Random(20), itertools.count()
 

@@ -113,7 +113,7 @@ def test_what_a_session_cannot_promise_is_refused(sessions: SimpleNamespace, nam
             locks.semaphore("x", 3)
 
 
-def test_keys_are_fixed_for_ever_and_keep_namespace_and_name_apart() -> None:
+def test_keys_are_fixed_and_separate_namespace_and_name() -> None:
     """Whoever computes them elsewhere relies on it."""
     assert key_of("default", "stock:42") == -5011702334443919841
     pairs = [("a", "bc"), ("ab", "c"), ("", "abc"), ("default", "x"), ("default", "X"), ("default", "x ")]

@@ -97,7 +97,7 @@ def test_blocking_objects(namespace: str) -> None:
                 engine.dispose()
 
 
-def test_objects_of_asyncio(postgres_server: PostgresServer, namespace: str) -> None:
+def test_asyncio_objects(postgres_server: PostgresServer, namespace: str) -> None:
     url = postgres_server.url
 
     async def works(client: AsyncClient) -> None:
@@ -191,7 +191,7 @@ def test_messages_come_past_a_pooler(
         got = await job.result()
         assert got is not None
         assert harness.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
-        assert two.store._waiting._looker._job is None, "nobody looks"  # type: ignore[attr-defined]
+        assert two.store._waiting._poller._job is None, "nobody looks"  # type: ignore[attr-defined]
         await got.release()
         found = {finding.subject: finding for finding in await one.diagnose()}
         assert "past it" in found["pooler"].meaning
@@ -234,7 +234,7 @@ def test_sessions_behind_a_pooler_are_refused_with_the_remedy(
 # --- tables and rights -----------------------------------------------------------------------------------------
 
 
-def test_the_tables_are_made_on_request_and_by_several_at_once() -> None:
+def test_the_tables_are_created_on_request_and_concurrently() -> None:
     with PostgresServer() as server:
         with Client.from_url(server.url) as locks, pytest.raises(StoreUnavailable, match="leasehold init"):
             locks.lock("x").acquire(timeout=1)
@@ -264,7 +264,7 @@ def grants() -> str:
     return found[1]
 
 
-def test_the_rights_that_the_page_lists_suffice_and_each_is_needed() -> None:
+def test_the_documented_rights_suffice_and_each_is_needed() -> None:
     with PostgresServer() as server:
         server.execute(script())
         server.execute("CREATE ROLE app LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC")
@@ -295,7 +295,7 @@ def examine(url: str) -> dict[str, Finding]:
         return {finding.subject: finding for finding in locks.diagnose()}
 
 
-def test_the_doctor_says_what_settings_mean() -> None:
+def test_the_doctor_explains_settings() -> None:
     with PostgresServer(config={"synchronous_commit": "off"}) as server:
         bare = examine(server.url)
         assert bare["tables"].severity is Severity.ERROR
@@ -312,7 +312,7 @@ def test_the_doctor_says_what_settings_mean() -> None:
 # --- what is stored --------------------------------------------------------------------------------------------
 
 
-def test_names_and_cells_that_nobody_uses_are_forgotten_and_tokens_go_on(namespace: str) -> None:
+def test_unused_names_and_cells_are_dropped_and_tokens_still_increase(namespace: str) -> None:
     """On a server of its own: a step of the sweep looks at 64 names, and other tests leave many."""
     with PostgresServer() as server:
         server.execute(script())

@@ -27,7 +27,7 @@ def server(outlive: set[int]) -> Iterator[PostgresServer]:
 
 @both
 @pytest.mark.parametrize("mode", ["", "&mode=session"], ids=["rows", "session"])
-def test_a_certificate_of_ones_own_authority_is_verified(
+def test_a_certificate_of_a_private_authority_is_verified(
     server: PostgresServer, harness: Harness, namespace: str, mode: str
 ) -> None:
     assert server.certificates is not None
@@ -52,7 +52,7 @@ def test_a_certificate_of_ones_own_authority_is_verified(
 
 
 @both
-def test_whoever_is_not_the_server_is_refused_without_the_password(
+def test_another_server_is_refused_and_never_gets_the_password(
     server: PostgresServer, harness: Harness, tmp_path: Path
 ) -> None:
     assert server.certificates is not None

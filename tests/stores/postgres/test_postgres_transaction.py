@@ -33,7 +33,9 @@ def free(url: str, namespace: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["connection", "cursor", "engine", "session"])
-def test_it_is_held_to_the_end_of_the_transaction(postgres_server: PostgresServer, namespace: str, how: str) -> None:
+def test_the_lock_is_held_to_the_end_of_the_transaction(
+    postgres_server: PostgresServer, namespace: str, how: str
+) -> None:
     url = postgres_server.url
     engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with psycopg.connect(url) as plain, engine.connect() as connection, sqlalchemy.orm.Session(engine) as session:
@@ -46,7 +48,7 @@ def test_it_is_held_to_the_end_of_the_transaction(postgres_server: PostgresServe
     engine.dispose()
 
 
-def test_a_time_out_leaves_the_transaction_as_it_was(postgres_server: PostgresServer, namespace: str) -> None:
+def test_a_timeout_leaves_the_transaction_unchanged(postgres_server: PostgresServer, namespace: str) -> None:
     with psycopg.connect(postgres_server.url) as holder, psycopg.connect(postgres_server.url) as other:
         transaction_lock(holder, "x", namespace=namespace)
         transaction_lock(holder, "x", namespace=namespace)  # a second time in one transaction does no harm
@@ -164,7 +166,9 @@ def test_readers_share_and_sessions_are_excluded(postgres_server: PostgresServer
             assert free(url, namespace)
 
 
-def test_what_would_not_protect_is_refused(postgres_server: PostgresServer, namespace: str) -> None:
+def test_connections_and_isolation_levels_without_protection_are_refused(
+    postgres_server: PostgresServer, namespace: str
+) -> None:
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         with pytest.raises(RuntimeError, match="needs a transaction"):
             transaction_lock(connection, "x", namespace=namespace)

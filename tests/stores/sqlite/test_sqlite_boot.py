@@ -46,7 +46,7 @@ def test_another_boot_while_the_first_still_runs_is_refused(
         with pytest.raises(StoreUnavailable, match="under another boot") as caught:
             locks.lock("x").acquire(timeout=0)
         assert not caught.value.unknown
-        assert peer.ask("tell(holds['x'].extend)") == "ok"
+        assert peer.ask("tell(holds['x'].renew)") == "ok"
         peer.process.kill()
         peer.process.wait()
         with locks.lock("x", timeout=0) as hold:
@@ -54,7 +54,7 @@ def test_another_boot_while_the_first_still_runs_is_refused(
 
 
 @linux
-def test_who_waits_to_take_over_is_not_in_the_way(
+def test_a_process_that_waits_to_take_over_does_not_block_others(
     path: Path, tmp_path: Path, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several may try it at once; one that waited with the file open would keep all of them out, for good."""

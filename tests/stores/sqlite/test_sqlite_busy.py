@@ -75,7 +75,7 @@ def another(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_who_has_little_time_does_not_wait_behind_who_has_much(path: Path) -> None:
+def test_a_short_timeout_does_not_wait_behind_a_long_one(path: Path) -> None:
     with Client.from_url(f"sqlite:{path}", response_timeout=30) as locks:
         with locks.lock("x"):
             pass
@@ -117,7 +117,7 @@ def test_a_renewal_that_still_waits_when_its_client_closes_leaves_no_thread_behi
     asyncio.run(party())
 
 
-def test_nor_under_asyncio_and_the_cancelled_end_soon(path: Path) -> None:
+def test_a_closing_asyncio_client_leaves_no_thread_and_cancelled_calls_end_soon(path: Path) -> None:
     async def party() -> None:
         async with AsyncClient.from_url(f"sqlite:{path}", response_timeout=30) as locks:
             async with locks.lock("x"):
@@ -163,7 +163,7 @@ def test_a_writer_that_is_stopped_amid_a_commit_is_waited_for(path: Path) -> Non
 
 
 @linux
-def test_who_writes_all_the_time_gives_way(path: Path, locks: Client) -> None:
+def test_a_busy_writer_yields_to_waiting_processes(path: Path, locks: Client) -> None:
     with locks.lock("x"):
         pass
     with another(RESTLESS, path):
@@ -194,7 +194,7 @@ def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monke
     assert log.stat().st_size < most
 
 
-def test_a_log_that_cannot_be_emptied_takes_nothing_back(
+def test_a_log_that_cannot_be_emptied_undoes_no_commit(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit before it was carried out: whoever says that the disk is full and nothing was changed is wrong."""

@@ -199,7 +199,9 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
     assert not hints._signals
 
 
-def test_idle_bell_ends_by_itself(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_idle_notification_thread_ends_by_itself(
+    path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hints, "LINGER", 1)
     for _ in range(2):
         with locks.lock("x"):

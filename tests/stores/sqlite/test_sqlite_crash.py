@@ -83,7 +83,7 @@ def test_killed_holder_of_permits(locks: Client, peers: Callable[..., Peer]) -> 
     assert semaphore.available() == 3
 
 
-def test_killed_holder_with_delay_keeps_the_name_shut(locks: Client, peers: Callable[..., Peer]) -> None:
+def test_a_killed_holder_with_lock_delay_blocks_the_name(locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
     peer.ask("take('x', lease=60, lock_delay=1.0)")
     peer.process.kill()
@@ -92,7 +92,7 @@ def test_killed_holder_with_delay_keeps_the_name_shut(locks: Client, peers: Call
         assert 1.0 <= boottime() - killed < 1.0 + 1.0
 
 
-def test_killed_waiter_first_in_line(locks: Client, peers: Callable[..., Peer]) -> None:
+def test_killed_first_waiter(locks: Client, peers: Callable[..., Peer]) -> None:
     hold = locks.lock("x").acquire()
     assert hold is not None
     first = peers()
@@ -114,7 +114,7 @@ def test_killed_waiter_first_in_line(locks: Client, peers: Callable[..., Peer]) 
     assert got[0] - released < 1.0
 
 
-def test_killed_between_grant_and_news(locks: Client, peers: Callable[..., Peer]) -> None:
+def test_killed_between_grant_and_notification(locks: Client, peers: Callable[..., Peer]) -> None:
     """The next in line is stopped when it gets the lock, and then killed: those behind it do not wait for its lease."""
     hold = locks.lock("x").acquire()
     assert hold is not None
@@ -132,13 +132,14 @@ def test_killed_between_grant_and_news(locks: Client, peers: Callable[..., Peer]
         assert boottime() - began < 0.2 + 1.0
 
 
-def test_dead_permit_holders_make_room_for_all(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
+def test_the_permits_of_a_dead_process_go_to_all_waiters(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     """Two of two permits go at once with their process; both waiters enter, not only the one that noticed."""
     mode = LockMode(Kind.SEMAPHORE, permits=1, limit=2)
     peer = peers()
     for _ in range(2):
-        row = "Rule(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
-        code = f"locks.store.try_acquire('s', Ticket(ticket_id(os.urandom(16)), Terms({row})), join=True, within=5)"
+        terms = "LockMode(Kind.SEMAPHORE, permits=1, limit=2), locks._core._engine.owner, 60.0"
+        ticket = f"Ticket(ticket_id(os.urandom(16)), LeaseTerms({terms}))"
+        code = f"locks.store.try_acquire('s', {ticket}, join=True, within=5)"
         peer.ask("exec('from leasehold._model import *; from leasehold._model import ticket_id', globals())")
         peer.ask(f"finish({code}).token")
     got: list[float] = []
@@ -177,7 +178,7 @@ def test_stopped_holder(locks: Client, peers: Callable[..., Peer]) -> None:
         assert hold.token > old
         assert finish(locks.store.compare_and_set("row", Change(b"new", fence=hold.token))).changed
         peer.process.send_signal(signal.SIGCONT)
-        assert peer.ask("tell(holds['x'].check)") == "LeaseLost"
+        assert peer.ask("tell(holds['x'].raise_if_lost)") == "LeaseLost"
         assert peer.ask(write) is False
         assert peer.ask("tell(holds['x'].release)") == "LeaseLost"
         hold.raise_if_lost()

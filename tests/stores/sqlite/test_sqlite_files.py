@@ -40,7 +40,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 @linux
-def test_local_file_systems_are_not(path: Path, tmp_path: Path) -> None:
+def test_local_file_systems_are_accepted(path: Path, tmp_path: Path) -> None:
     proc = fake_proc(tmp_path / "p", mounts=MOUNTS.format(point=path.parent.parent / "elsewhere", kind="nfs4"))
     with client_on(path, proc) as locks, locks.lock("x", timeout=0):
         pass
@@ -219,7 +219,7 @@ def test_deleted_file_is_noticed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [["-shm"], ["-shm", "-wal"]])
-def test_deleted_companions_split_nobody(
+def test_deleted_companions_keep_mutual_exclusion(
     path: Path, locks: Client, peers: Callable[..., Peer], gone: list[str]
 ) -> None:
     """Without the same index of the log, who was there before and who comes after do not see each other's locks."""

@@ -82,7 +82,7 @@ def test_fork_amid_other_threads(path: Path) -> None:
 
 
 @linux
-def test_fork_that_could_not_be_prepared_for_is_refused(path: Path) -> None:
+def test_a_fork_without_preparation_is_refused(path: Path) -> None:
     code = """
         import os, sys
         from leasehold import Client, StoreUnavailable

@@ -82,7 +82,7 @@ def test_counts_correctly_over_processes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("flavors", [["blocking", "blocking"], ["asyncio", "blocking"]], ids="-".join)
-def test_wakes_the_next_process_long_before_it_would_look_by_itself(path: Path, flavors: list[str]) -> None:
+def test_a_release_wakes_the_next_process_long_before_its_own_check(path: Path, flavors: list[str]) -> None:
     records = contend(path, 200, flavors)  # how often they alternate, the scheduler decides
     pauses = [later[1] - earlier[2] for earlier, later in itertools.pairwise(records) if earlier[3] != later[3]]
     assert len(pauses) >= 50
@@ -99,7 +99,9 @@ def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers:
         assert 0.3 <= boottime() - began < 0.3 + 0.25 + 0.35
 
 
-def test_no_socket_to_be_had(locks: Client, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_socket_waiters_poll(
+    locks: Client, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hints, "_loopback", lambda: None)
     peer = peers()
     peer.ask("take('x')")
@@ -124,7 +126,7 @@ def test_forged_hints_do_no_harm(locks: Client) -> None:
         assert got == [None]
 
 
-def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each_other(
+def test_an_acquire_and_the_ending_notification_thread_do_not_deadlock(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim has the database and wants the bell's thread; that one, about to end, must not want the database."""
@@ -153,7 +155,7 @@ def test_a_claim_and_a_thread_that_ends_for_want_of_waiters_do_not_wait_for_each
         assert results == [None]
 
 
-def test_a_claim_that_could_not_be_written_leaves_no_waiter(path: Path, locks: Client) -> None:
+def test_a_failed_acquire_leaves_no_waiter(path: Path, locks: Client) -> None:
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         with contextlib.closing(sqlite3.connect(path)) as other:
             other.execute("CREATE TRIGGER full BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'full'); END")

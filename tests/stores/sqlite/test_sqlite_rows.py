@@ -153,14 +153,14 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
             for _ in range(waiting):
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
-            original = sweep.rows.snapshots.entry_of
+            original = sweep.rows.queue_snapshot.entry_of
 
             def counted(row: Any) -> Any:
                 seen.append(1)
                 return original(row)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sweep.rows.snapshots, "entry_of", counted)
+                patch.setattr(sweep.rows.queue_snapshot, "entry_of", counted)
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 
@@ -199,7 +199,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         kept.release()
 
 
-def test_a_name_in_use_for_hours_is_not_forgotten_when_it_is_released(path: Path, locks: Client) -> None:
+def test_a_name_in_use_for_hours_is_kept_after_its_release(path: Path, locks: Client) -> None:
     hold = locks.lock("x").acquire()
     assert hold is not None
     raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))

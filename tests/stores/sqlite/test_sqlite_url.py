@@ -52,7 +52,7 @@ def test_url_refused(url: str, words: str) -> None:
         registry.opener(url)
 
 
-def test_nothing_before_first_use(tmp_path: Path) -> None:
+def test_the_file_is_not_opened_before_the_first_use(tmp_path: Path) -> None:
     with Client.from_url(f"sqlite:{tmp_path}/a/b/locks.db"):
         assert not (tmp_path / "a").exists()
 
@@ -92,6 +92,6 @@ def test_literal_prefix(locks: Client) -> None:
     assert locks.holds() == []
 
 
-def test_namespaces_never_meet(path: Path, locks: Client) -> None:
+def test_namespaces_are_separate(path: Path, locks: Client) -> None:
     with Client.from_url(f"sqlite:{path}", namespace="other") as others, locks.lock("x"), others.lock("x", timeout=0):
         assert len(others.holds()) == 1

@@ -16,7 +16,7 @@ class Taken:
     def __init__(self) -> None:
         self.open: list[object] = []
 
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[object, bool]:
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[object, bool]:
         self.open.append(object())
         return self.open[-1], False
 
@@ -59,17 +59,17 @@ def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
     with pytest.raises(RuntimeError, match="thread"):
-        finish(lines.turn(first, until))
+        finish(lines.session_for(first, until))
     assert not sessions.open
     assert lines.parked(first) is None
     assert first.signal.is_set()
     finish(lines.leave(first, until))
     assert second.signal.is_set()
     with pytest.raises(RuntimeError, match="thread"):
-        finish(lines.turn(second, until))  # it asks
+        finish(lines.session_for(second, until))  # it asks
     finish(lines.leave(second, until))
     assert not sessions.open
-    assert not lines.anybody("x")
+    assert not lines.has_waiters("x")
 
 
 def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> None:
@@ -78,10 +78,10 @@ def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> Non
     lines: WaitQueues[object] = WaitQueues(runtime, Taken())
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
     until = runtime.now() + 5
-    assert finish(lines.turn(first, until)) is None
+    assert finish(lines.session_for(first, until)) is None
     assert lines.parked(first) is not None
     assert not first.signal.is_set()
-    assert finish(lines.turn(second, until)) is None
+    assert finish(lines.session_for(second, until)) is None
     finish(lines.leave(first, until))
     assert lines.parked(second) is not None
     assert not second.signal.is_set()
@@ -92,9 +92,9 @@ def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
     runtime = Idle()
     lines: WaitQueues[object] = WaitQueues(runtime, Taken())
     silent, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
-    silent.heard -= 31.0
+    silent.last_seen -= 31.0
     until = runtime.now() + 5
-    assert finish(lines.turn(third, until)) is None
+    assert finish(lines.session_for(third, until)) is None
     assert lines.get(silent.ticket.id) is None
     assert second.signal.is_set()
     assert not third.signal.is_set()

@@ -1,1 +1,1 @@
-"""What lease rows on a database server have in common, whichever server it is."""
+"""What all stores on SQL databases share."""

@@ -1,7 +1,7 @@
-"""What becomes of several names that are claimed or left in one transaction. Pure; `rows.advance` reads and locks them.
+"""The steps of an operation on several names in one transaction. Pure; `rows.advance` reads and locks the names.
 
-A claim that is repeated, since the answer to its commit was lost, may find that a name which it had is gone meanwhile
-and another that comes after it is still its own. What is not to be kept is therefore left, and not only not claimed.
+An acquire whose answer was lost is repeated. The repetition may find that it has lost one name and still has a later
+one. So it releases what it must not keep; not acquiring it would be too little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leasehold.stores._sql.rows import Clock, Found, Take, TakeAll
 
 
 def claiming(ticket: Ticket, *, join: bool) -> Take:
-    """Make what claims a name for this ticket."""
+    """Return the step that tries to acquire a name for this ticket."""
 
     def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
         return queues.try_acquire(snapshot.queue, ticket, join=join, now=clock.now, floor=clock.floor)
@@ -25,7 +25,7 @@ def claiming(ticket: Ticket, *, join: bool) -> Take:
 
 
 def leaving(ticket: Ticket, reason: ReleaseReason) -> Take:
-    """Make what takes this ticket off a name."""
+    """Return the step that releases a name."""
 
     def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
         return queues.release(snapshot.queue, ticket.id, reason=reason, now=clock.now, floor=clock.floor)
@@ -34,7 +34,7 @@ def leaving(ticket: Ticket, reason: ReleaseReason) -> Take:
 
 
 def each(takes: Sequence[Take]) -> TakeAll:
-    """Make what takes one of these steps at each name that has a row."""
+    """Return what takes one of these steps at each name that has a row."""
 
     def take_all(found: Sequence[Found | None]) -> list[Step | None]:
         return [here and take(*here) for take, here in zip(takes, found, strict=True)]
@@ -43,9 +43,9 @@ def each(takes: Sequence[Take]) -> TakeAll:
 
 
 def in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
-    """Make what claims in order up to the first name that cannot be had; see `ManyStore.try_acquire_many`.
+    """Return what acquires in order up to the first unavailable name; see `ManyStore.try_acquire_many`.
 
-    It takes no step at all while one of the names has no row.
+    It takes no step while one of the names has no row.
     """
 
     def take_all(found: Sequence[Found | None]) -> list[Step | None]:
@@ -64,12 +64,12 @@ def in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
 
 
 def blocked(step: Step | None) -> bool:
-    """Say whether a claim found that it cannot hold."""
+    """Return whether the name was unavailable."""
     return step is not None and step.blocked is not None
 
 
 def _without(ticket: Ticket, here: Found) -> Step | None:
-    """Leave a name if an earlier claim of the same ticket got it; else let it be."""
+    """Release a name if an earlier attempt of the same ticket acquired it."""
     if all(entry.ticket.id != ticket.id for entry in here[0].queue.entries()):
         return None
     return leaving(ticket, ReleaseReason.RELEASE)(*here)

@@ -1,4 +1,4 @@
-"""SQLAlchemy's engines: which store is behind one."""
+"""Finds the store for an engine of SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from leasehold._runtimes.base import Flavor
 from leasehold.store_api import Opener
 
 STORES = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
-"""Name of the engine's dialect to the store's module."""
+"""Module of the store, by the dialect of the engine."""
 
 
 def adopt(client: Any, flavor: Flavor) -> Opener:
     """Reach the database as ``client``, an engine, does.
 
     Raises:
-        TypeError: it is no engine, or one of another database.
+        TypeError: it is not an engine, or its database is not supported.
 
     """
     dialect = getattr(getattr(client, "dialect", None), "name", "")

@@ -1,13 +1,14 @@
-"""Looks for grants where the server sends no messages: one query for all waiters of a client, rarer and rarer.
+"""Polls for grants where the server sends no messages: one query for all waiters of a client, ever less often.
 
-A waiter looks first after `FIRST_LOOK`, then each time after an eighth of the time for which nothing has moved at its
-name (so a hand-over is noticed at most an eighth later than it could be), and after that many times as long as it has
-others in front of it: none of these pauses is longer than `LONGEST_LOOK`. Waiters who are due at about the same time
-are looked for together, and a client never asks more than once in `FIRST_LOOK`. So a client with a thousand waiters
-asks as often as one with a single one, and after a long wait twice a second.
+The pause before a waiter's next query is an eighth of the time for which its name has not changed, times one plus the
+number of waiters ahead of it. So a hand-over is noticed at most an eighth later than it could be. The first pause is
+`FIRST_LOOK`, and none is longer than `LONGEST_LOOK`.
 
-What a look finds is a hint, as a message is. It brings the grant; or it says that the entry is gone, or that nobody is
-in the way any more: then the ticket asks again.
+Waiters that are due at about the same time share a query, and a client never queries more than once in `FIRST_LOOK`. So
+a client with a thousand waiters queries as often as one with a single waiter: after a long wait twice a second.
+
+A result is a hint, as a message is. It brings the grant. Or it shows that the entry is gone, or that no holder is left:
+then the ticket asks again.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from leasehold.stores._common.clock_sample import GrantMessage
 from leasehold.stores._common.slots import Slot
 
 FIRST_LOOK, LONGEST_LOOK = 0.005, 0.5
-"""Seconds between two looks for one waiter."""
+"""Seconds between two queries for one waiter: at first, and at most."""
 
 PART = 1 / 8
-"""Of the time since something moved at its name: the pause before a waiter's next look."""
+"""The pause before a waiter's next query, as a part of the time since its name changed."""
 
 MOST = 500
-"""Tickets that one query asks for."""
+"""Tickets in one query."""
 
 AFTER_AN_ERROR = 0.1
-"""Seconds before a look that failed is tried again, with jitter."""
+"""Seconds before a failed query is retried, with jitter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What was seen of a ticket that waited. Times are nanoseconds by the server's clock.
+class EntryState:
+    """The state of a ticket that waited. Times are nanoseconds by the server's clock.
 
     Attributes:
-        token: it holds with this token; None while it waits.
-        expires: when its entry is void.
+        token: that of its grant; None while it waits.
+        expires: when its entry expires.
         lease: its length.
-        ahead: how many wait in front of it.
-        freed: when the first lease of the holders ends; None if nobody holds.
-        fence: the highest token given out at its name.
+        ahead: number of waiters ahead of it.
+        first_expiry: when the first lease of the holders ends; None without holders.
+        fence: the highest token granted at its name.
 
     """
 
@@ -53,30 +54,30 @@ class Sight:
     expires: int
     lease: int
     ahead: int
-    freed: int | None
+    first_expiry: int | None
     fence: int
 
 
 @dataclass(slots=True)
 class Watched:
-    """A waiter: when it is looked for next, and since when nothing has moved (boot-time clock)."""
+    """A waiter, when it is queried next, and since when its name has not changed (boot-time clock)."""
 
     slot: Slot
     due: float
-    still: float
+    unchanged_since: float
     fence: int = 0
     ahead: int = 0
 
 
-Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[Sight]]]]
-"""Takes tickets; returns what was seen of those that have an entry, and if there is any, the server's clock."""
+Look = Callable[[Sequence[str]], Coroutine[Any, Any, tuple[int, list[EntryState]]]]
+"""Takes tickets; returns the server's clock (0 without results) and the states of those that have an entry."""
 
 
 class Poller:
-    """Used by many threads or tasks at once. Its thread or task lives only while somebody waits."""
+    """Used by many threads or tasks at once. Its thread or task runs only while there are waiters."""
 
     def __init__(self, runtime: Runtime, look: Look, wake: Callable[[Slot], None], seen: Callable[[float, int], None]):
-        """Make one; ``wake`` wakes a slot, ``seen`` hears when the server's clock was asked, and what it showed."""
+        """Make one; ``wake`` wakes a slot, ``seen`` gets the time of a query and the server's clock in microseconds."""
         self._runtime = runtime
         self._look = look
         self._wake = wake
@@ -88,7 +89,7 @@ class Poller:
         self._asked = 0.0
 
     def watch(self, slot: Slot) -> None:
-        """Look for a waiter until `forget`."""
+        """Query the state of a waiter until `forget`."""
         now = self._runtime.now()
         with self._mutex:
             if slot.ticket not in self._watched:
@@ -98,7 +99,7 @@ class Poller:
             self._sooner.set()
 
     def forget(self, ticket: str) -> None:
-        """Look for it no longer; without any left, the thread or task ends."""
+        """Stop querying a waiter; without any left, the thread or task ends."""
         with self._mutex:
             if self._watched.pop(ticket, None) is not None and not self._watched:
                 self._sooner.set()
@@ -113,12 +114,12 @@ class Poller:
                 self._sooner.clear()
                 wait = min(one.due for one in self._watched.values()) - self._runtime.now()
             if due:
-                await self._look_for(due)
+                await self._query_due(due)
             else:
                 await self._sooner.wait(max(wait, 0.0))
 
     def _due(self, now: float) -> list[Watched]:
-        """Return who is to be looked for now, if anyone: with those whose turn comes soon."""
+        """Return the waiters to query now, if any is due, with those that are due soon."""
         if now < self._asked + FIRST_LOOK or all(one.due > now for one in self._watched.values()):
             earliest = self._asked + FIRST_LOOK
             for one in self._watched.values():
@@ -127,12 +128,12 @@ class Poller:
         return [one for one in self._watched.values() if one.due <= now + self._pause(one, now) / 2][:MOST]
 
     def _pause(self, one: Watched, now: float) -> float:
-        return min(max((now - one.still) * PART, FIRST_LOOK) * (1 + one.ahead), LONGEST_LOOK)
+        return min(max((now - one.unchanged_since) * PART, FIRST_LOOK) * (1 + one.ahead), LONGEST_LOOK)
 
-    async def _look_for(self, due: Sequence[Watched]) -> None:
+    async def _query_due(self, due: Sequence[Watched]) -> None:
         self._asked = sent = self._runtime.now()
         try:
-            clock, sights = await self._look([one.slot.ticket for one in due])
+            clock, states = await self._look([one.slot.ticket for one in due])
         except StoreUnavailable as error:
             pause = AFTER_AN_ERROR * (0.5 + self._runtime.jitter())
             for one in due:
@@ -140,25 +141,25 @@ class Poller:
                 if error.lasting:
                     self._wake(one.slot)
             return
-        if sights:
+        if states:
             self._seen(sent, clock // 1000)
-        found = {sight.ticket: sight for sight in sights}
-        told = set[str]()
+        found = {state.ticket: state for state in states}
+        woken = set[str]()
         for one in due:
-            self._saw(one, found.get(one.slot.ticket), clock, told)
+            self._update(one, found.get(one.slot.ticket), clock, woken)
 
-    def _saw(self, one: Watched, sight: Sight | None, clock: int, told: set[str]) -> None:
+    def _update(self, one: Watched, state: EntryState | None, clock: int, woken: set[str]) -> None:
         now = self._runtime.now()
-        if sight is None:
+        if state is None:
             self._wake(one.slot)
-        elif sight.token is not None:
-            one.slot.grant_message = GrantMessage(sight.ticket, sight.token, (sight.expires - sight.lease) // 1000)
+        elif state.token is not None:
+            one.slot.grant_message = GrantMessage(state.ticket, state.token, (state.expires - state.lease) // 1000)
             self._wake(one.slot)
-        elif (sight.freed is None or sight.freed <= clock) and one.slot.name not in told:
-            told.add(one.slot.name)  # one of them settles the queue for all
+        elif (state.first_expiry is None or state.first_expiry <= clock) and one.slot.name not in woken:
+            woken.add(one.slot.name)  # one retry settles the queue for all
             self._wake(one.slot)
-        if sight is not None:
-            if (sight.fence, sight.ahead) != (one.fence, one.ahead) and one.fence:
-                one.still = now
-            one.fence, one.ahead = sight.fence, sight.ahead
+        if state is not None:
+            if (state.fence, state.ahead) != (one.fence, one.ahead) and one.fence:
+                one.unchanged_since = now
+            one.fence, one.ahead = state.fence, state.ahead
         one.due = now + self._pause(one, now) * (1 - self._runtime.jitter() / 4)

@@ -1,12 +1,13 @@
-"""Queues as rows: what of a name is read before a step, and what differs after it. Pure; all SQL stores use it.
+"""Queues as rows: what a step reads of a name, and what differs after it. Pure; all SQL stores use it.
 
-Why a window of the queue is enough: a step looks at waiters in order and stops at the first that must stay. If such a
-one is among those that were read, all that come after it would not have been looked at either; if not, and more are
-waiting, the step, which is pure, is taken again with twice as many. So 1,000 waiters cost a step no more than ten do,
-and a thousand dead ones are cleared away once. Those whom a step passes over when they must stay prove nothing (see
-`rules.successors`), and whoever stands beside a ticket may enter before all others: neither counts as the one that
-stays, and the latter are always read. So are holders, the ticket's own entry, and the last row of the queue, whose
-number the next arrival counts from.
+Why a window of the queue is enough: a step looks at waiters in order and stops at the first that must stay. If the
+window holds such a waiter, the step would not have looked at any later one. If not, and more are waiting, the step,
+which is pure, is taken again with a window twice as large. So 1,000 waiters cost a step no more than ten do, and a
+thousand dead ones are removed once.
+
+Two kinds of waiters do not count as the one that stays. A step may pass over some that must stay (see
+`_rules.successors`). A waiter alongside a ticket may enter before all others, so these are always read. Always read are
+also the holders, the ticket's own entry, and the last row of the queue, whose number the next arrival counts from.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ USED_TO_WITHIN = 600 * 10**9
 """Nanoseconds by which ``name.used`` may lag behind, so that most releases need not write that row."""
 
 COME_BACK = 1.0
-"""Seconds for which a waiter that could not be told keeps its place, as on Redis."""
+"""Seconds for which a waiter that could not be notified keeps its place, as on Redis."""
 
 ALL = 1 << 31
 """As a window: all waiters."""
@@ -52,23 +53,23 @@ def ns(seconds: float) -> int:
 
 
 def above(prefix: bytes) -> bytes:
-    """Return what all names that begin with ``prefix`` are below: UTF-8 has no byte 0xFF, so there is a next one."""
+    """Return the upper bound of the names that begin with ``prefix``: UTF-8 has no byte 0xFF, so it exists."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
 
 
 @dataclass(slots=True)
 class QueueSnapshot:
-    """What was read of one name.
+    """The queue of one name as it was read.
 
     Attributes:
         row: the name's row; None if there is none.
-        queue: as the ledger takes it.
+        queue: the holders and the waiters that were read.
         whole: whether all waiters were read.
-        last: the highest number in the queue, though its entry may be void; 0 if nobody waits.
-        window: tickets of the first waiters whose leases last and whom no step passes over. Not the others: one whose
-            lease ran out goes to the end when it claims again.
-        hints: where to ring for each entry.
-        away: waiters who are passed over, for nobody listens for them. They are not in ``queue``.
+        last: the highest number in the queue, even of an expired entry; 0 without waiters.
+        window: tickets of the first waiters that have not expired and that no step passes over. An expired one goes to
+            the end of the queue when it asks again.
+        hints: the channel for messages of each entry.
+        passed_over: waiters without a listener. They are not in ``queue``.
 
     """
 
@@ -78,33 +79,33 @@ class QueueSnapshot:
     last: int = 0
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
-    away: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
+    passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
 
-    def without(self, deaf: Collection[str], me: str) -> QueueSnapshot:
-        """Return the page for a step that passes over those who are rung at these channels, but not over ``me``."""
+    def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:
+        """Return the snapshot without the waiters on these channels, except ``me``."""
 
         def away(entry: QueueEntry) -> bool:
-            return entry.ticket.id != me and self.hints.get(entry.ticket.id, "") in deaf
+            return entry.ticket.id != me and self.hints.get(entry.ticket.id, "") in unreachable
 
         some = tuple(filter(away, self.queue.waiters))
         if not some:
             return self
         queue = replace(self.queue, waiters=tuple(entry for entry in self.queue.waiters if entry not in some))
         window = self.window - {entry.ticket.id for entry in some}
-        return replace(self, queue=queue, window=window, away=(*self.away, *some))
+        return replace(self, queue=queue, window=window, passed_over=(*self.passed_over, *some))
 
     def suffices(self, after: Queue) -> bool:
-        """Say whether the step that led to ``after`` saw all that it had to see."""
+        """Return whether the step that led to ``after`` had read enough waiters."""
         return self.whole or any(entry.ticket.id in self.window for entry in after.waiters)
 
     def hints_of(self, entries: Sequence[QueueEntry]) -> dict[str, str]:
-        """Return where to ring for these entries, by ticket."""
+        """Return the channels of these entries, by ticket."""
         return {entry.ticket.id: self.hints.get(entry.ticket.id, "") for entry in entries}
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An entry that is new, with its place."""
+    """A new entry, with its place."""
 
     entry: QueueEntry
     place: int
@@ -121,7 +122,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A ticket that has no entry any more."""
+    """A ticket whose entry is removed."""
 
     ticket: str
 
@@ -129,14 +130,14 @@ class Dropped:
 def snapshot_of(
     name: str, row: NameRow, first: Sequence[EntryRow], more: Sequence[EntryRow] | None, now: float
 ) -> QueueSnapshot:
-    """Put together what was read.
+    """Build a snapshot from rows.
 
     Args:
         name: the name.
         row: its row.
         first: all holders, and the first waiters.
-        more: None if ``first`` has all waiters; else the entry of the ticket concerned, the last one of the queue and
-            all that stand beside another, in any order and twice if need be.
+        more: None if ``first`` has all waiters; else the ticket's own entry, the last one of the queue and all
+            alongside another ticket, in any order and possibly twice.
         now: the store's clock in seconds.
 
     """
@@ -158,22 +159,22 @@ def snapshot_of(
 
 
 def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
-    """Yield what to write. New entries get ``hint``; the entries that go are told first.
+    """Yield what to write, removed entries first. New entries get ``hint``.
 
-    A waiter that asked again while half of its lease is left stays as it is: that saves a write to the disk each time.
+    A waiter that asked again while half of its lease is left is not written: that saves a disk write each time.
     """
     before = {entry.ticket.id: entry for entry in snapshot.queue.entries()}
     remaining = {entry.ticket.id: entry for entry in after.entries()}
     for ticket, old in before.items():
-        if ticket not in remaining or old.expires <= now:  # a void one that is there again has a new place
+        if ticket not in remaining or old.expires <= now:  # an expired one that is back has a new place
             yield Dropped(ticket)
-    for entry in snapshot.away:
+    for entry in snapshot.passed_over:
         if entry.expires > now + COME_BACK:
             yield Changed(replace(entry, expires=now + COME_BACK), entry.order, snapshot.hints[entry.ticket.id])
     for ticket, entry in remaining.items():
         old_entry = before.get(ticket)
         if old_entry is None or old_entry.expires <= now:
-            # Not the ledger's number: it counts from the last entry that is not void, and others may stand behind that.
+            # Not the number in `Queue`: it counts from the last unexpired entry, and others may be behind that one.
             yield Added(entry, snapshot.last + 1 if entry.token is None else 0)
         elif (old_entry.token, old_entry.expires) != (entry.token, entry.expires):  # it was granted, or it asked again
             same_hint = snapshot.hints[ticket] == hint
@@ -184,7 +185,7 @@ def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) ->
 
 
 def name_differs(snapshot: QueueSnapshot, after: Queue, now: float) -> bool:
-    """Say whether the name's row is to be written: fence or delay are others, or its last use is long ago."""
+    """Return whether the name's row must be written: fence or lock delay changed, or its last use is long ago."""
     if snapshot.row is None:
         return True
     _, fence, blocked_until, used = snapshot.row

@@ -1,7 +1,7 @@
 """Renewals: the entries of many names in one transaction, under the locks of their names.
 
-Under the locks, for else a step that has read an entry as expired could drop it after a renewal had found it alive by a
-clock that was set back. Names that somebody has locked are passed over, so that one of them does not hold up the rest.
+The locks are needed. Without them a step could read an entry as expired and drop it after a renewal had found it alive,
+by a clock that was set back in between. Locked names are skipped, so that one of them does not delay the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Renewing = Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]
 
 
 def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Renewing:
-    """Make what renews these tickets, each with its name, as far as nobody has locked the names.
+    """Return what renews these tickets, each with its name, and skips locked names.
 
-    The others, and those whose names have no row, are not in its answer.
+    Its result lacks the tickets of locked names and of names without a row.
     """
 
     async def work(tx: Transaction) -> dict[str, RenewalResult]:
@@ -32,7 +32,7 @@ def unlocked(dialect: Dialect, space: bytes, names: Mapping[str, bytes]) -> Rene
 
 
 def one(dialect: Dialect, key: Key, tickets: Sequence[str]) -> Renewing:
-    """Make what renews the tickets of one name, waiting for its lock."""
+    """Return what waits for the lock of one name and renews its tickets."""
 
     async def work(tx: Transaction) -> dict[str, RenewalResult]:
         (found,) = await tx.ask(Statement(dialect.lock_name, key))

@@ -1,17 +1,23 @@
-"""Queues and cells on a database server: read what decides under the lock of the name's row, write what changed.
+"""Queues on a database server: read what decides under the lock of the name's row, write what changed.
 
 Theory of operation
 -------------------
-One transaction is one step: lock the name's row, read clock and entries by the next statement (see `Transaction`), let
-`ledger` say what becomes of them, write the differences and commit. Entries are written only under the lock of their
-name, so whoever has the lock sees them as they are.
+One transaction is one step:
 
-A name's row is made, and committed, before an entry is: there is always a row to wait for. So a leave that follows a
-claim of which nobody knows whether it was committed finds either its entry or nothing, and never overtakes it.
+1. lock the name's row;
+2. read clock and entries by the next statement (see `Transaction`);
+3. let `queues` compute the new queue;
+4. write the differences and commit.
 
-A step at several names locks them one after another in order of name, whoever takes it, and nobody else waits while he
-holds the lock of a name (renewals and the sweep pass over what is locked): so there is no deadlock of ours. Others, as
-of a server that locks more than it was asked to, are its to end, and the transaction is run again.
+Entries are written only under the lock of their name, so the owner of that lock sees them as they are.
+
+The row of a name is added and committed before any entry: there is always a row to wait for. A release may follow an
+acquire whose commit is unknown. It waits for that row, and then finds either the entry or nothing; it never overtakes
+the acquire.
+
+A step at several names locks them in order of name. No other transaction waits while it owns the lock of a name:
+renewals and the sweep skip locked names. So our transactions cannot deadlock with each other. A server that locks more
+than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
 """
 
 from __future__ import annotations
@@ -19,9 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell
 from leasehold._rules import Queue
-from leasehold.stores._common.cells import EMPTY
 from leasehold.stores._common.queues import Step
 from leasehold.stores._sql import queue_snapshot
 from leasehold.stores._sql.dialect import Dialect
@@ -35,35 +39,35 @@ CONSTANTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The server's time in seconds, and the highest token of all names that were forgotten."""
+    """The server's time in seconds, and the highest token of all forgotten names."""
 
     now: float
     fence: int
 
     @property
     def floor(self) -> int:
-        """The least token to give."""
+        """The lowest token that may be granted."""
         return max(int(self.now * 1e6), self.fence + 1)
 
 
 Take = Callable[[QueueSnapshot, Clock], Step]
-"""What an operation makes of a name."""
+"""The step of an operation at one name."""
 
 Target = tuple[Key, str]
-"""A name, and the ticket concerned."""
+"""A name and the ticket of the operation."""
 
 Found = tuple[QueueSnapshot, Clock]
 
 TakeAll = Callable[[Sequence[Found | None]], Sequence[Step | None]]
-"""What an operation makes of several names, each None if it has no row; a step of None leaves the name as it is."""
+"""The steps of an operation at several names; None for a name without a row. A step of None changes nothing."""
 
 Taken = tuple[QueueSnapshot, Clock, Step | None]
 
 
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
-    """Lock the names in order, whatever order they come in, and read clock and entries; None for a name without a row.
+    """Lock the names in order of name, then read clock and entries; return None for a name without a row.
 
-    At most names there are few entries, and a plain look at the first of them finds all.
+    Most names have few entries, and one read of the first entries returns all of them.
     """
     front = 2 * window
     count, order = len(targets), sorted(range(len(targets)), key=lambda index: targets[index][0])
@@ -91,7 +95,7 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
 
 
 def clock_of(rows: Sequence[EntryRow]) -> Clock:
-    """Read the columns before the entry, and check the layout of the tables."""
+    """Read the columns before those of the entry, and check the layout of the tables."""
     schema.check(rows)
     return Clock(rows[0][0] / 1e9, rows[0][2])
 
@@ -99,30 +103,32 @@ def clock_of(rows: Sequence[EntryRow]) -> Clock:
 async def advance(tx: Transaction, dialect: Dialect, targets: Sequence[Target], take: TakeAll) -> list[Taken | None]:
     """Read the names and take a step at each, with as many waiters as it needs; None for a name without a row.
 
-    A waiter who would get the name, but whose client has no connection, is passed over: it may be dead, and would hold
-    up the others for a lease. It keeps its place for `snapshots.COME_BACK`, for one that lost only its connection asks
-    anew as soon as it has another.
+    A waiter whose client has no connection is passed over, even if it is next: it may be dead, and would block the
+    others for a lease. It keeps its place for `queue_snapshot.COME_BACK`: a client that lost only its connection asks
+    again as soon as it has another.
     """
     window = WINDOW
-    deaf: set[str] = set()
+    unreachable: set[str] = set()
     while True:
         read_now = await read(tx, dialect, targets, window)
-        found = [one and (one[0].without(deaf, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)]
+        found = [
+            one and (one[0].without(unreachable, me), one[1]) for one, (_, me) in zip(read_now, targets, strict=True)
+        ]
         steps = take(found)
         taken = [one and (*one, step) for one, step in zip(found, steps, strict=True)]
         stepped = [(snapshot, step) for snapshot, _, step in filter(None, taken) if step is not None]
         if not all(snapshot.suffices(step.queue) for snapshot, step in stepped):
             window *= 2
-        elif fresh := await _deaf(tx, dialect, stepped, deaf):
-            deaf |= fresh
+        elif fresh := await _unreachable(tx, dialect, stepped, unreachable):
+            unreachable |= fresh
         else:
             return taken
 
 
-async def _deaf(
+async def _unreachable(
     tx: Transaction, dialect: Dialect, steps: Sequence[tuple[QueueSnapshot, Step]], known: set[str]
 ) -> set[str]:
-    """Return the channels of those who would get a name on which nobody listens."""
+    """Return the channels without a listener, of waiters that would be granted a name."""
     if dialect.listening is None:
         return set()
     channels = sorted({hint for snapshot, step in steps for hint in snapshot.hints_of(step.woken).values() if hint})
@@ -133,7 +139,7 @@ async def _deaf(
 
 
 def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Statement]:
-    """Yield the statements that write what differs from the page that was read."""
+    """Yield the statements that write what differs from the snapshot."""
     assert snapshot.row is not None
     name_id = snapshot.row[0]
     changes = list(queue_snapshot.differences(snapshot, after, now, hint))
@@ -151,7 +157,7 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
 
 
 def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
-    """Put together the rows of `Dialect.names`, which are in order of name."""
+    """Build queues from the rows of `Dialect.names`, which are in order of name."""
     by_name: dict[bytes, list[EntryRow]] = {}
     for row in rows:
         by_name.setdefault(row[1], []).append(row)
@@ -161,9 +167,3 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
         entries = [one[4:] for one in found if one[4] is not None]
         queues.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return queues
-
-
-def cell_of(row: EntryRow) -> Cell:
-    """Read a row of `Dialect.lock_cell`, unless its life is over."""
-    value, version, fence, expires, now = row
-    return EMPTY if value is None or expires <= now else Cell(bytes(value), version, fence)

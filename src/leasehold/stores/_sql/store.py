@@ -2,18 +2,20 @@
 
 Theory of operation
 -------------------
-Every operation is one transaction on one name, or on several (see `sql.rows`): lock the name's row, let `ledger` say
-what becomes of its queue, write what changed, commit. The transaction's mutual exclusion is the server's and lasts
-milliseconds; ours is a lease in the rows, with a token and an expiry on the server's clock, read after the lock was
-had.
+Every operation is one transaction on one or several names (see `_sql.rows`): lock the name's row, compute the new queue
+with `queues`, write what changed, commit. The server provides the mutual exclusion of transactions, for milliseconds.
+Our lock is a lease in the rows, with a token and an expiry on the server's clock, read after the row was locked.
 
-A client that dies in the middle holds the row's lock until the server notices; how long that may be is for each
-transport to bound. One that is cancelled is rolled back or committed before the leave that undoes it is sent.
+A client that dies in a transaction keeps the row locked until the server notices; each transport bounds that time. A
+cancelled transaction is rolled back or committed before the release that undoes it is sent.
 
-Who waits is told in three ways. The transaction that hands the name on sends a message with the grant to the client
-of the waiter, and to no other, when it commits. A renewal, at a third of the lease, finds a grant of which nobody
-heard. And one waiter of each client and name has a timer that ends with the holder's lease. Where no messages are to be
-had, waiters look at their entries, first often and then less (see `sql.waiting`).
+Three things notify a waiter:
+
+* The transaction that hands the name over sends a message with the grant, when it commits, to the waiter's client only.
+* A renewal, at a third of the lease, finds a grant whose message was lost.
+* One waiter of each client and name has a timer that ends with the holder's lease.
+
+Without messages, waiters poll their entries, first often and then less (see `_sql.polling`).
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from leasehold._rules import Blocked
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common import queues
-from leasehold.stores._common.cells import EMPTY, apply_change, check_fence, check_size
+from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
-from leasehold.stores._sql import batch, renewal, rows
+from leasehold.stores._sql import batch, cells, renewal, rows
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.polling import Sight
+from leasehold.stores._sql.polling import EntryState
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
 from leasehold.stores._sql.rows import Clock
 from leasehold.stores._sql.sweep import Sweeper
@@ -52,13 +54,13 @@ from leasehold.stores._sql.waiting import Waiting, message
 T = TypeVar("T")
 
 At = tuple[Clock, queues.Step | None]
-"""What came of a step at a name, and when."""
+"""The result of a step at a name, and its time."""
 
 PATIENCE = 5.0
-"""Seconds that an operation without a limit of its own may take."""
+"""Seconds that an operation without a timeout of its own may take."""
 
 PASSED_OVER_WITHIN = 0.25
-"""Part of the time for a batch of renewals that one name may take whose row somebody else has locked."""
+"""Part of the time for a batch of renewals that one locked name may take."""
 
 
 class RowStore:
@@ -73,29 +75,29 @@ class RowStore:
         dialect: Dialect,
         connect: Callable[[Callable[[str], None], Callable[[], None]], SQLTransport],
     ) -> None:
-        """Make a store. ``connect`` makes its transport; it takes what is called with messages, and on silence."""
+        """Make a store. ``connect`` makes its transport, given callbacks for messages and for lost subscriptions."""
         self._runtime = runtime
         self._space = namespace.encode()
         self._dialect = dialect
-        self._waiting = Waiting(runtime, self._look_for)
-        self._transport = connect(lambda text: self._waiting.heard(text), lambda: self._waiting.silence())
+        self._waiting = Waiting(runtime, self._query_entries)
+        self._transport = connect(lambda text: self._waiting.receive(text), lambda: self._waiting.wake_all())
         self._sweeper = Sweeper(dialect, runtime)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
+        """Try to acquire ``name``."""
         until = self._runtime.now() + within
         slot = (
             self._waiting.expect(name, ticket) if join else None
-        )  # before the claim: a message may overtake its reply
+        )  # before the request: a message may overtake its reply
         generation, hint = self._transport.generation(), self._transport.channel
         take = batch.each([batch.claiming(ticket, join=join)])
         try:
             since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
         except BaseException as error:
             if slot is not None and not slot.asked and not (isinstance(error, StoreUnavailable) and error.unknown):
-                self._waiting.forget(ticket)  # the server does not know it, so nobody will leave for it
+                self._waiting.forget(ticket)  # the server does not know it, so its client will not release it
             raise
         assert step is not None
         if step.blocked is None:
@@ -109,14 +111,14 @@ class RowStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        """Claim in order, in one transaction, up to the first that cannot be had."""
+        """Acquire in order, in one transaction, up to the first unavailable name."""
         until = self._runtime.now() + within
         take = batch.in_order([ticket for _, ticket in claims], keep=keep)
         since, found = await self._claimed(claims, take, "", until)
         answers = list[Granted | Wait]()
         for (_, ticket), (clock, step) in zip(claims, found, strict=True):
             if step is None or (step.mine is None and step.blocked is None):
-                continue  # it was not claimed, or is not kept
+                continue  # not acquired, or not kept
             if step.blocked is not None:
                 return [*answers, Wait(None, max(step.blocked.until - clock.now, 0.0), _held_by(step.blocked))]
             answers.append(Granted(_token(step.mine), since, ticket.terms.lease))
@@ -137,16 +139,16 @@ class RowStore:
         names = {ticket.id: name.encode() for name, ticket in tickets}
         results = await self._renewed(renewal.unlocked(self._dialect, self._space, names), until) if names else {}
         slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in results)
-        for name in slow:  # somebody had its row locked, or it is gone: wait for that one, but not for long
+        for name in slow:  # its row was locked, or is gone: wait for it, but not for long
             mine = [ticket for ticket in names if names[ticket] == name]
             limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
             results |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
-        self._waiting.settled(results, {name for name, _ in tickets})
+        self._waiting.renewed(results, {name for name, _ in tickets})
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until a message, a timer or a renewal says that there is something; bring the grant."""
-        return await self._waiting.changed(self._transport, ticket, mark, timeout)
+        """Sleep until a message, a timer or a renewal; return the grant if a message brought it."""
+        return await self._waiting.wait(self._transport, ticket, mark, timeout)
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class RowStore:
             now = rows.clock_of(clock).now
             names = Statement(self._dialect.names, (self._space, start, end, ns(now)))
             found, clock = await tx.commit(names, Statement(self._dialect.clock))
-            return rows.clock_of(clock).now, found  # read after the rows: what a renewal has just set is not too long
+            return rows.clock_of(clock).now, found  # read after the rows: a lease that was just renewed is not too long
 
         now, found = await self._transact(work, self._runtime.now() + PATIENCE)
         views = [queues.view(queue, now) for queue in rows.views_of(found)]
@@ -172,9 +174,9 @@ class RowStore:
         check_fence(change)
         until, key = self._runtime.now() + PATIENCE, self._key(name)
         if change.value is None:
-            return await self._transact(self._reading_cell(key), until)
-        while (cell := await self._transact(self._changing_cell(key, change), until)) is None:
-            await self._transact(self._adding_cell(key), until)
+            return await self._transact(cells.reading(self._dialect, key), until)
+        while (cell := await self._transact(cells.changing(self._dialect, key, change), until)) is None:
+            await self._transact(cells.adding(self._dialect, key), until)
         return cell
 
     # --- its own life ------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class RowStore:
 
     def after_fork(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
-        self._waiting = Waiting(self._runtime, self._look_for)
+        self._waiting = Waiting(self._runtime, self._query_entries)
         self._sweeper = Sweeper(self._dialect, self._runtime)
         self._transport.after_fork()
 
@@ -194,7 +196,7 @@ class RowStore:
     async def _transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float, *, reserved: bool = False
     ) -> T:
-        """Run a transaction; one that was rolled back for want of luck is run again while there is time."""
+        """Run a transaction; one that a conflict rolled back is run again while there is time."""
         while True:
             try:
                 within = max(until - self._runtime.now(), 0.001)
@@ -206,7 +208,7 @@ class RowStore:
     async def _claimed(
         self, claims: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
     ) -> tuple[float, list[At]]:
-        """Take steps at names, of which those that have no row yet get one; return since when, and what came of it."""
+        """Take steps at names, adding missing rows; return the time before the request, and the results."""
         while True:
             since = self._runtime.now()
             steps = await self._steps(claims, take, hint, until)
@@ -215,12 +217,12 @@ class RowStore:
                 self._waiting.clock_sample = ClockSample(since, int(found[0][0].now * 1e6))
                 return since, found
             for (name, _), one in zip(claims, steps, strict=True):
-                if one is None:  # each alone: who holds a new row must not wait for the server's counter of ids
+                if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
                     await self._transact(self._adding(self._key(name)), until)
 
     async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
-            self._waiting.leaves(ticket)
+            self._waiting.leave(ticket)
         take = batch.each([batch.leaving(ticket, reason) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
         if self._sweeper.due():
@@ -230,7 +232,7 @@ class RowStore:
     async def _steps(
         self, concerned: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
     ) -> list[At | None]:
-        """Take steps and tell those to whom the names were handed; None for a name that has no row."""
+        """Take steps and notify the waiters that were granted a name; None for a name without a row."""
         targets = [(self._key(name), ticket.id) for name, ticket in concerned]
 
         async def work(tx: Transaction) -> list[rows.Taken | None]:
@@ -247,7 +249,7 @@ class RowStore:
         taken = await self._transact(work, until)
         for _, clock, step in filter(None, taken):
             for entry in step.woken if step is not None else ():
-                self._waiting.handed(entry.ticket.id, _token(entry), int(clock.now * 1e6))
+                self._waiting.hand_over(entry.ticket.id, _token(entry), int(clock.now * 1e6))
         return [one and one[1:] for one in taken]
 
     def _messages(self, snapshot: QueueSnapshot, woken: Sequence[QueueEntry], clock: Clock) -> list[Statement]:
@@ -280,48 +282,19 @@ class RowStore:
     async def _sweep(self, until: float) -> None:
         try:
             await self._sweeper.step(self._transact, until)
-        except StoreUnavailable:  # whoever asks next meets it
+        except StoreUnavailable:  # the next operation meets the error
             pass
 
-    async def _look_for(self, tickets: Sequence[str]) -> tuple[int, list[Sight]]:
-        """Look, without a lock, at the entries of tickets that wait."""
+    async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
+        """Read the entries of waiting tickets without a lock."""
 
         async def work(tx: Transaction) -> list[Row]:
-            (found,) = await tx.commit(self._dialect.sights(tickets))
+            (found,) = await tx.commit(self._dialect.entry_states(tickets))
             return found
 
         found = await self._transact(work, self._runtime.now() + PATIENCE)
-        sights = [Sight(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
+        sights = [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
         return (found[0][0] if found else 0), sights
-
-    def _reading_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, Cell]]:
-        async def work(tx: Transaction) -> Cell:
-            (found,) = await tx.ask(Statement(self._dialect.read_cell, key))
-            return rows.cell_of(found[0]) if found else EMPTY
-
-        return work
-
-    def _changing_cell(self, key: Key, change: Change) -> Callable[[Transaction], Coroutine[Any, Any, Cell | None]]:
-        """Make what changes the cell; its answer is None if the cell has no row."""
-
-        async def work(tx: Transaction) -> Cell | None:
-            (found,) = await tx.ask(Statement(self._dialect.lock_cell, key))
-            if not found:
-                return None
-            after = apply_change(rows.cell_of(found[0]), change)
-            if after.changed:
-                ttl = ns(change.ttl)
-                args = (after.value, after.version, after.fence, found[0][4] + ttl, ttl, *key)
-                await tx.commit(Statement(self._dialect.set_cell, args))
-            return after
-
-        return work
-
-    def _adding_cell(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
-        async def work(tx: Transaction) -> None:
-            await tx.commit(Statement(self._dialect.add_cell, key))
-
-        return work
 
     def _key(self, name: str) -> Key:
         return self._space, name.encode()

@@ -1,8 +1,7 @@
-"""Forgets names that nobody uses and cells whose life is over, in small steps, so that the tables do not grow for ever.
+"""Drops unused names and expired cells in small steps, so that the tables do not grow for ever.
 
-A step looks at a few rows behind the place where the last one ended. Each name is dropped in a transaction of its own,
-under its lock. The highest token of a forgotten name is kept for all in `leasehold_meta`, so that tokens never go back,
-even if the server's clock does.
+A step reads a few rows after those of the last step. Each name is dropped in a transaction of its own, under its lock.
+`leasehold_meta` keeps the highest token of all dropped names. So tokens never go back, even if the server's clock does.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from leasehold.stores._sql.transport import Row, Statement, Transaction
 T = TypeVar("T")
 
 IDLE_LIFE = 3600.0
-"""Seconds for which a name that nobody uses is remembered."""
+"""Seconds for which an unused name is kept."""
 
 EVERY = 256
-"""Leaves between two steps; the first of a store is one."""
+"""Releases between two steps; the first release of a store takes a step."""
 
 STEP = 64
-"""Rows that a step looks at."""
+"""Rows that a step reads."""
 
 
 class Transact(Protocol):
-    """Runs a transaction that must end before a reading of the boot-time clock."""
+    """Runs a transaction before a deadline on the boot-time clock."""
 
     async def __call__(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float) -> T: ...
 
 
 class Sweeper:
-    """Knows where the last step ended."""
+    """Takes the steps of one client, and knows where the last one ended."""
 
     def __init__(self, dialect: Dialect, runtime: Runtime) -> None:
         self._dialect = dialect
@@ -44,12 +43,12 @@ class Sweeper:
         self._after: int | None = None
 
     def due(self) -> bool:
-        """Say whether it is time for a step; to be asked once for each leave."""
+        """Return whether it is time for a step; called once for each release."""
         self._leaves += 1
         return self._leaves % EVERY == 1
 
     async def step(self, transact: Transact, until: float) -> None:
-        """Forget what of the next few rows is to be forgotten."""
+        """Drop the idle names among the next rows, and some expired cells."""
         found, before = await transact(self._find, until)
         self._after = found[-1][0] if len(found) == STEP else 0
         for name_id, idle in found:
@@ -59,7 +58,7 @@ class Sweeper:
     async def _find(self, tx: Transaction) -> tuple[list[Row], int]:
         clock, last = await tx.ask(Statement(self._dialect.clock), Statement(self._dialect.last_name))
         before = ns(clock_of(clock).now - IDLE_LIFE)
-        if self._after is None:  # anywhere, since many stores are closed before their second step
+        if self._after is None:  # a random start, since many stores are closed before their second step
             self._after = int(self._runtime.jitter() * max(0, last[0][0] - STEP))
         found, _ = await tx.commit(
             Statement(self._dialect.some_names, (before, before, self._after, STEP)),
@@ -73,7 +72,7 @@ class Sweeper:
                 Statement(self._dialect.lock_idle, (name_id, before, before)),
                 Statement(self._dialect.unexpired, (name_id,)),
             )
-            if found and not entries:  # else it is in use again, or somebody is at it
+            if found and not entries:  # else it is in use again, or locked
                 await tx.commit(*self._dialect.forget_name(name_id, found[0][0]))
 
         return work

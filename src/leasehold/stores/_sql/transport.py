@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """One statement, with placeholders in the server's own way, and what goes into them."""
+    """One statement: text with placeholders, and their values."""
 
     text: str
     args: tuple[Value, ...] = ()
@@ -26,8 +26,8 @@ class Statement(NamedTuple):
 class Transaction(Protocol):
     """One transaction on one connection, at READ COMMITTED: each statement sees what was committed before it began.
 
-    That is needed: a statement that waits for a row's lock and reads other rows, too, reads those as they were before
-    it waited. So the lock is taken by one statement, and what it protects is read by the next.
+    A statement that waits for the lock of a row and reads other rows reads those as they were before the wait. So one
+    statement takes the lock, and the next one reads what it protects.
     """
 
     async def ask(self, *statements: Statement) -> list[list[Row]]:
@@ -35,12 +35,12 @@ class Transaction(Protocol):
         ...
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
-        """Run them as `ask`, and commit. Nothing can be asked afterwards."""
+        """Run them as `ask` does, and commit. The transaction ends here."""
         ...
 
 
 class SQLTransport(Protocol):
-    """One database, seen from one client. Used by many threads or tasks at once."""
+    """The connections of one client to one database. Used by many threads or tasks at once."""
 
     where: str
     """The server, for messages to people."""
@@ -48,51 +48,52 @@ class SQLTransport(Protocol):
     async def transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
-        """Run ``work(transaction)`` on a connection that nobody else uses meanwhile, and return its result.
+        """Run ``work(transaction)`` on a connection that no other caller uses meanwhile; return its result.
 
-        With ``reserved`` on one that is kept for this: renewals never wait behind users' requests for a connection.
+        ``reserved`` takes a connection that is reserved for renewals: they never wait behind users' requests.
 
-        What ``work`` did not commit is rolled back. If the caller is cancelled or interrupted, then when this raises it
-        is already decided whether the commit was sent, so that whatever the caller sends next finds its outcome.
+        What ``work`` did not commit is rolled back. When this raises because of a cancellation or an interrupt, it is
+        already decided whether the commit was sent. So the caller's next request finds the outcome.
 
         Raises:
-            Refused: the server answered with an error; what it means for the transaction is in it.
-            StoreUnavailable: no answer; ``unknown`` if the commit may have been carried out.
+            Refused: the server answered with an error; `Refused.outcome` says what that means for the transaction.
+            StoreUnavailable: no answer; ``unknown`` if the server may have committed.
 
         """
         ...
 
     async def listen(self, within: float) -> int:
-        """Make sure that messages are heard; return the number of the subscription, 0 where there are none to be had.
+        """Subscribe to messages; return the number of the subscription, 0 if the server sends no messages.
 
-        Another number than before means that messages may have been missed in between.
+        A number other than before means that messages may have been lost in between.
         """
         ...
 
     def generation(self) -> int:
-        """Return the number of the subscription that stands now, 0 if none does."""
+        """Return the number of the current subscription, 0 without one."""
         ...
 
     @property
     def channel(self) -> str:
-        """Where messages for this client are sent to; empty where there are none to be had."""
+        """The channel of messages for this client; empty if there are no messages."""
         ...
 
     async def close(self) -> None: ...
 
     def after_fork(self) -> None:
-        """Start anew in a forked child: drop what was inherited without a word to the server."""
+        """Start anew in a forked child: drop inherited connections without sending anything to the server."""
         ...
 
 
 OnMessage = Callable[[str], None]
 """Called with each message on the client's channel, from any thread."""
 
-OnSilence = Callable[[], None]
-"""Called when the subscription broke: whoever waits must ask again."""
+OnDisconnect = Callable[[], None]
+"""Called when the subscription ends: all waiters must ask again."""
 
 
 Outcome = errors.Outcome
+"""What an error of the server means for the transaction."""
 
 Refused = errors.StoreRefused
 """The server answered with an error."""

@@ -30,11 +30,11 @@ class MySQL:
         return MySQLStore(runtime, self.settings, namespace)
 
     def script(self) -> str:
-        """Return the SQL that makes the tables."""
+        """Return the SQL that creates the tables."""
         return statements.script()
 
     async def prepare(self, runtime: Runtime) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         store = self.open(runtime, "default")
         try:
             return await store.prepare()

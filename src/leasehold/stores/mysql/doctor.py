@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of a MySQL or MariaDB server: version, tables, rights, durability, clusters, clock."""
+"""What `leasehold doctor` reports of a MySQL or MariaDB server: version, tables, rights, durability, cluster, clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIABLES = (
 )
 
 KEY = (b"\xff", b"doctor")
-"""A name that no client can have."""
+"""A name that no client can use."""
 
 TRIED: Mapping[str, Statement] = {
     "SELECT on leasehold_meta": Statement(DIALECT.clock),
@@ -40,18 +40,18 @@ TRIED: Mapping[str, Statement] = {
     "SELECT and UPDATE on leasehold_cell": Statement(f"{DIALECT.read_cell} FOR UPDATE", KEY),
     "DELETE on leasehold_cell": Statement("DELETE FROM leasehold_cell WHERE space = x'ff' AND name = x'ff'"),
 }
-"""What locks do, by the right that it takes. It is rolled back."""
+"""A statement of locks for each right that it needs. It is rolled back."""
 
 
 async def examine(runtime: Runtime, transport: MySQLTransport, settings: Settings) -> list[Finding]:
-    """Look at everything; a server that cannot be reached is an error as for any other operation."""
+    """Return all findings; an unreachable server raises as for any other operation."""
     variables, tables, cipher, now = await _facts(transport)
     tidy = [_version(variables), _encryption(settings, cipher), _isolation(variables), _clock(runtime, now)]
     missing = [name for name in TABLES if name not in tables]
     if missing:
         words = f"{', '.join(missing)} missing"
-        remedy = "make them with: leasehold init URL"
-        return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be taken", remedy)]
+        remedy = "create them with: leasehold init URL"
+        return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be acquired", remedy)]
     return [
         *tidy,
         await _layout(transport),
@@ -78,9 +78,9 @@ async def _facts(transport: MySQLTransport) -> tuple[dict[str, str], dict[str, s
         )
 
     variables, found, cipher, clock = await transport.transact(work, within=WITHIN)
-    told = {str(name).lower(): str(value) for name, value in variables}
+    found_variables = {str(name).lower(): str(value) for name, value in variables}
     return (
-        told,
+        found_variables,
         {str(name).lower(): str(engine) for name, engine in found},
         str(cipher[0][1] if cipher else ""),
         clock[0][0],
@@ -99,7 +99,7 @@ def _encryption(settings: Settings, cipher: str) -> Finding:
         return Finding(Severity.OK, "mysql encryption", cipher)
     if settings.local:
         return Finding(Severity.OK, "mysql encryption", "none", "the connection does not leave this host")
-    meaning = "whoever sees the network's traffic sees names and tokens, and can take part"
+    meaning = "anyone who can read the network's traffic sees names and tokens, and can use the locks"
     return Finding(Severity.WARNING, "mysql encryption", "none", meaning, "add ?ssl=true to the URL")
 
 

@@ -1,43 +1,43 @@
 -- The tables of leasehold, layout 1. Each column is explained here and nowhere else. Running this twice does no harm.
--- Who may read them sees all: names, who holds and waits, what they say of themselves, and cells.
+-- A user who may read them sees everything: names, holders, waiters, their meta data, and cells.
 -- All times are nanoseconds since 1970 by this server's clock.
 
--- One row: which layout the tables have.
+-- One row: the layout of the tables.
 CREATE TABLE IF NOT EXISTS leasehold_meta (
     one TINYINT NOT NULL PRIMARY KEY,
     version INT NOT NULL,      -- of this layout
-    fence BIGINT NOT NULL      -- highest token of all names that were forgotten: new names begin above it
+    fence BIGINT NOT NULL      -- highest token of all dropped names: new names begin above it
 ) ENGINE = InnoDB;
 
--- One row for each name in use, and for an hour after. Who locks it may change the entries of the name.
+-- One row for each name in use, kept for an hour after. A transaction that locks it may change the name's entries.
 CREATE TABLE IF NOT EXISTS leasehold_name (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     space VARBINARY(512) NOT NULL,  -- the client's namespace, UTF-8
     name VARBINARY(512) NOT NULL,   -- as the user gave it, UTF-8: compared byte by byte
-    fence BIGINT NOT NULL,     -- highest token given out
-    blocked_until BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
-    used BIGINT NOT NULL,      -- last use, to within ten minutes: when to forget the row
+    fence BIGINT NOT NULL,     -- highest token granted
+    blocked_until BIGINT NOT NULL,    -- the name cannot be acquired before this time (lock delay)
+    used BIGINT NOT NULL,      -- last use, within ten minutes: decides when to drop the row
     UNIQUE KEY leasehold_name_exact (space, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row for each ticket that holds or waits.
 CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
-    place BIGINT NOT NULL,     -- 0: holds; else its number in the queue
+    place BIGINT NOT NULL,     -- 0: a holder; else the number in the queue
     ticket VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- 128 random bits that the client chose
     token BIGINT,              -- fencing token of a holder; NULL for a waiter
-    expires BIGINT NOT NULL,   -- when the entry is void unless renewed
+    expires BIGINT NOT NULL,   -- when the entry expires unless renewed
     kind VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,    -- what the name is used as: mutex, rw, semaphore
-    exclusive TINYINT NOT NULL,     -- 1: alone, 0: beside other readers
+    exclusive TINYINT NOT NULL,     -- 1: exclusive, 0: shared with other readers
     upgradeable TINYINT NOT NULL,   -- 1: a reader that may become the writer, one at a time
-    permits INT NOT NULL,      -- how many permits it takes
-    most INT NOT NULL,         -- how many permits there are
-    fair TINYINT NOT NULL,     -- 1: in turn only
+    permits INT NOT NULL,      -- number of permits that it takes
+    most INT NOT NULL,         -- total number of permits
+    fair TINYINT NOT NULL,     -- 1: granted in order of arrival only
     lease BIGINT NOT NULL,     -- length of its lease, nanoseconds
-    delay BIGINT NOT NULL,     -- lock-delay that it asked for, nanoseconds
+    delay BIGINT NOT NULL,     -- requested lock delay, nanoseconds
     owner VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- host:pid:client, shown to people
-    meta VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- what the owner says of itself, JSON
-    alongside VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- ticket beside which it may stand; empty: none
+    meta VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,  -- meta data of the owner, JSON
+    alongside VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- ticket that it may enter alongside; empty: none
     hint VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,    -- mode=session: number of its session; else empty
     PRIMARY KEY (ticket, name_id),
     KEY leasehold_entry_place (name_id, place),
@@ -48,11 +48,11 @@ CREATE TABLE IF NOT EXISTS leasehold_entry (
 CREATE TABLE IF NOT EXISTS leasehold_cell (
     space VARBINARY(512) NOT NULL,  -- the client's namespace, UTF-8
     name VARBINARY(512) NOT NULL,   -- as the user gave it, UTF-8: compared byte by byte
-    value MEDIUMBLOB,          -- NULL: made, and not written yet
-    version BIGINT NOT NULL,   -- 1 at the first change, then one more each time
+    value MEDIUMBLOB,          -- NULL: added, not written yet
+    version BIGINT NOT NULL,   -- 1 at the first change, then incremented
     fence BIGINT NOT NULL,     -- highest fencing token that ever wrote here
-    expires BIGINT NOT NULL,   -- when it is forgotten unless changed again
-    ttl BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
+    expires BIGINT NOT NULL,   -- when it expires unless changed again
+    ttl BIGINT NOT NULL,      -- time to live after a change, nanoseconds
     PRIMARY KEY (space, name),
     KEY leasehold_cell_expires (expires)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;

@@ -1,26 +1,26 @@
-"""Locks that are the server's own, by GET_LOCK on a connection of the ticket's own: ``mode=session``.
+"""``mode=session``: the server's own locks, by GET_LOCK, each held by a connection of its own.
 
 Theory of operation
 -------------------
-The server frees such a lock when the session that has it ends, for whatever reason: a crash of the holder is noticed in
-the time that a connection takes to close. So it is no lease, and there is no timed promise: who loses the connection
-loses the lock. It is looked whether the server has closed it, again and again; but a connection that is cut on the
-server's side alone shows nothing here before the next renewal, and somebody else may have the lock by then. A guard
-that checks tokens refuses what comes late.
+The server frees such a lock when its session ends, for whatever reason: it notices a crashed holder as soon as the
+connection closes. So the lock is no lease, and there is no timed promise: a holder that loses its connection loses the
+lock. A job checks all the time whether the server has closed the connection. But a connection that is cut on the
+server's side alone shows nothing here before the next renewal, and another client may have the lock by then. A guard
+that checks tokens refuses late writes.
 
-* Who holds has a connection of its own. Who waits has none: the waiters of a client for one name stand in a line and
-  share one connection, on which a job asks with a time limit, in slices; the server wakes it when the lock is free (see
-  `sql.wait_queues`). ``GET_LOCK`` says 1 for had, 0 for taken, NULL for an error.
-* The token is raised in the row of the name while the lock is had, so it increases from holder to holder.
-* `renew` asks on that connection whether it has the lock. That also keeps the session alive: the server is told to end
-  it when it says nothing for a lease, so a holder that is cut off blocks others for little longer.
-* A connection that breaks is gone, and the lock with it: no other connection can have it. If the server may not know
-  yet, it is told on another connection to end that session.
-* The server's names are short, without case and the same in all its databases. So ours are hashed (160 bits), with the
-  database and the namespace. Two names of one hash would exclude each other, and no more.
+* A holder has a connection of its own. The waiters of a client for one name share one connection (see
+  `_sql.session.wait_queue`). A job waits on it with a time limit, in slices; the server answers when the lock is free.
+  ``GET_LOCK`` returns 1 for acquired, 0 for taken, NULL for an error.
+* The token is raised in the row of the name while the lock is held, so it increases from holder to holder.
+* `renew` asks on that connection whether it still has the lock. This also keeps the session alive: the server ends it
+  after a lease of silence, so a holder that is cut off blocks others for little longer.
+* A connection that breaks is closed, and its lock is gone: no other connection can have it. The server may not know
+  yet, so another connection tells it to end that session.
+* The server's lock names are short, without case, and shared by all its databases. So ours are hashed (160 bits), with
+  the database and the namespace. Two names with one hash would exclude each other, and no more.
 
-Rows of this mode and lease rows are apart, so a name is to be used in one mode: a claim here refuses a name that is
-leased.
+Rows of this mode and lease rows are separate, so all clients must use a name in one mode. An attempt to acquire refuses
+a name that lease rows use.
 """
 
 from __future__ import annotations
@@ -47,27 +47,30 @@ from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
 from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import above, ns
+from leasehold.stores._sql.semaphore import Semaphore
+from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.claiming import Claims
 from leasehold.stores._sql.session.connection_watch import Watch
-from leasehold.stores._sql.session.wait_queue import Waiter, WaitQueues
+from leasehold.stores._sql.session.wait_queue import WaitQueues
+from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.store import PATIENCE
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import no_answer
-from leasehold.stores.mysql.connection.pool import KeyedLock
 from leasehold.stores.mysql.connection.settings import Settings
-from leasehold.stores.mysql.connection.transport import REST, MySQLTransport
-from leasehold.stores.mysql.session_entries import Place, Places
+from leasehold.stores.mysql.connection.transport import RESTORE_TIMEOUT, MySQLTransport
+from leasehold.stores.mysql.sessions import Session, Sessions
+from leasehold.stores.mysql.statements import CLOCK
 from leasehold.stores.mysql.store import MySQLStore
 
-ONCE = 16
-"""Connections that try at the same time for those who do not wait."""
+MAX_TRIES = 16
+"""Connections that try at the same time for callers that do not wait."""
 
 AT_ONCE = 32
-"""Connections that are asked at the same time when many holds are renewed."""
+"""Holds that are renewed at the same time."""
 
-TAKES_PART = "with mode=session; use another name, or the same mode everywhere"
+OTHER_MODE = "with mode=session; use another name, or the same mode everywhere"
 
 
 class MySQLSessionStore:
@@ -85,110 +88,110 @@ class MySQLSessionStore:
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
     ) -> None:
-        """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
+        """Make a store; ``transport``, if given, replaces the connection to the database, for example by a model."""
         self._runtime = runtime
         self._rows = MySQLStore(runtime, settings, namespace, transport)
         self._transport = self._rows.mysql
         self._space = namespace.encode()
-        self._watch = Watch(runtime, lambda: self._connections.any_held(), lambda: self._connections.hung_up())
+        self._watch = Watch(runtime, lambda: self._sessions.any_held(), lambda: self._sessions.closed_connections())
         self._begin()
 
     def _begin(self) -> None:
-        self._connections = Places(self._runtime, self._transport, self._space)
-        self._wait_queues: WaitQueues[Place] = WaitQueues(self._runtime, self._connections)
-        self._claims = Claims(self._runtime, self._wait_queues, self._write_down, self._beat)
-        self._once = KeyedLock(self._runtime, ONCE)
+        self._sessions = Sessions(self._runtime, self._transport, self._space)
+        self._wait_queues: WaitQueues[Session] = WaitQueues(self._runtime, self._sessions)
+        self._claims = Claims(self._runtime, self._wait_queues, self._store_waiters, self._renew_entries)
+        self._once = Semaphore(self._runtime, MAX_TRIES)
 
     # --- the lock ----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
+        """Try to acquire ``name``."""
         until = self._runtime.now() + within
-        await self._connections.end_doomed(ticket.id, until)
-        held = self._connections.get(ticket.id)
+        await self._sessions.end_broken(ticket.id, until)
+        held = self._sessions.get(ticket.id)
         if held is not None and held.token is not None:
             since = self._runtime.now()
-            if await self._stands(held, until) is RenewalResult.HELD:
+            if await self._check_lock(held, until) is RenewalResult.HELD:
                 return Granted(held.token, since, held.lease)
         if not join:
             return await self._try_once(name, ticket, until)
 
-        async def grant(place: Place) -> Granted:
-            place.ticket = ticket
-            return await self._granted(place, until)
+        async def grant(session: Session) -> Granted:
+            session.ticket = ticket
+            return await self._granted(session, until)
 
         return await self._claims.try_acquire(name, ticket, until, grant)
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the turn has come; the claim that follows takes the token."""
+        """Sleep until the turn has come; the next attempt takes the token."""
         await self._wait_queues.wait(ticket.id, timeout)
         return None
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Give the lock back, or stop waiting for it; of others' tickets, end the session."""
+        """Release the lock, or stop waiting for it; for a ticket of another client, end the session."""
         until = self._runtime.now() + within
         waiter = self._wait_queues.get(ticket.id)
         if waiter is not None:
             await self._wait_queues.leave(waiter, until)
-            await self._connections.end_doomed(ticket.id, until)
-            if waiter.written:
-                await self._strike_out(name, ticket.id, reason, until)
+            await self._sessions.end_broken(ticket.id, until)
+            if waiter.stored:
+                await self._remove_entry(name, ticket.id, reason, until)
             return True
-        place = self._connections.take(ticket.id)
-        if place is None:
-            ended = await self._connections.end_doomed(ticket.id, until)
+        session = self._sessions.take(ticket.id)
+        if session is None:
+            ended = await self._sessions.end_broken(ticket.id, until)
             if ended is None:
                 return await self._end_other(name, ticket.id, reason, until)
-            await self._strike_out(name, ticket.id, reason, until)
+            await self._remove_entry(name, ticket.id, reason, until)
             return ended
-        if not place.connection.usable():  # the server hung up, and freed the lock, before anybody asked it to
-            self._connections.close(place)
+        if not session.connection.usable():  # the server closed the connection, and freed the lock, before this release
+            self._sessions.close(session)
             return False
-        statements = (sql.strike_out(place.key, ticket.id), sql.release_lock(place.lock), REST)
+        last = (statements.remove_entry(session.key, ticket.id), sql.release_lock(session.lock), RESTORE_TIMEOUT)
         try:
-            answers = await self._connections.leave(place, statements, until)
+            answers = await self._sessions.leave(session, last, until)
         except BaseException:
-            self._connections.doom(place)  # whoever asks again ends the session
-            if not place.over:
-                self._connections.close(place)
+            self._sessions.remember_broken(session)  # the next attempt ends the session
+            if not session.closed:
+                self._sessions.close(session)
             raise
-        self._connections.forgive(ticket.id)
+        self._sessions.forget_broken(ticket.id)
         if self._rows._sweeper.due():
             await self._rows._sweep(until)
         return bool(answers[-2][0][0] == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Ask on each connection whether it has its lock still, which also keeps the session alive."""
+        """Ask on each connection whether it still has its lock, which also keeps the session alive."""
         until = self._runtime.now() + within
         results: list[RenewalResult] = []
         for start in range(0, len(tickets), AT_ONCE):
-            some = [self._standing(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
+            some = [self._renew_one(ticket, until) for _, ticket in tickets[start : start + AT_ONCE]]
             found = await self._runtime.gather(*some)
             results += [one if isinstance(one, RenewalResult) else RenewalResult.UNKNOWN for one in found]
         await self._claims.renewed([ticket for _, ticket in tickets], until)
         return results
 
-    async def _standing(self, ticket: Ticket, until: float) -> RenewalResult:
-        place = self._connections.get(ticket.id)
-        if place is None:
+    async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult:
+        session = self._sessions.get(ticket.id)
+        if session is None:
             return RenewalResult.GONE if self._wait_queues.get(ticket.id) is None else RenewalResult.QUEUED
-        return await self._stands(place, until)
+        return await self._check_lock(session, until)
 
-    async def _stands(self, place: Place, until: float) -> RenewalResult:
-        """Ask whether the place's connection has the lock; if not, it is over."""
+    async def _check_lock(self, session: Session, until: float) -> RenewalResult:
+        """Ask whether the session has the lock; if not, close it."""
         try:
-            answers = await self._connections.on(place, (place.ttl, sql.has_lock(place.lock)), until)
+            answers = await self._sessions.on(session, (session.ttl, sql.has_lock(session.lock)), until)
         except StoreUnavailable:
-            return RenewalResult.GONE if self._connections.get(place.ticket.id) is not place else RenewalResult.UNKNOWN
+            return RenewalResult.GONE if self._sessions.get(session.ticket.id) is not session else RenewalResult.UNKNOWN
         if answers[-1][0][0] == 1:
             return RenewalResult.HELD
-        self._connections.lost(place)
+        self._sessions.lost(session)
         return RenewalResult.GONE
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use: those written down whose sessions have the lock, or that wait and were renewed."""
+        """Show names in use: stored holders whose sessions have the lock, and waiters that were renewed."""
         start = prefix.encode("utf-8", "surrogatepass")
         end = start + b"\0" if exact else above(start)
         space = sql.MARK + self._space
@@ -200,8 +203,8 @@ class MySQLSessionStore:
             names = sorted({bytes(row[1]) for row in found if row[4] is not None})
             if not names:
                 return now, [], {}
-            locks = [self._connections.lock((self._space, name)) for name in names]
-            (used,) = await tx.commit(sql.users(locks))
+            locks = [self._sessions.lock((self._space, name)) for name in names]
+            (used,) = await tx.commit(sql.lock_holders(locks))
             return now, found, dict(zip(names, used[0], strict=True))
 
         now, found, used = await self._rows._transact(work, self._runtime.now() + PATIENCE)
@@ -219,17 +222,17 @@ class MySQLSessionStore:
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the server's settings mean for the promises."""
+        """Return what the server's settings mean for the promises."""
         return await self._rows.diagnose()
 
     async def prepare(self) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         return await self._rows.prepare()
 
     async def close(self) -> None:
-        """Close the connections: the server frees what they hold."""
+        """Close the connections: the server frees their locks."""
         self._wait_queues.close()
-        self._connections.close_all()
+        self._sessions.close_all()
         await self._watch.close()
         await self._rows.close()
 
@@ -240,83 +243,85 @@ class MySQLSessionStore:
         self._begin()
 
     def report_losses(self, callback: LossCallback) -> None:
-        """Tell ``callback`` from now on of holds whose connections end."""
+        """Call ``callback`` from now on for each hold whose connection ends."""
         self._watch.report_losses(callback)
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
-        """Try without a place in line: not while others of this client stand there."""
+        """Try without a place in the queue; not while the queue of this client has waiters."""
         held: Sequence[Row]
-        holder = sql.holder((sql.MARK + self._space, name.encode()))
-        if not self._wait_queues.anybody(name):
+        holder = statements.holder((sql.MARK + self._space, name.encode()))
+        if not self._wait_queues.has_waiters(name):
             if not await self._once.take(until):
-                raise no_answer(self._transport.where, f"{ONCE} others are trying", unknown=False)
+                raise no_answer(
+                    self._transport.where, f"{MAX_TRIES} other attempts of this client are under way", unknown=False
+                )
             try:
-                place, has = await self._connections.tried(name, ticket, until)
+                session, has = await self._sessions.try_lock(name, ticket, until)
                 if has:
-                    return await self._granted(place, until)
-                held, _ = await self._connections.leave(place, (holder, REST), until)
+                    return await self._granted(session, until)
+                held, _ = await self._sessions.leave(session, (holder, RESTORE_TIMEOUT), until)
             finally:
                 self._once.give()
         else:
             (held,) = await self._rows._transact(lambda tx: tx.commit(holder), until)
         return Wait(None, ticket.terms.lease, Owner.parse(held[0][0]) if held else None)
 
-    async def _granted(self, place: Place, until: float) -> Granted:
-        """Take note that the place has the lock: raise the token, and write down who holds."""
-        leased, since = sql.leased((self._space, place.key[1])), self._runtime.now()
-        writes = (sql.raise_token(place.key), *sql.write_down(place.key, place.ticket, place.session))
+    async def _granted(self, session: Session, until: float) -> Granted:
+        """Raise the token of a session that has the lock, and store the holder."""
+        leased, since = sql.used_by_leases((self._space, session.key[1])), self._runtime.now()
+        writes = (sql.raise_token(session.key), *sql.store_holder(session.key, session.ticket, session.number))
         try:
-            answers = await self._connections.transact(place, (leased, *writes, sql.token(place.key)), until)
+            answers = await self._sessions.transact(session, (leased, *writes, sql.token(session.key)), until)
             token, version = answers[-3][0]
             schema.check_version(version)
             if answers[2]:
-                name = place.key[1].decode()
-                raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {TAKES_PART}", name=name)
+                name = session.key[1].decode()
+                raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {OTHER_MODE}", name=name)
         except BaseException:
-            self._connections.lost(place)  # its connection goes, and the lock with it
+            self._sessions.lost(session)  # this closes its connection, which frees the lock
             raise
-        self._connections.hold(place, int(token))
+        self._sessions.hold(session, int(token))
         self._watch.begin()
-        return Granted(int(token), since, place.lease)
+        return Granted(int(token), since, session.lease)
 
-    async def _write_down(self, waiters: Sequence[Waiter[Place]], until: float) -> list[Owner | None]:
+    async def _store_waiters(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
         keys = [(sql.MARK + self._space, name) for name in sorted({waiter.name.encode() for waiter in waiters})]
-        statements = [sql.holder(key) for key in keys]
+        writes = [statements.holder(key) for key in keys]
         for key in keys:
-            statements += [Statement(self._rows._dialect.add_name, key), sql.stale(key)]
+            writes += [Statement(self._rows._dialect.add_name, key), sql.remove_stale(key)]
         for waiter in waiters:
-            statements += sql.line_up((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
-        answers = await self._rows._transact(lambda tx: tx.commit(*statements), until)
+            writes += sql.store_waiter((sql.MARK + self._space, waiter.name.encode()), waiter.ticket)
+        answers = await self._rows._transact(lambda tx: tx.commit(*writes), until)
         holders = {key[1]: Owner.parse(held[0][0]) for key, held in zip(keys, answers, strict=False) if held}
         return [holders.get(waiter.name.encode()) for waiter in waiters]
 
-    async def _beat(self, tickets: Sequence[str], until: float) -> None:
-        beats = sql.beats(tickets)
-        await self._rows._transact(lambda tx: tx.commit(beats), until, reserved=True)
+    async def _renew_entries(self, tickets: Sequence[str], until: float) -> None:
+        renews = statements.renew_entries(CLOCK, tickets)
+        await self._rows._transact(lambda tx: tx.commit(renews), until, reserved=True)
 
     async def _end_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
-        """End the session of a ticket of another client, if it is the one that has the lock."""
+        """End the session of a ticket of another client, if that session has the lock."""
         key = (sql.MARK + self._space, name.encode())
-        lock = self._connections.lock((self._space, name.encode()))
+        lock = self._sessions.lock((self._space, name.encode()))
 
         async def work(tx: Transaction) -> int | None:
-            found, used = await tx.ask(sql.written(key, ticket), sql.users([lock]))
+            found, used = await tx.ask(statements.hint_of(key, ticket), sql.lock_holders([lock]))
             return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
 
         session = await self._rows._transact(work, until)
-        if session is None or not await self._connections.kill(session, until):
+        if session is None or not await self._sessions.kill(session, until):
             return False
 
-        await self._strike_out(name, ticket, reason, until)
+        await self._remove_entry(name, ticket, reason, until)
         return True
 
-    async def _strike_out(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
-        """Take a ticket whose connection is gone out of what is shown; after a break the token moves on."""
+    async def _remove_entry(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> None:
+        """Remove the row of a ticket whose connection is gone; after a forced release the token increases."""
         key = (sql.MARK + self._space, name.encode())
 
         async def work(tx: Transaction) -> None:
             await tx.commit(
-                sql.strike_out(key, ticket), *([sql.raise_token(key)] if reason is ReleaseReason.BREAK else [])
+                statements.remove_entry(key, ticket), *([sql.raise_token(key)] if reason is ReleaseReason.BREAK else [])
             )
 
         await self._rows._transact(work, until)
@@ -326,7 +331,7 @@ class MySQLSessionStore:
 
 
 def _view(view: View) -> View:
-    """Show full leases: the rows say only when they may be forgotten."""
+    """Show full leases: the expiry of a row says only when the row may be dropped."""
     holders = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.holders)
     waiters = tuple(replace(entry, expires=entry.ticket.terms.lease) for entry in view.waiters)
     return replace(view, holders=holders, waiters=waiters)

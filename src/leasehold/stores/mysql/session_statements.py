@@ -1,6 +1,6 @@
-"""The statements of ``mode=session``: GET_LOCK and what is written down of who has it or waits.
+"""The statements of ``mode=session``: GET_LOCK, and the rows of holders and waiters.
 
-What is written decides nothing: it shows people who has a lock, carries the token, and says which session to end.
+These rows decide nothing. They show people who has a lock, keep the token, and name the session to end.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 
 from leasehold._model import QueueEntry, Ticket
 from leasehold.stores._sql.queue_snapshot import COLUMNS, Key, ns, row_of
-from leasehold.stores._sql.statements import ID, places
+from leasehold.stores._sql.statements import ID
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.statements import CLOCK
 
 SHOWN_FOR = 30 * 86_400 * 10**9
-"""Nanoseconds after which what a crashed holder left in the tables may be forgotten."""
+"""Nanoseconds after which the rows of a crashed holder may be dropped."""
 
 MARK = b"\xff"
-"""What stands before the namespace in rows of this mode; no text has that byte."""
+"""The prefix of the namespace in rows of this mode; no UTF-8 text has that byte."""
 
 PREFIX = "leasehold_"
 
 
 def lock_name(database: str, key: Key) -> str:
-    """Return the server's name of a lock: 42 characters without case, from the database, the namespace and the name."""
+    """Return the name of a lock on the server: 42 caseless characters, a hash of database, namespace and name."""
     digest = hashlib.blake2b(digest_size=20)
     for part in (database.encode(), *key):
         digest.update(len(part).to_bytes(4, "big") + part)
@@ -33,53 +33,43 @@ def lock_name(database: str, key: Key) -> str:
 
 
 def ttl(seconds: int) -> Statement:
-    """Let the server end the session when it says nothing for so long."""
+    """Return what sets after how many seconds of silence the server ends the session."""
     return Statement(f"SET SESSION wait_timeout = {seconds}")
 
 
 def get_lock(name: str, wait: int) -> Statement:
-    """Ask for the lock: 1 is had, 0 is taken, NULL is an error."""
+    """Return what asks for the lock: 1 is acquired, 0 is taken, NULL is an error."""
     return Statement("SELECT GET_LOCK($1, $2)", (name, wait))
 
 
 def has_lock(name: str) -> Statement:
-    """Ask whether this session has the lock."""
+    """Return what asks whether this session has the lock."""
     return Statement("SELECT IS_USED_LOCK($1) = CONNECTION_ID()", (name,))
 
 
 def release_lock(name: str) -> Statement:
-    """Give the lock back: 1 if this session had it."""
+    """Return what releases the lock: 1 if this session had it."""
     return Statement("SELECT RELEASE_LOCK($1)", (name,))
 
 
-def users(names: Sequence[str]) -> Statement:
-    """Ask which session has each lock."""
+def lock_holders(names: Sequence[str]) -> Statement:
+    """Return what asks which session has each lock."""
     return Statement(f"SELECT {', '.join(f'IS_USED_LOCK(${i})' for i in range(1, 1 + len(names)))}", tuple(names))
 
 
 def kill(session: int) -> Statement:
-    """End a session of our own user."""
+    """Return what ends a session of our own user."""
     return Statement(f"KILL CONNECTION {session:d}")
 
 
-def holder(key: Key) -> Statement:
-    """Ask who is written down as holder."""
-    return Statement(f"SELECT owner FROM leasehold_entry WHERE name_id = {ID} AND place = 0", key)
-
-
-def written(key: Key, ticket: str) -> Statement:
-    """Ask for session and place of a ticket."""
-    return Statement(f"SELECT hint, place FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
-
-
-def leased(key: Key) -> Statement:
-    """Ask whether the name is in use by lease rows; ``key`` is that of the rows."""
+def used_by_leases(key: Key) -> Statement:
+    """Return what asks whether lease rows use the name; ``key`` is that of the rows."""
     text = f"SELECT 1 FROM leasehold_entry WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
     return Statement(text, key)
 
 
 def raise_token(key: Key) -> Statement:
-    """Raise the name's token above all earlier ones, and to the server's clock in microseconds; make the name."""
+    """Return what raises the token above all earlier ones, and the server's clock in microseconds; adds the name."""
     return Statement(
         f"""
         INSERT INTO leasehold_name (space, name, fence, blocked_until, used)
@@ -92,16 +82,16 @@ def raise_token(key: Key) -> Statement:
     )
 
 
-def write_down(key: Key, ticket: Ticket, session: int) -> list[Statement]:
-    """Write down who holds, and take out who held before, and who waited and was not renewed for two leases."""
+def store_holder(key: Key, ticket: Ticket, session: int) -> list[Statement]:
+    """Return what stores the holder, and removes former holders and waiters not renewed for two leases."""
     gone = f"(ticket = $3 OR place = 0 OR expires + lease < {CLOCK})"
     drop = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND {gone}"
     values = {"expires": f"{CLOCK} + {SHOWN_FOR}", "token": "named.fence", "place": "0"}
     return [Statement(drop, (*key, ticket.id)), _entry(key, ticket, str(session), values)]
 
 
-def line_up(key: Key, ticket: Ticket) -> list[Statement]:
-    """Write down who waits; once more, if it is written down already."""
+def store_waiter(key: Key, ticket: Ticket) -> list[Statement]:
+    """Return what stores a waiter, or renews its row."""
     last = "(SELECT COALESCE(MAX(place), 0) + 1 FROM leasehold_entry others WHERE others.name_id = named.id)"
     values = {"expires": f"{CLOCK} + {ns(ticket.terms.lease)}", "token": "NULL", "place": last}
     entry = _entry(key, ticket, "", values)
@@ -121,24 +111,13 @@ def _entry(key: Key, ticket: Ticket, hint: str, values: Mapping[str, str]) -> St
     return Statement(text, (*key, *row))
 
 
-def beats(tickets: Sequence[str]) -> Statement:
-    """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
-    return Statement(text, tuple(tickets))
-
-
-def stale(key: Key) -> Statement:
-    """Take out those who waited and were not renewed for two leases."""
+def remove_stale(key: Key) -> Statement:
+    """Return what removes waiters that were not renewed for two leases."""
     text = f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND place > 0 AND expires + lease < {CLOCK}"
     return Statement(text, key)
 
 
-def strike_out(key: Key, ticket: str) -> Statement:
-    """Take out who left."""
-    return Statement(f"DELETE FROM leasehold_entry WHERE name_id = {ID} AND ticket = $3", (*key, ticket))
-
-
 def token(key: Key) -> Statement:
-    """Ask for the token, and the layout of the tables."""
+    """Return what reads the token, and the layout of the tables."""
     text = "SELECT fence, (SELECT version FROM leasehold_meta) FROM leasehold_name WHERE space = $1 AND name = $2"
     return Statement(text, key)

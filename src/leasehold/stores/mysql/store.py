@@ -1,4 +1,4 @@
-"""The MySQL store: lease rows on InnoDB; who waits looks."""
+"""The MySQL store: lease rows on InnoDB; waiters poll."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLTransport
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport
 from leasehold.stores.mysql import doctor, statements
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
@@ -19,22 +19,22 @@ class MySQLStore(RowStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
     ) -> None:
-        """Make a store; ``transport`` reaches something else than the database of the settings, as a model of one."""
+        """Make a store; ``transport``, if given, replaces the connection to the database, for example by a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
         self.mysql = transport = transport or MySQLTransport(runtime, settings)
 
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
+        def connect(on_message: OnMessage, on_disconnect: OnDisconnect) -> SQLTransport:
             return transport
 
         self._settings = settings
         super().__init__(runtime, namespace, statements.DIALECT, connect)
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the server's settings mean for the promises."""
+        """Return what the server's settings mean for the promises."""
         return await doctor.examine(self._runtime, self.mysql, self._settings)
 
     async def prepare(self) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         return await prepare(self._transport, statements.script())

@@ -32,11 +32,11 @@ class Postgres:
         return MODES[self.mode](runtime, self.settings, namespace)
 
     def script(self) -> str:
-        """Return the SQL that makes the tables."""
+        """Return the SQL that creates the tables."""
         return statements.script()
 
     async def prepare(self, runtime: Runtime) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         store = self.open(runtime, "default")
         try:
             return await store.prepare()
@@ -46,7 +46,7 @@ class Postgres:
 
 def from_url(url: StoreURL) -> Postgres:
     """Read a URL: ``postgresql://`` or ``postgres://``."""
-    # No option's value becomes a local variable of a frame that raises: it may be a password in the wrong place.
+    # No option's value is a local variable of a frame that raises: it may be a misplaced password.
     if url.options.get("mode") == "transaction":
         raise ValueError(
             "mode=transaction needs your own transaction, so no client can have it; use transaction_lock(connection, "

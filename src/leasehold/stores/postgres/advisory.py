@@ -1,30 +1,27 @@
-"""Names as keys of PostgreSQL's advisory locks, and the statements of those who lock with them.
+"""Names as keys of PostgreSQL's advisory locks, and the statements of ``mode=session``.
 
-A key is 64 bits of a keyed hash of namespace and name: it does not meet the keys of other libraries but by chance, and
-any two names share one with a probability of 1 to 2**64. Both modes that use advisory locks have the same keys, and
-exclude each other.
+A key is 64 bits of a keyed hash of namespace and name. It equals a key of another library only by chance. Two names
+have the same key with a probability of 1 to 2**64. Both modes with advisory locks use the same keys, so they exclude
+each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 
 from leasehold.stores._sql.queue_snapshot import COLUMNS
-from leasehold.stores._sql.statements import places
-from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.statements import CLOCK
 
-KEYED = b"leasehold advisory lock 1"
+HASH_KEY = b"leasehold advisory lock 1"
 
 SPACE = b"\xffsession"
-"""What follows the namespace in the rows of names that are locked by sessions: no UTF-8, so no lease row meets it."""
+"""The suffix of the namespace in rows of session locks: it is not UTF-8, so it differs from that of all lease rows."""
 
 TRY = "SELECT pg_try_advisory_lock($1::bigint)::int"
 WAIT = "SELECT pg_advisory_lock($1::bigint)"
 UNLOCK = "SELECT pg_advisory_unlock($1::bigint)::int"
 IDLE_END = "SELECT set_config(name, $1, false) FROM pg_settings WHERE name = 'idle_session_timeout'"
-"""The server ends a session of which it hears nothing for the length of the lease (from PostgreSQL 14)."""
+"""The server ends a session that is silent for the length of the lease (from PostgreSQL 14)."""
 
 _SHOWN = "'mutex', 1, 0, 1, 1, 1, $4::bigint, 0, $5, $6, '', $7"
 
@@ -46,8 +43,8 @@ GRANT = f"""
     hint = excluded.hint
     RETURNING token, (SELECT version FROM leasehold_meta)
 """
-"""(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: whoever else
-has an entry that holds is gone, and so is who waited and was not renewed for two leases."""
+"""(space, name, ticket, lease, owner, meta, hint) → token, version. Run while the advisory lock is held: it removes the
+entries of former holders, and of waiters that were not renewed for two leases."""
 
 QUEUE = f"""
     INSERT INTO leasehold_entry (name_id, {COLUMNS})
@@ -55,7 +52,7 @@ QUEUE = f"""
     {CLOCK} + $4::bigint, {_SHOWN} FROM leasehold_name WHERE space = $1 AND name = $2
     ON CONFLICT (ticket, name_id) DO UPDATE SET hint = excluded.hint, expires = excluded.expires
 """
-"""(space, name, ticket, lease, owner, meta, hint): shows to people who waits, and by which session if by one."""
+"""(space, name, ticket, lease, owner, meta, hint): stores a waiter for people to see, and its session if it has one."""
 
 STALE = f"""
     DELETE FROM leasehold_entry WHERE (ticket, name_id) IN (
@@ -64,15 +61,8 @@ STALE = f"""
         FOR UPDATE OF leasehold_entry SKIP LOCKED
     )
 """
-"""(space, name): takes out those who waited and were not renewed for two leases."""
+"""(space, name): removes waiters that were not renewed for two leases."""
 
-HOLDER = """
-    SELECT owner FROM leasehold_entry JOIN leasehold_name ON id = name_id WHERE space = $1 AND name = $2 AND place = 0
-"""
-BEAT = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket = $1"
-
-DROP = "DELETE FROM leasehold_entry WHERE ticket = $1"
-HINT_OF = "SELECT hint FROM leasehold_entry WHERE ticket = $1"
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
 LOCKS = """
     SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
@@ -83,24 +73,18 @@ QUEUED = """
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (classid::bigint << 32) | objid::bigint = $2::bigint
 """
-"""(backend, key) → whether a session has this lock; no row if it does not wait for it either."""
+"""(backend, key) → whether a session has this lock; no row if it neither has it nor waits for it."""
 
 END = """
     SELECT pg_terminate_backend(pid)::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (classid::bigint << 32) | objid::bigint = $2::bigint
 """
-"""(backend, key): ends a session that has this lock, or waits for it."""
+"""(backend, key): ends a session that has this lock or waits for it."""
 
 
 def key_of(namespace: str, name: str) -> int:
-    """Return the signed 64 bits that stand for a name."""
+    """Return the key of a name, as a signed 64-bit number."""
     space = namespace.encode()
     text = len(space).to_bytes(4, "big") + space + name.encode()
-    return int.from_bytes(blake2b(text, digest_size=8, key=KEYED).digest(), "big", signed=True)
-
-
-def beats(tickets: Sequence[str]) -> Statement:
-    """Move the expiry of those who wait."""
-    text = f"UPDATE leasehold_entry SET expires = {CLOCK} + lease WHERE ticket IN ({places(1, len(tickets))})"
-    return Statement(text, tuple(tickets))
+    return int.from_bytes(blake2b(text, digest_size=8, key=HASH_KEY).digest(), "big", signed=True)

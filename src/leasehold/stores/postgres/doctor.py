@@ -1,4 +1,4 @@
-"""What a PostgreSQL server's settings, and what stands in front of it, mean for the promises of the locks."""
+"""What a PostgreSQL server's settings, and a pooler in front of it, mean for the promises of the locks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHERE = Statement("""
 
 
 async def look(tx: Transaction) -> list[list[Row]]:
-    """Ask for all that `findings` needs."""
+    """Return the rows that `findings` needs."""
     return await tx.commit(WHERE, SETTINGS, TABLES, RIGHTS)
 
 
@@ -60,7 +60,7 @@ def findings(
     local: bool,
     read_only: bool,
 ) -> list[Finding]:
-    """Say what the answers mean."""
+    """Return what the answers mean."""
     ((version, _, clock, clients),), settings, ((missing,),), rights = answers
     values: dict[str, str] = dict(settings)
     return [
@@ -82,16 +82,18 @@ _READ_ONLY = Finding(
     Severity.NOTE,
     "default_transaction_read_only",
     "on",
-    "transactions of locks say READ WRITE themselves, so they work",
+    "transactions of locks set READ WRITE themselves, so they work",
 )
 
 
 def _pooler(pooled: bool, past: bool) -> Finding:
     if not pooled:
-        return Finding(Severity.OK, "pooler", "none", "hand-overs are told by messages (LISTEN)")
+        return Finding(Severity.OK, "pooler", "none", "hand-overs are notified by messages (LISTEN)")
     if past:
-        return Finding(Severity.OK, "pooler", "in between", "hand-overs are told by messages, past it (listen=)")
-    meaning = "no messages come through it, so waiters look by themselves, up to twice a second; sessions are refused"
+        return Finding(
+            Severity.OK, "pooler", "in between", "hand-overs are notified by messages that bypass it (listen=)"
+        )
+    meaning = "no messages come through it, so waiters poll, down to twice a second; mode=session is refused"
     return Finding(
         Severity.NOTE,
         "pooler",
@@ -106,30 +108,30 @@ def _encryption(encrypted: bool, local: bool) -> Finding:
         return Finding(Severity.OK, "encryption", "TLS", "the server's name is checked only with sslmode=verify-full")
     if local:
         return Finding(Severity.OK, "encryption", "none, on this host")
-    meaning = "who sees the network reads names and owners"
+    meaning = "anyone who can read the network's traffic sees names and owners"
     return Finding(Severity.WARNING, "encryption", "none", meaning, "add sslmode=verify-full and sslrootcert=FILE")
 
 
 def _tables(missing: str | None) -> Finding:
     if not missing:
-        return Finding(Severity.OK, "tables", "all there")
-    return Finding(Severity.ERROR, "tables", f"missing: {missing}", "no lock can be had", "leasehold init URL")
+        return Finding(Severity.OK, "tables", "complete")
+    return Finding(Severity.ERROR, "tables", f"missing: {missing}", "no lock can be acquired", "leasehold init URL")
 
 
 def _right(table: str, privileges: str) -> Finding:
     remedy = f"GRANT {privileges} ON {table} TO this user"
-    return Finding(Severity.ERROR, f"rights on {table}", f"missing: {privileges}", "no lock can be had", remedy)
+    return Finding(Severity.ERROR, f"rights on {table}", f"missing: {privileges}", "no lock can be acquired", remedy)
 
 
 def _durability(values: dict[str, str]) -> list[Finding]:
     found: list[Finding] = []
     for name in ("fsync", "full_page_writes"):
         if values.get(name) == "off":
-            meaning = "a crash of the server's host may damage the database, and take tokens and leases back"
+            meaning = "a crash of the server's host may damage the database, and undo tokens and leases"
             found.append(Finding(Severity.WARNING, name, "off", meaning, f"set {name} = on"))
     commit = values.get("synchronous_commit", "on")
     if commit == "off":
-        meaning = "a crash of the server may take back the last grants, up to about half a second of them"
+        meaning = "a crash of the server may undo the grants of about the last half second"
         found.append(Finding(Severity.WARNING, "synchronous_commit", commit, meaning, "set it on for the locks' user"))
     return found or [Finding(Severity.OK, "durability", f"fsync on, synchronous_commit {commit}")]
 
@@ -138,7 +140,7 @@ def _standbys(values: dict[str, str]) -> Finding:
     names = values.get("synchronous_standby_names", "")
     if names:
         return Finding(Severity.OK, "synchronous standbys", names, "a failover to one of them keeps grants and tokens")
-    meaning = "if it is replicated: a failover may forget the last grants; tokens go on by the clock"
+    meaning = "if it is replicated, a failover may lose the last grants; tokens still increase by the clock"
     return Finding(
         Severity.NOTE, "synchronous standbys", "none", meaning, "name one, where a failover must lose no grant"
     )
@@ -150,22 +152,22 @@ def _timeouts(values: dict[str, str], version: str) -> list[Finding]:
         meaning = "mode=session: a holder whose host vanishes keeps its lock until TCP's keep-alive, about 20 s"
         found.append(Finding(Severity.NOTE, "idle_session_timeout", f"not in {version}", meaning, "PostgreSQL 14"))
     if values.get("transaction_timeout", "0") != "0" and int(values["transaction_timeout"]) < 1000:
-        meaning = "transactions of locks that wait for each other may be ended by it"
+        meaning = "it may end transactions of locks that wait for each other"
         found.append(Finding(Severity.WARNING, "transaction_timeout", values["transaction_timeout"] + " ms", meaning))
     if not found:
-        found.append(Finding(Severity.OK, "time limits", "ours hold: they are set in each transaction and session"))
+        found.append(Finding(Severity.OK, "time limits", "set by leasehold in each transaction and session"))
     return found
 
 
 def _connections(most: int, now: int) -> Finding:
     text = f"{now} of {most} in use"
     if now > most * 0.9:
-        meaning = "a client of locks may find no connection, and then has no lock"
+        meaning = "a client may get no connection, and then no lock"
         return Finding(Severity.WARNING, "connections", text, meaning, "raise max_connections, or the URL's pool=…")
     return Finding(Severity.OK, "connections", text)
 
 
 def _clock(runtime: Runtime, clock: int) -> Finding:
     ahead = clock / 1e6 - runtime.wall_us() / 1e6
-    meaning = "leases count by the server's clock alone; a step of it moves their ends"
+    meaning = "the server's clock alone decides when leases end; stepping it can end or extend leases"
     return Finding(Severity.OK, "clock", f"{ahead:+.1f} s from this host's", meaning)

@@ -1,44 +1,44 @@
 -- The tables of leasehold, layout 1. Each column is explained here and nowhere else. Running this twice does no harm.
--- Who may read them sees all: names, who holds and waits, what they say of themselves, and cells.
+-- A user who may read them sees everything: names, holders, waiters, their meta data, and cells.
 -- All times are nanoseconds since 1970 by this server's clock.
 
--- One row: which layout the tables have.
+-- One row: the layout of the tables.
 CREATE TABLE IF NOT EXISTS leasehold_meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     version INTEGER NOT NULL,  -- of this layout
-    fence BIGINT NOT NULL      -- highest token of all names that were forgotten: new names begin above it
+    fence BIGINT NOT NULL      -- highest token of all dropped names: new names begin above it
 );
 
--- One row for each name in use, and for an hour after. Who locks it may change the entries of the name.
+-- One row for each name in use, kept for an hour after. A transaction that locks it may change the name's entries.
 CREATE TABLE IF NOT EXISTS leasehold_name (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     space BYTEA NOT NULL,      -- the client's namespace, UTF-8
     name BYTEA NOT NULL,       -- as the user gave it, UTF-8: compared byte by byte
-    fence BIGINT NOT NULL,     -- highest token given out
-    blocked_until BIGINT NOT NULL,    -- nobody enters before this time (lock-delay)
-    used BIGINT NOT NULL,      -- last use, to within ten minutes: when to forget the row
+    fence BIGINT NOT NULL,     -- highest token granted
+    blocked_until BIGINT NOT NULL,    -- the name cannot be acquired before this time (lock delay)
+    used BIGINT NOT NULL,      -- last use, within ten minutes: decides when to drop the row
     UNIQUE (space, name)
 ) WITH (fillfactor = 70);
 
 -- One row for each ticket that holds or waits.
 CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
-    place BIGINT NOT NULL,     -- 0: holds; else its number in the queue
+    place BIGINT NOT NULL,     -- 0: a holder; else the number in the queue
     ticket TEXT COLLATE "C" NOT NULL,  -- 128 random bits that the client chose
     token BIGINT,              -- fencing token of a holder; NULL for a waiter
-    expires BIGINT NOT NULL,   -- when the entry is void unless renewed
+    expires BIGINT NOT NULL,   -- when the entry expires unless renewed
     kind TEXT NOT NULL,        -- what the name is used as: mutex, rw, semaphore
-    exclusive SMALLINT NOT NULL,    -- 1: alone, 0: beside other readers
+    exclusive SMALLINT NOT NULL,    -- 1: exclusive, 0: shared with other readers
     upgradeable SMALLINT NOT NULL,  -- 1: a reader that may become the writer, one at a time
-    permits INTEGER NOT NULL,  -- how many permits it takes
-    most INTEGER NOT NULL,     -- how many permits there are
-    fair SMALLINT NOT NULL,    -- 1: in turn only
+    permits INTEGER NOT NULL,  -- number of permits that it takes
+    most INTEGER NOT NULL,     -- total number of permits
+    fair SMALLINT NOT NULL,    -- 1: granted in order of arrival only
     lease BIGINT NOT NULL,     -- length of its lease, nanoseconds
-    delay BIGINT NOT NULL,     -- lock-delay that it asked for, nanoseconds
+    delay BIGINT NOT NULL,     -- requested lock delay, nanoseconds
     owner TEXT NOT NULL,       -- host:pid:client, shown to people
-    meta TEXT NOT NULL,        -- what the owner says of itself, JSON, shown to people
-    alongside TEXT NOT NULL,      -- ticket of the same holder beside which it may stand; empty: none
-    hint TEXT NOT NULL,        -- channel on which its client listens; empty: it looks by itself
+    meta TEXT NOT NULL,        -- meta data of the owner, JSON, shown to people
+    alongside TEXT NOT NULL,      -- ticket of the same holder that it may enter alongside; empty: none
+    hint TEXT NOT NULL,        -- channel on which its client listens; empty: it polls
     PRIMARY KEY (name_id, place, ticket)
 ) WITH (fillfactor = 70);
 
@@ -48,11 +48,11 @@ CREATE UNIQUE INDEX IF NOT EXISTS leasehold_entry_ticket ON leasehold_entry (tic
 CREATE TABLE IF NOT EXISTS leasehold_cell (
     space BYTEA NOT NULL,      -- the client's namespace, UTF-8
     name BYTEA NOT NULL,       -- as the user gave it, UTF-8: compared byte by byte
-    value BYTEA,               -- NULL: made, and not written yet
-    version BIGINT NOT NULL,   -- 1 at the first change, then one more each time
+    value BYTEA,               -- NULL: added, not written yet
+    version BIGINT NOT NULL,   -- 1 at the first change, then incremented
     fence BIGINT NOT NULL,     -- highest fencing token that ever wrote here
-    expires BIGINT NOT NULL,   -- when it is forgotten unless changed again
-    ttl BIGINT NOT NULL,      -- how long that is from a change, nanoseconds
+    expires BIGINT NOT NULL,   -- when it expires unless changed again
+    ttl BIGINT NOT NULL,      -- time to live after a change, nanoseconds
     PRIMARY KEY (space, name)
 );
 

@@ -1,7 +1,7 @@
 """The sessions of ``mode=session``: each has an advisory lock, or waits for one in the server's queue.
 
-The server ends a session of which it hears nothing for the length of a lease (from PostgreSQL 14). One on which an
-answer is late or missing is closed, and the lock is gone with it.
+The server ends a session that is silent for the length of a lease (from PostgreSQL 14). A session whose answer is late
+or missing is closed, and its lock is free.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.transport import Row, Statement
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection
-from leasehold.stores.postgres.connection.pool import Pool
 
 
 @dataclass(eq=False, slots=True)
@@ -25,20 +25,20 @@ class Session:
     """A connection that has a lock, or tries to get it.
 
     Attributes:
-        turn: one batch of statements at a time.
-        life: seconds for which the server keeps it without news.
-        failed: why it is of no more use.
+        mutex: for one batch of statements at a time.
+        ttl: seconds of silence after which the server ends it.
+        failed: why it cannot be used any more.
 
     """
 
     connection: Connection
-    turn: Pool
+    mutex: Semaphore
     ttl: float = 0.0
     failed: StoreUnavailable | None = None
 
     @property
     def dead(self) -> bool:
-        """Whether it is of no more use, and the lock gone with it."""
+        """Whether it cannot be used any more, so that its lock is gone."""
         return not self.connection.open or self.failed is not None
 
     @property
@@ -49,12 +49,12 @@ class Session:
 
     @property
     def hint(self) -> str:
-        """How it is named in the rows that show who holds and waits."""
+        """Its name in the rows that people see."""
         return f"pid:{self.backend}"
 
 
 class Sessions:
-    """Those of one client; see `leasehold.stores._sql.session.wait_queue.Sessions`."""
+    """Those of one client; see `leasehold.stores._sql.session.waiter.Sessions`."""
 
     def __init__(self, runtime: Runtime, transport: PostgresTransport, namespace: str) -> None:
         self._runtime = runtime
@@ -65,14 +65,14 @@ class Sessions:
         """Return the key of a name's lock."""
         return advisory.key_of(self._namespace, name)
 
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
-        session = Session(await self._transport.session(until), Pool(self._runtime, 1))
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
+        session = Session(await self._transport.session(until), Semaphore(self._runtime, 1))
         tries = Statement(advisory.TRY, (self.key(name),))
-        ((tried,), _) = await self.ask(session, until, tries, self.living(session, ticket.terms.lease))
-        return session, bool(tried[0])
+        ((try_lock,), _) = await self.ask(session, until, tries, self.set_idle_timeout(session, ticket.terms.lease))
+        return session, bool(try_lock[0])
 
-    def living(self, session: Session, seconds: float) -> Statement:
-        """Return what tells the server for how long it keeps the session without news."""
+    def set_idle_timeout(self, session: Session, seconds: float) -> Statement:
+        """Return the statement that sets after how much silence the server ends the session."""
         session.ttl = seconds
         return Statement(advisory.IDLE_END, (f"{max(int(seconds * 1000), 1)}ms",))
 
@@ -88,7 +88,7 @@ class Sessions:
                     return
                 except TimeoutError:
                     has = until() > limit
-            raise no_answer(where, "nobody waits any more", unknown=False)
+            raise no_answer(where, "no waiter is left", unknown=False)
         except ServerError as error:
             has = False
             raise refused(where, error) from None
@@ -114,26 +114,22 @@ class Sessions:
         await self.forget(name, backend, until)
 
     async def forget(self, name: str, backend: int, until: float, *more: Statement) -> None:
-        """Let the server end a session whose connection is closed: one that waits would be in its queue for a while."""
+        """Let the server end a session whose connection is closed: otherwise it would stay in its queue for a while."""
         ends = Statement(advisory.END, (backend, self.key(name)))
         within = max(until - self._runtime.now(), 0.001)
         await self._transport.transact(lambda tx: tx.commit(*more, ends), within=within)
 
     def close(self, session: Session) -> None:
-        self._transport.drop(session.connection)  # a job that waits on it, or whoever asks, finds out and lets go of it
+        self._transport.drop(session.connection)  # a job or a caller that waits on it gets an error, and then closes it
 
     def keep(self, session: Session) -> None:
-        """Take a session back that has no lock; the connection is kept for the next who needs one."""
+        """Take back a session without a lock; its connection is kept for the next session."""
         if not session.dead:
             self._transport.keep(session.connection)
 
-    async def hung_up(self, session: Session) -> bool:
-        """Look whether the server has closed a connection, unless somebody uses it, whose answer would look so."""
-        if session.turn.busy:
-            return False
-        try:
-            await session.turn.take(self._runtime.now())
-        except TimeoutError:  # somebody was quicker
+    async def closed_connections(self, session: Session) -> bool:
+        """Return whether the server has closed a connection. One in use is skipped: an answer would look the same."""
+        if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
             return False
         try:
             if session.connection.open and self._transport.alive(session.connection):
@@ -141,15 +137,13 @@ class Sessions:
             session.failed = no_answer(self._transport.where, "the server closed the connection", unknown=False)
             return True
         finally:
-            session.turn.give(None)
+            session.mutex.give()
 
     async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
-        """Run statements on the session, one batch at a time; one that is late or refused ends it."""
+        """Run statements on the session, one batch at a time; a late or refused answer ends the session."""
         where = self._transport.where
-        try:
-            await session.turn.take(until)
-        except TimeoutError as error:
-            raise no_answer(where, error, unknown=False) from None
+        if not await session.mutex.take(until):
+            raise no_answer(where, "the connection of the lock is busy", unknown=False)
         try:
             if not session.connection.open:
                 raise no_answer(where, "the connection is closed", unknown=False)
@@ -169,4 +163,4 @@ class Sessions:
             self._transport.drop(session.connection)
             raise
         finally:
-            session.turn.give(None)
+            session.mutex.give()

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: lease rows, and a message for each hand-over."""
+"""The PostgreSQL store: lease rows, with a message for each hand-over."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import PATIENCE, RowStore
 from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnMessage, OnSilence, SQLTransport, Statement
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport, Statement
 from leasehold.stores.postgres import doctor, statements
 from leasehold.stores.postgres.connection.aio import AioTransport
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.settings import Settings
 
-MakeTransport = Callable[[Runtime, Settings, OnMessage, OnSilence], PostgresTransport]
+MakeTransport = Callable[[Runtime, Settings, OnMessage, OnDisconnect], PostgresTransport]
 
 ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
-"""Two who make the tables at the same time would both find them missing."""
+"""Locks out other processes that create the tables at the same time: all would find them missing."""
 
 
 class PostgresStore(RowStore):
@@ -30,19 +30,19 @@ class PostgresStore(RowStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MakeTransport | None = None
     ) -> None:
-        """Make a store. ``transport``, if given, connects to something else than the database, such as a model."""
+        """Make a store. ``transport``, if given, replaces the connection to the database, for example by a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
 
-        def connect(on_message: OnMessage, on_silence: OnSilence) -> SQLTransport:
+        def connect(on_message: OnMessage, on_disconnect: OnDisconnect) -> SQLTransport:
             make = transport or (BlockingTransport if runtime.flavor is Flavor.SYNC else AioTransport)
-            self._postgres = make(runtime, settings, on_message, on_silence)
+            self._postgres = make(runtime, settings, on_message, on_disconnect)
             return self._postgres
 
         super().__init__(runtime, namespace, statements.DIALECT, connect)
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the server's settings, and what stands in front of it, mean for the promises."""
+        """Return what the server's settings, and a pooler in front of it, mean for the promises."""
         answers = await self._transport.transact(doctor.look, within=PATIENCE)
         facts = self._postgres.facts
         return doctor.findings(
@@ -56,5 +56,5 @@ class PostgresStore(RowStore):
         )
 
     async def prepare(self) -> bool:
-        """Make the tables; return whether any was missing."""
+        """Create the tables; return whether any was missing."""
         return await prepare(self._transport, statements.script(), [ALONE])

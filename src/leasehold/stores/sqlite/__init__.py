@@ -22,9 +22,9 @@ class SQLite:
     """Opens the file at ``path``, an absolute path.
 
     Attributes:
-        path: the file; it and its folder are made when they are first needed, for their owner only.
-        allow_network: use it on a network file system too: right only if one machine alone does.
-        machine: what the kernel says of boot, clock and processes.
+        path: the file; it and its folder are created at the first use, for their owner only.
+        allow_network: use it on a network file system, too; correct only if one machine alone does.
+        machine: what the kernel reports of boot, clock and processes.
 
     """
 

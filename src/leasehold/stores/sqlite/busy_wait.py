@@ -1,8 +1,8 @@
-"""Waiting while other processes are in the way: short sleeps that grow, and turns, so that nobody waits behind a wait.
+"""Waiting while other processes write: short sleeps that grow, in bounded attempts.
 
-The calls of one client go to the file one at a time. A call that had the file to itself until its time is over would
-take the time of all calls behind it, of which some may have less. So it waits for a turn at most, and stands in line
-anew behind the others.
+The calls of one client use the file one at a time. A call that waited until its own deadline would also use up the time
+of the calls behind it, and some of them may have less. So one attempt waits for `MAX_ATTEMPT` at most. Then the call
+goes to the end of the queue.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from leasehold._runtimes.clock import boottime, wall_us
 from leasehold.errors import StoreUnavailable
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
-"""Seconds between two tries to become the writer."""
+"""Seconds between two tries to become the writer: at first, and at most."""
 
 FRESH = 0.02
-"""Seconds for which the mark of a file says that another process waits to write; each of its tries renews it."""
+"""Seconds for which the mark of a file means that another process waits to write; each of its tries renews it."""
 
-TURN = 0.01
-"""Seconds that a call waits for other processes before other calls of its client have their turn."""
+MAX_ATTEMPT = 0.01
+"""Seconds that a call waits for other processes before other calls of its client run."""
 
 
 class Busy(StoreUnavailable):
-    """Others were in the way until the turn was over, or all of the time; nothing was done."""
+    """Other processes wrote until the attempt was over; nothing was done."""
 
 
-class Pauses:
-    """Between the tries of all calls of one client: who comes anew does not begin with the shortest."""
+class Backoff:
+    """The pauses between tries, shared by all calls of a client: a new call does not begin with the shortest."""
 
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
 
-    def over(self) -> None:
-        """Nobody was in the way: begin anew."""
+    def reset(self) -> None:
+        """Begin with the shortest pause again: the file was free."""
         self._next = SHORTEST_PAUSE
 
-    def grown(self) -> bool:
-        """Say whether others have been in the way for a while, some ten milliseconds."""
+    def is_long(self) -> bool:
+        """Return whether other processes have been writing for a while, some ten milliseconds."""
         return self._next >= LONGEST_PAUSE
 
     def longest(self) -> float:
-        """Return for how long the next may be."""
+        """Return how long the next pause can be."""
         return self._next * 1.5
 
     def sleep(self) -> None:
@@ -53,12 +53,12 @@ class Pauses:
         self._next = min(self._next * 1.5, LONGEST_PAUSE)
 
 
-class Courtesy:
-    """Who has just written gives way to who waits: else a process that writes all the time keeps out all others.
+class WriterYield:
+    """A writer yields to waiting processes after its transaction: else a busy one would lock all others out.
 
-    They find the file free only in the moments between two of its transactions, and the slower the disk, the rarer
-    that is. So who has waited for a while marks the file, and who sees a fresh mark right after a transaction of its
-    own lets another one of that length pass before it tries again.
+    They find the file free only between two of its transactions, which is rarer on slow disks. So a process that has
+    waited for a while marks the file. A process that sees a fresh mark right after its own transaction pauses for the
+    length of one transaction before it tries again.
     """
 
     __slots__ = ("_since", "_took", "_wrote")
@@ -67,11 +67,11 @@ class Courtesy:
         self._since = self._wrote = self._took = 0.0
 
     def begin(self) -> None:
-        """Take note that a transaction begins."""
+        """Record that a transaction begins."""
         self._since = boottime()
 
     def end(self) -> None:
-        """Take note that it is over."""
+        """Record that it ended."""
         self._wrote = boottime()
         self._took = self._wrote - self._since
 
@@ -81,22 +81,22 @@ class Courtesy:
             time.sleep(min(self._took, LONGEST_PAUSE) * (0.5 + random.random()))
 
 
-class Turn:
-    """How long one call may still wait for other processes."""
+class Attempt:
+    """The time for which one attempt of a call may wait for other processes."""
 
-    __slots__ = ("_ends", "_pauses")
+    __slots__ = ("_backoff", "_ends")
 
-    def __init__(self, pauses: Pauses, until: float) -> None:
-        self._ends = min(until, boottime() + TURN)
-        self._pauses = pauses
+    def __init__(self, backoff: Backoff, until: float) -> None:
+        self._ends = min(until, boottime() + MAX_ATTEMPT)
+        self._backoff = backoff
 
     def try_again(self, error: Exception, why: str) -> None:
         """Sleep before the next try.
 
         Raises:
-            Busy: the time, or the turn, is over.
+            Busy: the time of the call or of the attempt is over.
 
         """
-        if boottime() + self._pauses.longest() >= self._ends:
+        if boottime() + self._backoff.longest() >= self._ends:
             raise Busy(why) from error
-        self._pauses.sleep()
+        self._backoff.sleep()

@@ -3,17 +3,16 @@
 Theory of operation
 -------------------
 * Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY however long
-  it would wait. Waiting for another writer is bounded, and is our own (see `turns`): SQLite sleeps for up to 100 ms.
-* ``synchronous=FULL`` in WAL mode: a token that was given out survives a loss of power.
-* Times in the file belong to one boot and one clock. Whoever finds another boot voids all entries, but only while
-  nobody
-  else has the file open: a real boot leaves no such process, while a machine or container that merely gives another
-  identity is found out. Each transaction looks at the identity again.
-* A fork copies SQLite's own record of which file locks it holds, but not the locks: a child that opens the file anew
-  would believe that it has them, and its commits could vanish. So the connection is closed before a fork and opened
-  again after it; a child that inherited an open one all the same refuses to use that file.
-* If the file was deleted or replaced, the connection would go on with the old one, beside new clients with the new one.
-  So each transaction compares what is at the path. The same goes for the companions: two clients with the same file and
+  it would wait. Waiting for another writer is bounded, and our own (see `busy_wait`): SQLite sleeps up to 100 ms.
+* ``synchronous=FULL`` in WAL mode: a granted token survives a loss of power.
+* Times in the file belong to one boot and one clock. A process that finds another boot voids all entries, but only if
+  no other process has the file open. After a real boot there is none; a machine or container with merely another
+  identity is detected. Each transaction checks the identity again.
+* A fork copies SQLite's own record of its file locks, but not the locks. A child that opens the file anew would believe
+  that it has them, and its commits could vanish. So the connection is closed before a fork and opened again after it. A
+  child that inherited an open connection nevertheless refuses to use that file.
+* If the file was deleted or replaced, the connection would use the old file, and new clients the new one. So each
+  transaction compares the file at the path. The same applies to the companions: two clients with the same file and
   different indexes of its log do not see each other's locks.
 """
 
@@ -33,7 +32,7 @@ from urllib.parse import quote
 from leasehold._runtimes.clock import boottime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.sqlite import failures, volume
-from leasehold.stores.sqlite.busy_wait import Courtesy, Pauses, Turn
+from leasehold.stores.sqlite.busy_wait import Attempt, Backoff, WriterYield
 from leasehold.stores.sqlite.machine import Machine
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ CLOCK = "SELECT boot, clock, fence FROM host"
 LARGEST_LOG = 16 << 20
 """Bytes of the write-ahead log above which a writer empties it before another may write.
 
-SQLite begins to take it into the file at 4 MiB, beside the writers; while these never rest it never comes to an end.
+SQLite begins to copy it into the file at 4 MiB, while others write; if these never pause, it never ends.
 """
 
 FORK_PATIENCE = 5.0
@@ -64,12 +63,14 @@ class Database:
         self.machine = machine
         self.allow_network = allow_network
         self._mutex = threading.Lock()
-        self._pauses = Pauses()
-        self._courtesy = Courtesy()
+        self._backoff = Backoff()
+        self._writer_yield = WriterYield()
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
         self._alongside = ("", "")
-        self._files: tuple[volume.Identity | None, ...] = ()  # those of the connection: the file and its companions
+        self._files: tuple[
+            volume.Identity | None, ...
+        ] = ()  # the files of the connection: the database and its companions
         self._clock = ("", "")  # boot, and the offset of its clock
         self._pid = 0
         self._closed = False
@@ -79,28 +80,28 @@ class Database:
     def transact(self, work: Callable[[sqlite3.Connection, int], T], until: float, *, writes: bool = True) -> T:
         """Run ``work(connection, fence)`` in one transaction, which must begin before ``until``; return its result.
 
-        ``fence`` is the highest token of all names that were forgotten. An error of ``work`` rolls all back.
+        ``fence`` is the highest token of all dropped names. An error of ``work`` rolls everything back.
 
         Raises:
-            Busy: others are in the way. Until it is ``until``, ask again: other calls have their turn in between.
-            StoreUnavailable: it could not be done, or only perhaps was (``unknown``).
+            Busy: other processes write. Retry until ``until``; other calls run in between.
+            StoreUnavailable: it failed, or its outcome is unknown (``unknown``).
             Unsupported: locks do not work with this file.
 
         """
         with self._mutex:
-            return self._transact(work, Turn(self._pauses, until), writes=writes)
+            return self._transact(work, Attempt(self._backoff, until), writes=writes)
 
-    def _transact(self, work: Callable[[sqlite3.Connection, int], T], turn: Turn, *, writes: bool) -> T:
+    def _transact(self, work: Callable[[sqlite3.Connection, int], T], attempt: Attempt, *, writes: bool) -> T:
         committing = False
         try:
-            connection, files = self._ready(turn)
+            connection, files = self._ready(attempt)
             if writes:
-                self._courtesy.give_way(files.touched)
+                self._writer_yield.give_way(files.touched)
             try:
-                self._begin(connection, turn, "IMMEDIATE" if writes else "DEFERRED")
-                self._courtesy.begin()
-                fence = self._check_clock(connection, turn)
-                self._pauses.over()
+                self._begin(connection, attempt, "IMMEDIATE" if writes else "DEFERRED")
+                self._writer_yield.begin()
+                fence = self._check_clock(connection, attempt)
+                self._backoff.reset()
                 result = work(connection, fence)
                 committing = True
                 connection.execute("COMMIT")
@@ -108,14 +109,14 @@ class Database:
                 _roll_back(connection)
                 raise
             if writes:
-                self._courtesy.end()
+                self._writer_yield.end()
                 if files.log > LARGEST_LOG:
-                    with suppress(sqlite3.Error):  # the commit stands; the next transaction meets what is wrong
+                    with suppress(sqlite3.Error):  # the commit is done; the next transaction meets the error
                         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             if failures.code_of(error) in failures.BROKEN:
                 self._drop()
-            raise failures.told(error, self.path, committing=committing) from error
+            raise failures.to_error(error, self.path, committing=committing) from error
         return result
 
     def close(self) -> None:
@@ -126,22 +127,22 @@ class Database:
 
     # --- opening -----------------------------------------------------------------------------------------------
 
-    def _ready(self, turn: Turn) -> tuple[sqlite3.Connection, volume.Files]:
+    def _ready(self, attempt: Attempt) -> tuple[sqlite3.Connection, volume.Files]:
         if self._closed:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
             self._inherit()
         found = volume.files(self.path, self._alongside)
         if self._connection is not None and found.which != self._files:
-            self._drop()  # whoever holds something in the old file finds out at the next renewal
+            self._drop()  # holders in the old file get the loss at the next renewal
         if self._connection is None:
-            self._connection = self._open(turn)
+            self._connection = self._open(attempt)
             self._alongside = volume.companions(self.path)
             found = volume.files(self.path, self._alongside)
             self._files = found.which
         return self._connection, found
 
-    def _open(self, turn: Turn) -> sqlite3.Connection:
+    def _open(self, attempt: Attempt) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise Unsupported(f"SQLite locks need SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
@@ -156,19 +157,19 @@ class Database:
         while True:
             connection = _connect(self.path)
             try:
-                self._set_up(connection, turn)
-                if self._same_boot(connection, turn):
+                self._set_up(connection, attempt)
+                if self._same_boot(connection, attempt):
                     return connection
             except BaseException:
                 connection.close()
                 raise
             connection.close()
-            self._take_over(turn)
+            self._take_over(attempt)
 
-    def _set_up(self, connection: sqlite3.Connection, turn: Turn) -> None:
-        layout = self._insist(connection, "PRAGMA user_version", turn)[0]
-        tables = self._insist(connection, "SELECT count(*) FROM sqlite_master", turn)[0]
-        application = self._insist(connection, "PRAGMA application_id", turn)[0]  # last: another may create it now
+    def _set_up(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
+        layout = self._retry(connection, "PRAGMA user_version", attempt)[0]
+        tables = self._retry(connection, "SELECT count(*) FROM sqlite_master", attempt)[0]
+        application = self._retry(connection, "PRAGMA application_id", attempt)[0]  # last: another may create it now
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
@@ -176,18 +177,18 @@ class Database:
             raise Unsupported(
                 f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
             )
-        mode = self._insist(connection, "PRAGMA journal_mode=WAL", turn)[0]
+        mode = self._retry(connection, "PRAGMA journal_mode=WAL", attempt)[0]
         if mode != "wal":
             raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
         connection.execute("PRAGMA synchronous=FULL")
         if new:
-            self._create(connection, turn)
+            self._create(connection, attempt)
 
-    def _create(self, connection: sqlite3.Connection, turn: Turn) -> None:
+    def _create(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
         try:
-            self._begin(connection, turn, "IMMEDIATE")
+            self._begin(connection, attempt, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables:  # else another process was faster
+            if not tables:  # another process was faster otherwise
                 for statement in _statements():
                     connection.execute(statement)
                 connection.execute("INSERT INTO host VALUES (1, ?, ?, 0)", self._clock)
@@ -200,8 +201,8 @@ class Database:
 
     # --- the clock to which the times belong -------------------------------------------------------------------
 
-    def _same_boot(self, connection: sqlite3.Connection, turn: Turn) -> bool:
-        boot, clock, _ = self._insist(connection, CLOCK, turn)
+    def _same_boot(self, connection: sqlite3.Connection, attempt: Attempt) -> bool:
+        boot, clock, _ = self._retry(connection, CLOCK, attempt)
         if boot == self._clock[0] and clock != self._clock[1]:
             raise Unsupported(
                 f"{self.path} is in use under another time namespace, whose boot-time clock is offset from this one "
@@ -210,34 +211,34 @@ class Database:
             )
         return bool(boot == self._clock[0])
 
-    def _check_clock(self, connection: sqlite3.Connection, turn: Turn) -> int:
-        boot, clock, fence = self._insist(connection, CLOCK, turn)  # the first read: others may be in its way
+    def _check_clock(self, connection: sqlite3.Connection, attempt: Attempt) -> int:
+        boot, clock, fence = self._retry(connection, CLOCK, attempt)  # the first read: it may be busy
         if (boot, clock) != self._clock:
             raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
         return int(fence)
 
-    def _take_over(self, turn: Turn) -> None:
-        """Void all entries and delays, since they are of an earlier boot; or pause, while others have the file open.
+    def _take_over(self, attempt: Attempt) -> None:
+        """Void all entries and delays of an earlier boot; or pause, while other processes have the file open.
 
-        Nothing is open in a pause: it must not be in the way of another who tries the same.
+        Nothing is open in a pause: it must not block another process that tries the same.
         """
         try:
-            self._void_all(turn)
+            self._void_all(attempt)
         except sqlite3.Error as error:
             if failures.code_of(error) not in failures.BUSY:
                 raise
-            turn.try_again(
+            attempt.try_again(
                 error,
                 f"{self.path} was last used under another boot, and something still has it open: another machine, "
                 "a container with a boot identity of its own, or a database tool; it serves one machine only",
             )
 
-    def _void_all(self, turn: Turn) -> None:
+    def _void_all(self, attempt: Attempt) -> None:
         connection = _connect(self.path)
         try:
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it shuts all others out
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it locks all others out
             connection.execute("BEGIN IMMEDIATE")
-            if not self._same_boot(connection, turn):
+            if not self._same_boot(connection, attempt):
                 now = int(boottime() * 1e9)
                 connection.execute("DELETE FROM entry")
                 connection.execute("UPDATE name SET blocked_until = 0, used = ?", (now,))
@@ -249,22 +250,22 @@ class Database:
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def _begin(self, connection: sqlite3.Connection, turn: Turn, how: str) -> None:
+    def _begin(self, connection: sqlite3.Connection, attempt: Attempt, how: str) -> None:
         if connection.in_transaction:  # an interrupt struck between a statement and its end
             _roll_back(connection)
-        self._insist(connection, f"BEGIN {how}", turn)
+        self._retry(connection, f"BEGIN {how}", attempt)
 
-    def _insist(self, connection: sqlite3.Connection, statement: str, turn: Turn) -> Any:
-        """Execute until nobody else is in the way; return the first row, if there is one."""
+    def _retry(self, connection: sqlite3.Connection, statement: str, attempt: Attempt) -> Any:
+        """Execute, and retry while the file is busy; return the first row, if there is one."""
         while True:
             try:
                 return connection.execute(statement).fetchone()
             except sqlite3.OperationalError as error:
                 if failures.code_of(error) not in failures.BUSY:
                     raise
-                if self._pauses.grown():
+                if self._backoff.is_long():
                     volume.mark(self.path)
-                turn.try_again(error, f"the lock file {self.path} is busy: another process writes")
+                attempt.try_again(error, f"the lock file {self.path} is busy: another process writes")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -274,13 +275,13 @@ class Database:
     # --- forks -------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close the connection and let nobody open it until the fork is over."""
+        """Close the connection, and keep it closed until the fork is over."""
         self._held_for_fork = self._mutex.acquire(timeout=FORK_PATIENCE)
         if self._held_for_fork:
             self._drop()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Allow connections again."""
         if self._held_for_fork:
             self._held_for_fork = False
             self._mutex.release()
@@ -293,7 +294,7 @@ class Database:
             self._inherit()
 
     def _inherit(self) -> None:
-        """Never use the connection of the parent, nor close it: that would undo the locks and companions of others."""
+        """Keep the parent's connection unused and open: closing it would remove locks and companions of others."""
         connection, self._connection = self._connection, None
         if connection is not None and self._file is not None:
             _inherited[self._file] = connection
@@ -308,7 +309,7 @@ _inherited: dict[volume.Identity, sqlite3.Connection] = {}
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # rw: a file that vanished meanwhile is not made anew, with wider access
+    # rw: a file that vanished meanwhile is not created again, with wider access
     where = f"file:{quote(os.path.realpath(path))}?mode=rw"
     return sqlite3.connect(where, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
 
@@ -324,12 +325,12 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _each(turn: Callable[[Database], None]) -> Callable[[], None]:
-    def turns() -> None:
+def _each(hook: Callable[[Database], None]) -> Callable[[], None]:
+    def run_hooks() -> None:
         for database in list(_databases):
-            turn(database)
+            hook(database)
 
-    return turns
+    return run_hooks
 
 
 if hasattr(os, "register_at_fork"):

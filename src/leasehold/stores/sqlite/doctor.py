@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of a SQLite store: the file, what it lies on, the clock, and who can be seen to die."""
+"""What `leasehold doctor` reports of a SQLite store: file, file system, clock, and detection of dead processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 def examine(database: Database, until: float) -> list[Finding]:
-    """Look at everything; an error is raised as for any other operation."""
+    """Return all findings; errors are raised as for any other operation."""
 
     def settings(db: sqlite3.Connection, fence: int) -> tuple[str, int]:
         (mode,) = db.execute("PRAGMA journal_mode").fetchone()

@@ -1,4 +1,4 @@
-"""From what SQLite says to what the caller is told: refused, not done, or perhaps done."""
+"""Translates errors of SQLite for the caller: refused, not applied, or unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 
 BUSY = frozenset({5, 6, 15})
-"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL: someone else writes, or was stopped or killed while it did."""
+"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL: another process writes, or was stopped or killed while it wrote."""
 
 IO_ERROR = 10
 NOT_A_DATABASE = 26
@@ -25,7 +25,7 @@ WORDS = {
     IO_ERROR: "the disk, or the file system, failed",
     23: "access was denied",
 }
-"""Primary result code to words and remedy (see sqlite.org/rescode.html)."""
+"""Message and remedy by primary result code (see sqlite.org/rescode.html)."""
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -33,10 +33,10 @@ def code_of(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def told(error: sqlite3.Error, path: Path, *, committing: bool) -> LeaseholdError:
-    """Make the error that the caller gets.
+def to_error(error: sqlite3.Error, path: Path, *, committing: bool) -> LeaseholdError:
+    """Return the error for the caller.
 
-    Whatever fails before the commit is rolled back. A commit that meets an I/O error may have reached the disk.
+    An error before the commit rolls back. A commit with an I/O error may have reached the disk.
     """
     code = code_of(error)
     if code == NOT_A_DATABASE:

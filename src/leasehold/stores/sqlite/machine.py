@@ -1,4 +1,4 @@
-"""This machine and this process, as the kernel names them: which boot, which clock, which process, alive or not.
+"""This machine and this process as the kernel reports them: boot, clock, process, alive or not.
 
 On Linux all of it is read from ``/proc``. Another root for it stands in for another machine in tests.
 """
@@ -30,7 +30,7 @@ class Process:
 
 
 class Machine:
-    """What the kernel says. Nothing is kept, except by who asks.
+    """What the kernel reports. Nothing is cached here.
 
     ``guard``: the pid of the process by whose life others see whether ours lives, None if by its own. It ends after
     ours, and after all that ours must not leave behind; the user ends when it has ended.

@@ -1,4 +1,4 @@
-"""Queues and cells in the file: read what decides, write back what changed (see `stores.sql.snapshots`)."""
+"""Queues and cells in the file: read what decides, write back what changed (see `_sql.queue_snapshot`)."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ PUT_CELL = """
 
 @dataclass(slots=True)
 class QueueSnapshot(queue_snapshot.QueueSnapshot):
-    """What was read of one name, and who sits in each entry."""
+    """The queue of one name as it was read, with the process of each entry."""
 
     processes: dict[str, Process] = field(default_factory=dict[str, Process])
 
     def alive(self, machine: Machine, me: Process) -> Alive:
-        """Return what tells whether an entry's process lives, asking the kernel once for each process."""
+        """Return a function that checks whether an entry's process lives; it asks the kernel once for each process."""
         gone: dict[Process, bool] = {}
 
         def lives(entry: QueueEntry) -> bool:
@@ -111,7 +111,7 @@ def advance(
 def write(
     db: sqlite3.Connection, key: Key, snapshot: QueueSnapshot, after: Queue, now: float, me: Process, hint: str
 ) -> None:
-    """Write what differs from the page that was read. Entries that are new sit in process ``me``, with that hint."""
+    """Write what differs from the snapshot. New entries get the process ``me`` and the hint."""
     if snapshot.row is None and not after.entries():
         return
     name_id = _write_name(db, key, snapshot, after, now)
@@ -139,7 +139,7 @@ def expiry(db: sqlite3.Connection, key: Key, ticket: str) -> tuple[int | None, f
 
 
 def read_cell(db: sqlite3.Connection, key: Key, now: float) -> Cell:
-    """Return the cell, unless its life is over."""
+    """Return the cell; an expired one is empty."""
     row = db.execute(FIND_CELL, (*key, ns(now))).fetchone()
     return EMPTY if row is None else Cell(row[0], row[1], row[2])
 

@@ -1,13 +1,13 @@
 -- The tables of the SQLite store, layout 1. Each column is explained here and nowhere else.
--- Who may read the file sees all of it: names, who holds and waits, what they say of themselves, and cells.
+-- A user who may read the file sees everything: names, holders, waiters, their meta data, and cells.
 -- All times are nanoseconds of this host's boot-time clock, so they mean nothing after a boot; see host.boot.
 
--- One row: which clock the times in this file belong to.
+-- One row: the clock to which the times in this file belong.
 CREATE TABLE host (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     boot TEXT NOT NULL,       -- identity of the boot; another one voids every entry and every delay
     clock TEXT NOT NULL,      -- offset of the boot-time clock in this time namespace; empty where there is none
-    fence INTEGER NOT NULL    -- highest token of all names that were forgotten: new names begin above it
+    fence INTEGER NOT NULL    -- highest token of all dropped names: new names begin above it
 );
 
 -- One row for each name in use, and for an hour after.
@@ -15,34 +15,34 @@ CREATE TABLE name (
     id INTEGER PRIMARY KEY,
     space BLOB NOT NULL,      -- the client's namespace, UTF-8
     name BLOB NOT NULL,       -- as the user gave it, UTF-8
-    fence INTEGER NOT NULL,   -- highest token given out
-    blocked_until INTEGER NOT NULL,  -- nobody enters before this time (lock-delay)
-    used INTEGER NOT NULL,    -- last use, to within ten minutes: when to forget the row
+    fence INTEGER NOT NULL,   -- highest token granted
+    blocked_until INTEGER NOT NULL,  -- the name cannot be acquired before this time (lock delay)
+    used INTEGER NOT NULL,    -- last use, within ten minutes: decides when to drop the row
     UNIQUE (space, name)
 );
 
 -- One row for each ticket that holds or waits. The key keeps holders first, then waiters in order of arrival.
 CREATE TABLE entry (
     name_id INTEGER NOT NULL,   -- name.id
-    place INTEGER NOT NULL,     -- 0: holds; else its number in the queue
+    place INTEGER NOT NULL,     -- 0: a holder; else the number in the queue
     ticket TEXT NOT NULL,       -- 128 random bits that the client chose
     token INTEGER,              -- fencing token of a holder; NULL for a waiter
-    expires INTEGER NOT NULL,   -- when the entry is void unless renewed
+    expires INTEGER NOT NULL,   -- when the entry expires unless renewed
     kind TEXT NOT NULL,         -- what the name is used as: mutex, rw, semaphore
-    exclusive INTEGER NOT NULL, -- 1: alone, 0: beside other readers
+    exclusive INTEGER NOT NULL, -- 1: exclusive, 0: shared with other readers
     upgradeable INTEGER NOT NULL, -- 1: a reader that may become the writer, one at a time
-    permits INTEGER NOT NULL,   -- how many permits it takes
-    most INTEGER NOT NULL,      -- how many permits there are
-    fair INTEGER NOT NULL,      -- 1: in turn only
+    permits INTEGER NOT NULL,   -- number of permits that it takes
+    most INTEGER NOT NULL,      -- total number of permits
+    fair INTEGER NOT NULL,      -- 1: granted in order of arrival only
     lease INTEGER NOT NULL,     -- length of its lease
-    delay INTEGER NOT NULL,     -- lock-delay that it asked for
+    delay INTEGER NOT NULL,     -- requested lock delay
     owner TEXT NOT NULL,        -- host:pid:client, shown to people
-    meta TEXT NOT NULL,         -- what the owner says of itself, JSON, shown to people
+    meta TEXT NOT NULL,         -- meta data of the owner, JSON, shown to people
     pid INTEGER NOT NULL,       -- its process ...
     started INTEGER NOT NULL,   -- ... when that began, in ticks since boot: a pid is used again, the pair is not
     pids TEXT NOT NULL,         -- ... and the pid namespace in which the number counts; empty where there is none
     hint TEXT NOT NULL,         -- network namespace, UDP port and key to wake a waiter; empty: it polls
-    alongside TEXT NOT NULL,       -- ticket of the same holder beside which it may stand; empty: none
+    alongside TEXT NOT NULL,       -- ticket of the same holder that it may enter alongside; empty: none
     PRIMARY KEY (name_id, place, ticket)
 ) WITHOUT ROWID;
 
@@ -55,9 +55,9 @@ CREATE TABLE cell (
     space BLOB NOT NULL,      -- the client's namespace, UTF-8
     name BLOB NOT NULL,       -- as the user gave it, UTF-8
     value BLOB NOT NULL,
-    version INTEGER NOT NULL, -- 1 at the first change, then one more each time
+    version INTEGER NOT NULL, -- 1 at the first change, then incremented
     fence INTEGER NOT NULL,   -- highest fencing token that ever wrote here
-    expires INTEGER NOT NULL, -- when it is forgotten unless changed again
-    ttl INTEGER NOT NULL,    -- how long that is from a change; counted anew from a boot
+    expires INTEGER NOT NULL, -- when it expires unless changed again
+    ttl INTEGER NOT NULL,    -- time to live after a change; starts again after a boot
     UNIQUE (space, name)
 );

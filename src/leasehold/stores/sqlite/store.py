@@ -2,23 +2,24 @@
 
 Theory of operation
 -------------------
-Every operation is one transaction: read the name's queue, let `ledger` say what becomes of it, write what changed. The
-transaction's mutual exclusion is the file's; ours is a lease in it, with a token and an expiry on the host's boot-time
-clock. Client and store have the same clock, so an entry's row alone says since when it is valid.
+Every operation is one transaction: read the name's queue, compute the new queue with `queues`, write what changed. The
+file provides the mutual exclusion of transactions. Our lock is a lease in the file, with a token and an expiry on the
+host's boot-time clock. Client and store have the same clock, so an entry's row alone says since when it is valid.
 
-Who waits is woken in one of three ways, all of which only say "look": the one that leaves rings the next one's bell (a
-function call in this process, a datagram between processes); a renewal finds the ticket granted or gone; and one thread
-looks every `LOOK_EVERY` at each name that this store waits for. That look also finds holders whose process has died:
-their entries are void at once, whatever is left of their leases.
+Three things wake a waiter, and each means only "check again":
 
-Under asyncio each transaction runs as one call on the runtime's worker thread. Cancellation cannot tear it, and the
-leave that undoes it is queued behind it. While another process writes, the calls of a client take turns: what has long
-to wait is not in the way of what has not (see `turns`).
+* The process that releases notifies the next waiter: a function call in this process, a datagram between processes.
+* A renewal finds the ticket granted or gone.
+* One thread checks, every `LOOK_EVERY`, each name that this store waits for. This check also finds holders whose
+  process has died: their entries are void at once, whatever is left of their leases.
+
+Under asyncio each transaction runs as one call on the runtime's worker thread. A cancellation cannot interrupt it, and
+the release that undoes it is queued behind it. While another process writes, the calls of a client take turns, so that
+a long wait does not delay short ones (see `busy_wait`).
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,14 +31,12 @@ from leasehold._model import (
     Change,
     Finding,
     Granted,
-    QueueEntry,
     ReleaseReason,
     RenewalResult,
     Ticket,
     View,
     Wait,
 )
-from leasehold._rules import Queue
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common import queues
@@ -45,14 +44,15 @@ from leasehold.stores._common.cells import apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
-from leasehold.stores.sqlite.machine import Machine, Process
+from leasehold.stores.sqlite.machine import Machine
+from leasehold.stores.sqlite.steps import Steps
 from leasehold.stores.sqlite.sweep import Sweeper
 from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
 
 T = TypeVar("T")
 
 PATIENCE = 5.0
-"""Seconds that an operation without a limit of its own waits for other writers."""
+"""Seconds that an operation without a timeout of its own waits for other writers."""
 
 
 class SQLiteStore:
@@ -70,25 +70,24 @@ class SQLiteStore:
         self._start()
 
     def _start(self) -> None:
-        self._me: Process | None = None
-        self._asked_by = 0
+        self._steps = Steps(self._runtime, self._machine)
         self._waiters = Waiters(self._runtime, self._machine, self._look_for)
         self._sweeper = Sweeper(self._machine)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
+        """Try to acquire ``name``."""
         since = self._runtime.now()
         until = since + within
-        return await self._in_turns(lambda: self._claim(name, ticket, join, since, until), until)
+        return await self._retry_busy(lambda: self._claim(name, ticket, join, since, until), until)
 
     def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
-            now, me = self._runtime.now(), self._process()
-            snapshot, step = self._claim_step(db, name, ticket, now, fence, join=join)
+            now, me = self._runtime.now(), self._steps.process()
+            snapshot, step = self._steps.claim(db, key, ticket, now, fence, join=join)
             hint_signal = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
             rows.write(db, key, snapshot, step.queue, now, me, hint_signal or "")
             self._sweeper.step(db, now, me)
@@ -98,32 +97,21 @@ class SQLiteStore:
         try:
             snapshot, step, now, hint_signal = self._database.transact(work, until)
         except BaseException:
-            if not waited:  # perhaps nothing was written, and nobody will leave for it
+            if not waited:  # perhaps nothing was written, and its client will not release it
                 self._waiters.forget(ticket.id)
             raise
         self._waiters.set(snapshot.hints_of(step.woken))
         if step.blocked is None:
             self._waiters.forget(ticket.id)
-        return _answer(step, since, now, told=hint_signal is not None)
-
-    def _claim_step(
-        self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float, fence: int, *, join: bool
-    ) -> tuple[rows.QueueSnapshot, queues.Step]:
-        floor, me = self._floor(fence), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            alive = snapshot.alive(self._machine, me)
-            return queues.try_acquire(snapshot.queue, ticket, join=join, now=now, floor=floor, alive=alive)
-
-        return rows.advance(db, self._key(name), ticket.id, now, take)
+        return _answer(step, since, now, notified=hint_signal is not None)
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        """Claim in order, in one transaction, up to the first that cannot be had."""
+        """Acquire in order, in one transaction, up to the first unavailable name."""
         since = self._runtime.now()
         until = since + within
-        return await self._in_turns(lambda: self._claim_many(claims, keep, since, until), until)
+        return await self._retry_busy(lambda: self._claim_many(claims, keep, since, until), until)
 
     def _claim_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
@@ -131,10 +119,11 @@ class SQLiteStore:
         def work(
             db: sqlite3.Connection, fence: int
         ) -> tuple[list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]], float]:
-            now, me = self._runtime.now(), self._process()
+            now, me = self._runtime.now(), self._steps.process()
             taken = list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]]()
             for name, ticket in claims:
-                taken.append((self._key(name), *self._claim_step(db, name, ticket, now, fence, join=False)))
+                key = self._key(name)
+                taken.append((key, *self._steps.claim(db, key, ticket, now, fence, join=False)))
                 if taken[-1][2].blocked is not None:
                     taken = taken if keep else taken[-1:]
                     break
@@ -146,18 +135,18 @@ class SQLiteStore:
         taken, now = self._database.transact(work, until)
         for _, snapshot, step in taken:
             self._waiters.set(snapshot.hints_of(step.woken))
-        return [_answer(step, since, now, told=False) for _, _, step in taken]
+        return [_answer(step, since, now, notified=False) for _, _, step in taken]
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
-        (found,) = await self._in_turns(lambda: self._leave([(name, ticket)], reason, until), until)
+        (found,) = await self._retry_busy(lambda: self._leave([(name, ticket)], reason, until), until)
         return found
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._in_turns(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
+        return await self._retry_busy(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
 
     def _leave(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
@@ -165,8 +154,8 @@ class SQLiteStore:
 
         def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
             now = self._runtime.now()
-            left = [self._leave_step(db, name, ticket.id, reason, now, fence) for name, ticket in leaves]
-            self._sweeper.step(db, now, self._process())
+            left = [self._steps.leave(db, self._key(name), ticket.id, reason, now, fence) for name, ticket in leaves]
+            self._sweeper.step(db, now, self._steps.process())
             return left
 
         left = self._database.transact(work, until)
@@ -174,58 +163,33 @@ class SQLiteStore:
             self._waiters.set(snapshot.hints_of(step.woken))
         return [step.found for _, step in left]
 
-    def _leave_step(
-        self, db: sqlite3.Connection, name: str, ticket: str, reason: ReleaseReason, now: float, fence: int
-    ) -> tuple[rows.QueueSnapshot, queues.Step]:
-        key, floor, me = self._key(name), self._floor(fence), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            alive = snapshot.alive(self._machine, me)
-            return queues.release(snapshot.queue, ticket, reason=reason, now=now, floor=floor, alive=alive)
-
-        snapshot, step = rows.advance(db, key, ticket, now, take)
-        rows.write(db, key, snapshot, step.queue, now, me, "")
-        return snapshot, step
-
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
         until = self._runtime.now() + within
-        return await self._in_turns(lambda: self._renew(tickets, until), until)
+        return await self._retry_busy(lambda: self._renew(tickets, until), until)
 
     def _renew(self, tickets: Sequence[tuple[str, Ticket]], until: float) -> list[RenewalResult]:
         def work(db: sqlite3.Connection, fence: int) -> list[RenewalResult]:
             now = self._runtime.now()
-            return [self._renew_one(db, name, ticket, now) for name, ticket in tickets]
+            return [self._steps.renew(db, self._key(name), ticket, now) for name, ticket in tickets]
 
         results = self._database.transact(work, until)
         for (_, ticket), result in zip(tickets, results, strict=True):
-            if result is not RenewalResult.QUEUED:  # a hint was lost, or the entry: who waits must ask again
+            if result is not RenewalResult.QUEUED:  # a hint or the entry was lost: the waiter must ask again
                 self._waiters.wake(ticket.id)
         return results
-
-    def _renew_one(self, db: sqlite3.Connection, name: str, ticket: Ticket, now: float) -> RenewalResult:
-        found = rows.expiry(db, self._key(name), ticket.id)
-        if found is None:
-            return RenewalResult.GONE
-        token, expires, name_id = found
-        entry = QueueEntry(ticket, 0, expires, token)
-        alone = Queue(name, holders=(entry,))  # the entries of others have no part in it
-        queue, result = queues.renew(alone, ticket.id, now)
-        if result is not RenewalResult.GONE:
-            db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
-        return result
 
     # --- waiting -----------------------------------------------------------------------------------------------
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until a bell, a look or a renewal says that there is something; bring the grant."""
+        """Sleep until a notification, a check or a renewal; return the grant if there is one."""
         signal = self._waiters.signal(ticket.id)
         if signal is None or not await signal.wait(timeout):
             return None
-        signal.clear()  # before the file is read: a hint that comes meanwhile counts for the next time
+        signal.clear()  # before the file is read: a hint that comes meanwhile counts for the next call
         try:
             return await self._runtime.offload(lambda: self._grant(name, ticket))
-        except LeaseholdError:  # the claim that follows meets it again, and rides over an outage
+        except LeaseholdError:  # the next attempt meets the error again, and tolerates an outage
             return None
 
     def _grant(self, name: str, ticket: Ticket) -> Granted | None:
@@ -243,42 +207,24 @@ class SQLiteStore:
 
     def _look_for(self, first: Mapping[str, str]) -> list[str]:
         def work(db: sqlite3.Connection, fence: int) -> list[list[str]]:
-            return [self._worth_asking(db, name, ticket) for name, ticket in first.items()]
+            return [self._steps.worth_asking(db, self._key(name), ticket) for name, ticket in first.items()]
 
         try:
             worth = self._database.transact(work, self._runtime.now() + LOOK_EVERY, writes=False)
-        except LeaseholdError:  # whoever asks next meets it
+        except LeaseholdError:  # the next operation meets the error
             return []
         return [ticket for tickets in worth for ticket in tickets]
-
-    def _worth_asking(self, db: sqlite3.Connection, name: str, first: str) -> list[str]:
-        """Return the tickets that hold or may enter, and our first one if a holder's entry is void or the name is free.
-
-        The first one because the next in line may be a process that is stopped: then someone else settles the queue.
-        """
-        now, me = self._runtime.now(), self._process()
-
-        def take(snapshot: rows.QueueSnapshot) -> queues.Step:
-            queue = queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me))
-            queue, woken = queues.hand_over(queue, now, 0)
-            return queues.Step(queue, woken=woken)
-
-        snapshot, step = rows.advance(db, self._key(name), None, now, take)
-        left = {entry.ticket.id for entry in step.queue.holders}
-        void = any(entry.ticket.id not in left for entry in snapshot.queue.holders)
-        tickets = [entry.ticket.id for entry in step.queue.holders]
-        return [*tickets, first] if void or not (snapshot.queue.holders or step.queue.blocked_until > now) else tickets
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: self._read_views(prefix, exact, until), until)
+        return await self._retry_busy(lambda: self._read_views(prefix, exact, until), until)
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
-            now, me = self._runtime.now(), self._process()
+            now, me = self._runtime.now(), self._steps.process()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
             snapshots = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
             settled = [queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)) for snapshot in snapshots]
@@ -291,7 +237,7 @@ class SQLiteStore:
         """Change or read a cell."""
         check_fence(change)
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: self._change(name, change, until), until)
+        return await self._retry_busy(lambda: self._change(name, change, until), until)
 
     def _change(self, name: str, change: Change, until: float) -> Cell:
         key = self._key(name)
@@ -301,13 +247,13 @@ class SQLiteStore:
             after = apply_change(rows.read_cell(db, key, now), change)
             if after.changed:
                 rows.write_cell(db, key, after, now, change.ttl)
-                self._sweeper.step(db, now, self._process())
+                self._sweeper.step(db, now, self._steps.process())
             return after
 
         return self._database.transact(work, until, writes=change.value is not None)
 
-    async def _in_turns(self, call: Callable[[], T], until: float) -> T:
-        """Run a call that waits for other processes until ``until``; other calls of this client go in between."""
+    async def _retry_busy(self, call: Callable[[], T], until: float) -> T:
+        """Repeat a call while other processes write, until ``until``; other calls of this client run in between."""
         while True:
             try:
                 return await self._runtime.offload(call)
@@ -320,9 +266,9 @@ class SQLiteStore:
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        """Say what the file, the file system and the kernel mean for the promises."""
+        """Return what the file, the file system and the kernel mean for the promises."""
         until = self._runtime.now() + PATIENCE
-        return await self._in_turns(lambda: doctor.examine(self._database, until), until)
+        return await self._retry_busy(lambda: doctor.examine(self._database, until), until)
 
     async def close(self) -> None:
         """End the thread, close socket and file."""
@@ -338,14 +284,6 @@ class SQLiteStore:
         self._waiters.after_fork()
         self._start()
 
-    def _process(self) -> Process:
-        if self._me is None or self._asked_by != os.getpid():
-            self._me, self._asked_by = self._machine.process(), os.getpid()
-        return self._me
-
-    def _floor(self, fence: int) -> int:
-        return max(self._runtime.wall_us(), fence + 1)
-
     def _key(self, name: str) -> rows.Key:
         return self._space, name.encode()
 
@@ -353,12 +291,12 @@ class SQLiteStore:
         return f"<SQLiteStore {str(self._database.path)!r}>"
 
 
-def _answer(step: queues.Step, since: float, now: float, *, told: bool) -> Granted | Wait:
-    """Say what came of a claim; who will not be ``told`` of a change looks more often."""
+def _answer(step: queues.Step, since: float, now: float, *, notified: bool) -> Granted | Wait:
+    """Return the answer to an attempt; a waiter that is not ``notified`` of changes checks more often."""
     if step.blocked is not None:
         by, ask_again = step.blocked.by, step.blocked.until - now
         return Wait(
-            None, ask_again if told else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
+            None, ask_again if notified else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
         )
     assert step.mine is not None
     assert step.mine.token is not None

@@ -1,8 +1,7 @@
-"""Forgets names that nobody uses and cells whose life is over, in small steps, so that the file does not grow for ever.
+"""Drops unused names and expired cells in small steps, so that the file does not grow for ever.
 
-A step looks at a few rows behind the place where the last one ended, and begins anew at the end; no index is needed.
-The highest token of a forgotten name is kept for all in `host.fence`, so that tokens never go back, even if the wall
-clock does.
+A step reads a few rows after those of the last step, and starts again after the last row; no index is needed.
+`host.fence` keeps the highest token of all dropped names. So tokens never go back, even if the wall clock does.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from leasehold.stores.sqlite import rows
 from leasehold.stores.sqlite.machine import Machine, Process
 
 IDLE_LIFE = 3600.0
-"""Seconds for which a name that nobody uses is remembered."""
+"""Seconds for which an unused name is kept."""
 
 EVERY = 256
-"""Transactions between two steps; the first of a store is one."""
+"""Transactions between two steps; the first transaction of a store takes a step."""
 
 STEP = 64
-"""Rows that a step looks at."""
+"""Rows that a step reads."""
 
 SOME_NAMES = "SELECT id, space, name, fence, blocked_until, used FROM name WHERE id > ? ORDER BY id LIMIT ?"
 SOME_CELLS = "SELECT id, expires FROM cell WHERE id > ? ORDER BY id LIMIT ?"
@@ -31,7 +30,7 @@ RAISE_FENCE = "UPDATE host SET fence = max(fence, ?)"
 
 
 class Sweeper:
-    """Knows where the last step ended. The database's mutex guards it."""
+    """Takes the steps of one client, and knows where the last one ended. The database's mutex guards it."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -40,7 +39,7 @@ class Sweeper:
         self._cell: int | None = None
 
     def step(self, db: sqlite3.Connection, now: float, me: Process) -> None:
-        """Take a step if it is time, inside the transaction that is open."""
+        """Take a step if it is time, inside the open transaction."""
         if self._transactions % EVERY == 0:
             self._sweep_names(db, now, me)
             self._sweep_cells(db, now)
@@ -74,6 +73,6 @@ class Sweeper:
 
 
 def _start(db: sqlite3.Connection, last: str) -> int:
-    """Return where a store begins: anywhere, since many are closed before their second step."""
+    """Return a random start, since many stores are closed before their second step."""
     (highest,) = db.execute(last).fetchone()
     return random.randint(0, max(0, highest - STEP))

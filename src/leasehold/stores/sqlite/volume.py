@@ -1,6 +1,6 @@
-"""The file and what it lies on: created for its owner only, and refused where file locks cannot be relied on.
+"""The file and its file system: created for its owner only, and refused where file locks are unreliable.
 
-SQLite in WAL mode rests on two things that only the kernel of one host gives: file locks, and memory shared through a
+SQLite in WAL mode depends on two things that only the kernel of one host gives: file locks, and memory shared through a
 file beside the database. Network and most user-space file systems give neither, without an error.
 """
 
@@ -25,7 +25,7 @@ REMOTE = frozenset(
 """File system types that are shared with other machines, or served by a program; ``fuse.*`` too."""
 
 Identity = tuple[int, int]
-"""Device and inode: which file a path leads to."""
+"""Device and inode of the file at a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Mount:
 
     @property
     def remote(self) -> bool:
-        """Whether other machines, or a program, have a part in it."""
+        """Whether other machines share it, or a program serves it."""
         return self.kind in REMOTE or self.kind.startswith("fuse.")
 
 
 def prepare(path: Path, mounts: str, *, allow_network: bool) -> Identity:
-    """Check what the file lies on, make it and its folder if they are missing, and say which file it is.
+    """Check the file system, create the file and its folder if they are missing, and return its identity.
 
     Raises:
         Unsupported: locks would not work there.
-        StoreUnavailable: it cannot be made or reached.
+        StoreUnavailable: it cannot be created or reached.
 
     """
     try:
@@ -65,7 +65,7 @@ def prepare(path: Path, mounts: str, *, allow_network: bool) -> Identity:
 
 
 class Files(NamedTuple):
-    """What is at a path now, and beside it.
+    """The files at a path now, and beside it.
 
     Attributes:
         which: the file, its write-ahead log and the log's index; None for each that is not there.
@@ -86,7 +86,7 @@ def companions(path: Path) -> tuple[str, str]:
 
 
 def files(path: Path, alongside: tuple[str, str]) -> Files:
-    """Look which files these are now."""
+    """Return which files these are now."""
     found = [_stat(one) for one in (path, *alongside)]
     which = tuple(None if one is None else (one.st_dev, one.st_ino) for one in found)
     main, log, _ = found
@@ -94,8 +94,8 @@ def files(path: Path, alongside: tuple[str, str]) -> Files:
 
 
 def mark(path: Path) -> None:
-    """Set the time at which the file was last written to: whoever writes sees that another waits to do so."""
-    with suppress(OSError):  # it is a courtesy
+    """Set the modification time of the file, which shows a writer that another process waits to write."""
+    with suppress(OSError):  # the mark is optional
         os.utime(path)
 
 

@@ -1,4 +1,4 @@
-"""Who of this store waits, and the three ways to tell them to look again: directly, by a bell, by a look of our own."""
+"""The waiters of one client, and the three ways to wake them: directly, by a datagram, by a periodic check."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from leasehold.stores._common.hints import KEY_BYTES, HintSignal, hint
 from leasehold.stores.sqlite.machine import Machine
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks for dead holders and lost hints: how long a crash or a lost hint may cost, about."""
+"""Seconds between two checks for dead holders and lost hints: about the delay after a crash or a lost hint."""
 
 Look = Callable[[Mapping[str, str]], Sequence[str]]
-"""Takes each name that is waited for, with our first ticket there; returns the tickets that are worth asking for."""
+"""Takes each name with waiters, and our first ticket there; returns the tickets that must check again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A ticket of this store that waits."""
+    """A waiting ticket of this client."""
 
     name: str
     signal: Signal
 
 
 class Waiters:
-    """Safe to use from any thread. The bell's thread runs only while someone waits."""
+    """Safe to use from any thread. The thread for notifications runs only while there are waiters."""
 
     def __init__(self, runtime: Runtime, machine: Machine, look: Look) -> None:
         self._runtime = runtime
@@ -36,7 +36,7 @@ class Waiters:
         self._hint_signal: HintSignal | None = None
 
     def expect(self, name: str, ticket: str) -> str | None:
-        """Register a waiter; return the address of its bell, None if it has to ask again by itself.
+        """Register a waiter; return the address for its hints, None if it must poll.
 
         Called before its entry is written, so that no hint finds nobody.
         """
@@ -52,26 +52,26 @@ class Waiters:
         return None if hint_signal is None else hint_signal.listen()
 
     def forget(self, ticket: str) -> None:
-        """It has what it waited for, or gave up; whoever still sleeps for it, as when the client is closed, wakes."""
+        """Remove a waiter, and wake a caller that still sleeps for it, as when the client is closed."""
         with self._mutex:
             waiter = self._waiting.pop(ticket, None)
         if waiter is not None:
             waiter.signal.set()
 
     def signal(self, ticket: str) -> Signal | None:
-        """Return what the ticket's task or thread sleeps on."""
+        """Return the signal on which the ticket's task or thread sleeps."""
         with self._mutex:
             waiter = self._waiting.get(ticket)
         return None if waiter is None else waiter.signal
 
     def wake(self, ticket: str) -> None:
-        """Tell a waiter of this store to look again; nothing happens if there is none."""
+        """Let a waiter of this client check again, if there is one."""
         signal = self.signal(ticket)
         if signal is not None:
             signal.set()
 
     def set(self, hints: Mapping[str, str]) -> None:
-        """Tell the waiters with these tickets, here or at these addresses."""
+        """Notify the waiters with these tickets, in this client or at these addresses."""
         for ticket, address in hints.items():
             signal = self.signal(ticket)
             if signal is not None:
@@ -87,7 +87,7 @@ class Waiters:
             hint_signal.close()
 
     def after_fork(self) -> None:
-        """Close, in a forked child, the copy of the bell's socket. The waiters are the parent's."""
+        """Close the copy of the socket in a forked child. The waiters are the parent's."""
         if self._hint_signal is not None:
             self._hint_signal.after_fork()
 
@@ -96,7 +96,7 @@ class Waiters:
             return bool(self._waiting)
 
     def _look(self) -> bool:
-        """Look for all waiters at once; return whether anyone waits."""
+        """Check for all waiters at once; return whether there are any."""
         with self._mutex:
             waiting = {ticket: waiter.name for ticket, waiter in self._waiting.items()}
         if not waiting:

@@ -1,132 +1,44 @@
-"""Who of one client waits for a lock that a session holds: all who wait for a name share one session in the queue.
+"""The local queues of session locks: all waiters of a client for a name share one session in the server's queue.
 
 Theory of operation
 -------------------
-A lock of ``mode=session`` is the server's, and belongs to a session: who holds one needs a session of its own. Who
-waits does not. So the waiters of a client for one name stand in a line here, in order of arrival, and the first of them
-*asks*: it takes a session and tries the lock. If that is taken, the session is *parked*: a job lets it wait in the
-server's queue. When the server grants the lock to it, the session becomes that of the first in line, whoever that is by
-then, and the next one asks. So a client has at most one session in the server's queue for each name, and one that is
-asking, however many wait; the order between clients is the server's, as their sessions stand in its queue.
+A lock of ``mode=session`` belongs to a session of the server. A holder needs a session of its own; a waiter does not.
+So the waiters of a client for one name form a local queue, in order of arrival:
 
-* Who gives up leaves the line, and the session stays parked for the others. A lock that was granted for one who has
-  just given up goes to the next in line, not back to the server: it is this client's turn.
-* A session that breaks while it waits has lost its place in the server's queue. The first in line is told, and asks
-  anew; the line keeps its order.
-* The last one to leave ends the parked session, for it would get a lock that nobody wants.
-* A fair ticket has a line to itself, so that the order of arrival holds between clients, too: it costs a session.
-* One of which nothing is heard for a lease (its thread or task is gone without a word) is passed over.
+1. The first waiter takes a session and tries the lock.
+2. If the lock is taken, the session is *parked*: a job waits with it in the server's queue.
+3. When the server grants the lock, the session goes to whoever is the first waiter by then.
+4. The next waiter tries.
+
+So a client has at most one parked session and one that tries for each name, however many wait. The order between
+clients is that of their sessions in the server's queue.
+
+* A waiter that gives up leaves the queue, and the session stays parked for the others. A lock that was granted for a
+  waiter that has just given up goes to the next waiter, not back to the server: it is this client's turn.
+* A session that breaks while it waits has lost its place in the server's queue. The first waiter gets the error and
+  tries again; the local queue keeps its order.
+* The last waiter to leave ends the parked session, which would otherwise get a lock for no one.
+* A fair ticket has a queue to itself, so that the order of arrival holds between clients, too. That costs a session.
+* A waiter that was silent for a lease is removed: its thread or task is gone.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from leasehold._model import Owner, Ticket
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.session.waiter import ParkResult, Sessions, Waiter, WaitQueue
 
 S = TypeVar("S")
 
 END_WITHIN = 1.0
-"""Seconds that it may take to give back a lock that nobody wants any more; then its session is closed."""
-
-
-class Sessions(Protocol[S]):
-    """What differs between servers: how a session tries, waits, and gives back. Each is used by one at a time."""
-
-    async def tried(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:
-        """Take a session and try the lock of ``name``; return whether the session has it now.
-
-        The server ends the session when it hears nothing of it for the ticket's lease.
-        """
-        ...
-
-    async def wait(self, session: S, name: str, until: Callable[[], float]) -> None:
-        """Wait in the server's queue until the session has the lock, at most until what ``until()`` says by then.
-
-        Raises:
-            StoreUnavailable: the session is over, or nobody waits any more; it is closed.
-
-        """
-        ...
-
-    async def free(self, session: S, name: str, until: float, *, has: bool) -> None:
-        """Give back the session, and the lock if it ``has`` it. If that fails the session is closed."""
-        ...
-
-    async def end(self, session: S, name: str, until: float) -> None:
-        """Close a session that waits in the server's queue, and tell the server, which might not notice for a while."""
-        ...
-
-    def close(self, session: S) -> None:
-        """Close a session, whatever it does; a job that waits on it finds out."""
-        ...
-
-
-@dataclass(eq=False, slots=True)
-class Waiter(Generic[S]):
-    """One ticket in line.
-
-    Attributes:
-        heard: when its client last asked for it or renewed it.
-        session: one that has the lock, until the waiter has taken its token.
-        failed: what became of the session that was parked for it.
-        known: whether it was answered once, so that its client will leave for it.
-        shown: when it was written down for people to see, and who held the name then.
-
-    """
-
-    name: str
-    ticket: Ticket
-    signal: Signal
-    heard: float
-    session: S | None = None
-    failed: StoreUnavailable | None = None
-    known: bool = False
-    shown: float | None = None
-    held_by: Owner | None = None
-
-    @property
-    def written(self) -> bool:
-        """Whether the server may know of it: there is something to take out when it leaves."""
-        return self.known or self.shown is not None
-
-    @property
-    def patience(self) -> float:
-        """The reading of the clock after which nobody seems to be there."""
-        return self.heard + self.ticket.terms.lease
-
-
-class Fate(enum.Enum):
-    """What became of a session that waited in the server's queue."""
-
-    GRANTED = enum.auto()  # it has the lock, for the first in line
-    UNWANTED = enum.auto()  # it has the lock, and nobody waits any more
-    OVER = enum.auto()  # it is closed, or to be closed
-
-
-@dataclass(eq=False, slots=True)
-class WaitQueue(Generic[S]):
-    """Those who wait for one name, first come first."""
-
-    key: str
-    name: str
-    waiters: list[Waiter[S]] = field(default_factory=list[Waiter[S]])
-    parked: S | None = None
-    asking: bool = False
-
-    def call(self) -> None:
-        """Wake the first: it may be its turn to ask, or it has the lock. One with a session parked for it sleeps on."""
-        if self.waiters and self.parked is None:
-            self.waiters[0].signal.set()
+"""Seconds that releasing a lock that no waiter wants may take; then its session is closed."""
 
 
 class WaitQueues(Generic[S]):
-    """The lines of one client. Used by many threads or tasks at once."""
+    """The queues of one client. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
         self._runtime = runtime
@@ -136,95 +48,94 @@ class WaitQueues(Generic[S]):
         self._waiters: dict[str, Waiter[S]] = {}
 
     def get(self, ticket: str) -> Waiter[S] | None:
-        """Return who waits with this ticket."""
+        """Return the waiter of a ticket, if it waits."""
         return self._waiters.get(ticket)
 
     def enter(self, name: str, ticket: Ticket) -> Waiter[S]:
-        """Return the waiter of a ticket; a new one stands last in line."""
+        """Return the waiter of a ticket; a new one is appended to its queue."""
         with self._mutex:
             waiter = self._waiters.get(ticket.id)
             if waiter is None:
                 waiter = Waiter[S](name, ticket, self._runtime.signal(), 0.0)
                 self._waiters[ticket.id] = waiter
-                key = _key(waiter)
-                self._wait_queues.setdefault(key, WaitQueue(key, name)).waiters.append(waiter)
-            waiter.heard = self._runtime.now()
+                self._wait_queues.setdefault(waiter.key, WaitQueue(waiter.key, name)).waiters.append(waiter)
+            waiter.last_seen = self._runtime.now()
             return waiter
 
-    def anybody(self, name: str) -> bool:
-        """Say whether somebody waits in the line that is shared."""
+    def has_waiters(self, name: str) -> bool:
+        """Return whether the shared queue of a name has waiters."""
         return f"name {name}" in self._wait_queues
 
     def parked(self, waiter: Waiter[S]) -> S | None:
-        """Return the session that waits in the server's queue for this one: it is the first in line."""
-        wait_queue = self._wait_queues.get(_key(waiter))
+        """Return the session that is parked for this waiter; None unless it is the first."""
+        wait_queue = self._wait_queues.get(waiter.key)
         return wait_queue.parked if wait_queue is not None and wait_queue.waiters[:1] == [waiter] else None
 
-    async def turn(self, waiter: Waiter[S], until: float) -> S | None:
-        """Return a session with the lock if the turn has come; if it is the first, see to it that a session is parked.
+    async def session_for(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return a session with the lock if the waiter's turn has come; if it is the first, try the lock and park.
 
         Raises:
-            StoreUnavailable: there is no session to be had, or the parked one broke; it keeps its place in line.
+            StoreUnavailable: there is no session, or the parked one broke. The waiter keeps its place.
 
         """
         with self._mutex:
-            wait_queue = self._wait_queues.get(_key(waiter))
+            wait_queue = self._wait_queues.get(waiter.key)
             if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
                 return waiter.session
-            self._pass_over(wait_queue)
+            self._remove_silent(wait_queue)
             failed, waiter.failed = waiter.failed, None
             if failed is not None:
-                waiter.shown = None  # by a session that is gone
+                waiter.stored_at = None  # the session that wrote the row is gone
                 raise failed
             if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.asking:
                 return None
             wait_queue.asking = True
         try:
-            session, has = await self._sessions.tried(waiter.name, waiter.ticket, until)
+            session, has = await self._sessions.try_lock(waiter.name, waiter.ticket, until)
         except BaseException:
             with self._mutex:
                 wait_queue.asking = False
                 if wait_queue.waiters[:1] != [waiter]:
-                    wait_queue.call()  # it left meanwhile, and the next found that somebody was asking
+                    wait_queue.notify()  # it left meanwhile, when the next one found that it was trying
             raise
-        await self._asked(wait_queue, session, has)
+        await self._use_session(wait_queue, session, has)
         return waiter.session
 
-    async def handed(self, waiter: Waiter[S], until: float) -> S | None:
-        """Return the session that has the lock, whose answer is on the way. Errors as `turn`."""
+    async def wait_for_session(self, waiter: Waiter[S], until: float) -> S | None:
+        """Return the session that has the lock; its answer is on the way. Raises as `session_for`."""
         while waiter.session is None and waiter.failed is None and (left := until - self._runtime.now()) > 0:
             waiter.signal.clear()
             if waiter.session is None and waiter.failed is None:
                 await waiter.signal.wait(left)
-        return await self.turn(waiter, until)
+        return await self.session_for(waiter, until)
 
     async def wait(self, ticket: str, timeout: float) -> None:
-        """Sleep until it is worth asking again, at most ``timeout`` seconds."""
+        """Sleep until a retry may succeed, at most ``timeout`` seconds."""
         waiter = self._waiters.get(ticket)
         if waiter is not None and await waiter.signal.wait(timeout):
             waiter.signal.clear()
 
     def renewed(self, tickets: list[str]) -> list[Waiter[S]]:
-        """Take note that the clients of these are there; return those that are written down."""
+        """Record that the clients of these tickets are alive; return the waiters that have a row."""
         with self._mutex:
             found = [self._waiters[ticket] for ticket in tickets if ticket in self._waiters]
             for waiter in found:
-                waiter.heard = self._runtime.now()
-            return [waiter for waiter in found if waiter.shown is not None]
+                waiter.last_seen = self._runtime.now()
+            return [waiter for waiter in found if waiter.stored_at is not None]
 
-    def entered(self, waiter: Waiter[S]) -> None:
-        """Take one out of the line that holds now; the next may ask."""
+    def granted(self, waiter: Waiter[S]) -> None:
+        """Remove a waiter that holds the lock now; the next one may try."""
         with self._mutex:
             waiter.session = None
             self._remove(waiter)
 
-    def lost(self, waiter: Waiter[S]) -> None:
-        """Take note that the session that had the lock for this one is gone: it is to ask again."""
+    def session_lost(self, waiter: Waiter[S]) -> None:
+        """Record that the session with the lock for this waiter is gone: it must try again."""
         with self._mutex:
             waiter.session = None
 
     async def leave(self, waiter: Waiter[S], until: float) -> None:
-        """Take one out that gives up: what it has goes to the next, or back to the server."""
+        """Remove a waiter that gives up; its lock goes to the next waiter, or back to the server."""
         with self._mutex:
             session, waiter.session = waiter.session, None
             wait_queue = self._remove(waiter)
@@ -241,7 +152,7 @@ class WaitQueues(Generic[S]):
             await self._sessions.end(parked, waiter.name, until)
 
     def close(self) -> None:
-        """Close all sessions of those who wait."""
+        """Close the sessions of all waiters, and wake these."""
         with self._mutex:
             wait_queues, waiters = list(self._wait_queues.values()), list(self._waiters.values())
             self._wait_queues, self._waiters = {}, {}
@@ -257,8 +168,8 @@ class WaitQueues(Generic[S]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
-        """Give what came of asking to the first in line, which may be another by now; park the session if it waits."""
+    async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
+        """Give a session with the lock to the first waiter, maybe another by now; park one without the lock."""
         with self._mutex:
             wait_queue.asking = False
             wanted = bool(wait_queue.waiters)
@@ -266,50 +177,54 @@ class WaitQueues(Generic[S]):
                 wait_queue.waiters[0].session = session
             elif wanted:
                 wait_queue.parked = session
-            wait_queue.call()
+            wait_queue.notify()
         if wanted and not has:
             try:
                 self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
-            except BaseException:  # no thread to be had: who asks next tries again, and does not wait for this session
-                self._unparked(wait_queue, session, Fate.OVER, None)
+            except (
+                BaseException
+            ):  # no thread can start: the next waiter tries again, and does not wait for this session
+                self._unparked(wait_queue, session, ParkResult.CLOSED, None)
                 self._sessions.close(session)
                 raise
         elif not wanted:
             await self._free(wait_queue, session, has=has)
 
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
-        """Let the session wait in the server's queue, and give it to the first in line."""
+        """Wait with the session in the server's queue, and give it to the first waiter."""
         failed: StoreUnavailable | None = None
-        fate = Fate.OVER
+        result = ParkResult.CLOSED
         try:
-            await self._sessions.wait(session, wait_queue.name, lambda: self._patience(wait_queue))
-            fate = Fate.GRANTED
+            await self._sessions.wait(session, wait_queue.name, lambda: self._last_deadline(wait_queue))
+            result = ParkResult.GRANTED
         except StoreUnavailable as error:
             failed = error
         finally:
-            fate = self._unparked(wait_queue, session, fate, failed)
-            if fate is Fate.OVER:
+            result = self._unparked(wait_queue, session, result, failed)
+            if result is ParkResult.CLOSED:
                 self._sessions.close(session)
-        if fate is Fate.UNWANTED:
+        if result is ParkResult.NOT_WANTED:
             await self._free(wait_queue, session, has=True)
         elif failed is not None:
-            await self._end(wait_queue, session)  # the server may not have noticed, and let it have the lock
+            await self._end(wait_queue, session)  # the server may not have noticed, and may grant it the lock
 
-    def _unparked(self, wait_queue: WaitQueue[S], session: S, fate: Fate, failed: StoreUnavailable | None) -> Fate:
-        """Give a session that waits no more to the first in line; return what becomes of it."""
+    def _unparked(
+        self, wait_queue: WaitQueue[S], session: S, result: ParkResult, failed: StoreUnavailable | None
+    ) -> ParkResult:
+        """Give a session whose wait ended to the first waiter; return how it ended."""
         with self._mutex:
             if wait_queue.parked is not session:
-                return Fate.OVER  # it was ended by the last who left
+                return ParkResult.CLOSED  # the last waiter to leave ended it
             wait_queue.parked = None
-            self._pass_over(wait_queue)
-            wait_queue.call()
+            self._remove_silent(wait_queue)
+            wait_queue.notify()
             if not wait_queue.waiters:
-                return fate if fate is Fate.OVER else Fate.UNWANTED
-            if fate is Fate.GRANTED:
+                return result if result is ParkResult.CLOSED else ParkResult.NOT_WANTED
+            if result is ParkResult.GRANTED:
                 wait_queue.waiters[0].session = session
             else:
                 wait_queue.waiters[0].failed = failed
-            return fate
+            return result
 
     async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
         try:
@@ -323,14 +238,14 @@ class WaitQueues(Generic[S]):
         except StoreUnavailable:  # the server will notice by itself
             pass
 
-    def _patience(self, wait_queue: WaitQueue[S]) -> float:
+    def _last_deadline(self, wait_queue: WaitQueue[S]) -> float:
         with self._mutex:
-            return max((waiter.patience for waiter in wait_queue.waiters), default=0.0)
+            return max((waiter.deadline for waiter in wait_queue.waiters), default=0.0)
 
-    def _pass_over(self, wait_queue: WaitQueue[S]) -> None:
-        """Take those out of which nothing was heard for a lease; if they are there after all, they enter anew."""
+    def _remove_silent(self, wait_queue: WaitQueue[S]) -> None:
+        """Remove waiters that were silent for a lease; one that is alive after all enters again."""
         now = self._runtime.now()
-        silent = [one for one in wait_queue.waiters if one.patience < now]
+        silent = [one for one in wait_queue.waiters if one.deadline < now]
         for waiter in silent:
             session, waiter.session = waiter.session, None
             wait_queue.waiters.remove(waiter)
@@ -341,22 +256,17 @@ class WaitQueues(Generic[S]):
             elif session is not None:
                 self._sessions.close(session)
         if silent:
-            wait_queue.call()
+            wait_queue.notify()
         if not wait_queue.waiters and self._wait_queues.get(wait_queue.key) is wait_queue:
             del self._wait_queues[wait_queue.key]
 
     def _remove(self, waiter: Waiter[S]) -> WaitQueue[S] | None:
         self._waiters.pop(waiter.ticket.id, None)
-        wait_queue = self._wait_queues.get(_key(waiter))
+        wait_queue = self._wait_queues.get(waiter.key)
         if wait_queue is None or waiter not in wait_queue.waiters:
             return None
         wait_queue.waiters.remove(waiter)
         if not wait_queue.waiters:
             del self._wait_queues[wait_queue.key]
-        wait_queue.call()
+        wait_queue.notify()
         return wait_queue
-
-
-def _key(waiter: Waiter[S]) -> str:
-    """Return which line a waiter stands in: that of its name, or if it is fair one of its own."""
-    return f"fair {waiter.ticket.id}" if waiter.ticket.terms.mode.fair else f"name {waiter.name}"

@@ -1,7 +1,7 @@
-"""Who waits, written down for people to see: many waiters of a client in one transaction.
+"""Stores waiters in the tables for people to see: many waiters of a client in one transaction.
 
-What is written decides nothing, so it must not hold up those who wait. Whoever comes while a transaction is under way
-is written down by the next one, together with all others who came meanwhile; one of them sends it.
+These rows decide nothing, so writing them must not delay the waiters. A waiter that comes while a transaction is under
+way is stored by the next one, together with all others that came meanwhile. One of them sends that transaction.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Generic, TypeVar
 from leasehold._model import Owner
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.wait_queue import Waiter
+from leasehold.stores._sql.session.waiter import Waiter
 
 S = TypeVar("S")
 
-MOST = 100
-"""Waiters that one transaction writes down."""
+MAX_BATCH = 100
+"""Waiters that one transaction stores."""
 
 Write = Callable[[Sequence[Waiter[S]], float], Awaitable[Sequence[Owner | None]]]
-"""Writes them down before a reading of the clock; returns for each who holds the name."""
+"""Stores waiters before a deadline on the boot-time clock; returns the holder of each one's name."""
 
 
-class Note(Generic[S]):
-    """One who wants to be written down; its signal says that it is, or that it is to send the next transaction."""
+class PendingRow(Generic[S]):
+    """A waiter to be stored. Its signal is set when it is stored, or when it must send the next transaction."""
 
     __slots__ = ("done", "failed", "held_by", "signal", "waiter")
 
@@ -37,51 +37,51 @@ class Note(Generic[S]):
 
 
 class WaiterTable(Generic[S]):
-    """That of one client. Used by many threads or tasks at once."""
+    """The rows of one client's waiters. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, write: Write[S]) -> None:
         self._runtime = runtime
         self._write = write
         self._mutex = runtime.mutex()
-        self._notes: list[Note[S]] = []
+        self._pending: list[PendingRow[S]] = []
         self._busy = False
 
     async def show(self, waiter: Waiter[S], until: float) -> Owner | None:
-        """Write one down; return who holds the name.
+        """Store a waiter; return the holder of its name.
 
         Raises:
-            StoreUnavailable: it could not be done.
+            StoreUnavailable: it could not be stored.
 
         """
-        note = Note(waiter, self._runtime.signal())
+        pending = PendingRow(waiter, self._runtime.signal())
         with self._mutex:
-            self._notes.append(note)
+            self._pending.append(pending)
             mine, self._busy = not self._busy, True
-        if not mine and not await self._called(note, until):
-            raise StoreUnavailable("the connections of this client are busy writing down who waits")
-        if not note.done:
-            await self._send(note, until)
-        if note.failed is not None:
-            raise note.failed
-        return note.held_by
+        if not mine and not await self._wait_turn(pending, until):
+            raise StoreUnavailable("the connections of this client are busy storing its waiters")
+        if not pending.done:
+            await self._send(pending, until)
+        if pending.failed is not None:
+            raise pending.failed
+        return pending.held_by
 
-    async def _called(self, note: Note[S], until: float) -> bool:
-        """Wait until it is done, or this one is to send; return False if neither came in time."""
+    async def _wait_turn(self, pending: PendingRow[S], until: float) -> bool:
+        """Wait until the waiter is stored, or must send; return False if neither happened in time."""
         try:
-            await note.signal.wait(max(until - self._runtime.now(), 0.0))
+            await pending.signal.wait(max(until - self._runtime.now(), 0.0))
         except BaseException:
-            if self._withdrawn(note) and note.signal.is_set():
+            if self._withdraw(pending) and pending.signal.is_set():
                 self._pass_on()
             raise
-        return note.signal.is_set() or not self._withdrawn(note)
+        return pending.signal.is_set() or not self._withdraw(pending)
 
-    async def _send(self, note: Note[S], until: float) -> None:
-        """Write down all who are there, this one among them, and let the next one send for those who come meanwhile."""
+    async def _send(self, pending: PendingRow[S], until: float) -> None:
+        """Store this waiter and all pending ones; then the next one sends for those that came meanwhile."""
         with self._mutex:
-            if note in self._notes:
-                self._notes.remove(note)
-            batch = [note, *self._notes[: MOST - 1]]
-            del self._notes[: MOST - 1]
+            if pending in self._pending:
+                self._pending.remove(pending)
+            batch = [pending, *self._pending[: MAX_BATCH - 1]]
+            del self._pending[: MAX_BATCH - 1]
         failed: StoreUnavailable | None = None
         held_by: Sequence[Owner | None] = [None] * len(batch)
         try:
@@ -95,18 +95,18 @@ class WaiterTable(Generic[S]):
                     one.signal.set()
             self._pass_on()
 
-    def _withdrawn(self, note: Note[S]) -> bool:
-        """Take one out who waits to be written down; return whether it still did and nobody had called it."""
+    def _withdraw(self, pending: PendingRow[S]) -> bool:
+        """Remove a pending waiter; return whether it was still pending and had no signal yet."""
         with self._mutex:
-            waits = note in self._notes
+            waits = pending in self._pending
             if waits:
-                self._notes.remove(note)
+                self._pending.remove(pending)
             return waits
 
     def _pass_on(self) -> None:
-        """Wake the one that sends the next transaction."""
+        """Wake the waiter that sends the next transaction."""
         with self._mutex:
-            if self._notes:
-                self._notes[0].signal.set()
+            if self._pending:
+                self._pending[0].signal.set()
             else:
                 self._busy = False

@@ -1,4 +1,4 @@
-"""The tables: whether they are there and of the layout that this version knows, and what makes them."""
+"""Checks that the tables exist in the layout of this version, and splits the script that creates them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from leasehold.errors import Unsupported
 from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Outcome, Refused
 
-MAKE = "make them, once for each database, with: leasehold init URL (or let your migrations run what --print prints)"
+CREATE = "create them once for each database with: leasehold init URL (or let your migrations run what --print prints)"
 
 
 class Prepared(Protocol):
-    """An opener whose store needs tables."""
+    """The opener of a store that needs tables."""
 
     def script(self) -> str:
-        """Return the SQL that makes the tables, as a person may run it. Running it twice does no harm."""
+        """Return the SQL that creates the tables. Running it twice is harmless."""
         ...
 
     async def prepare(self, runtime: Runtime) -> bool:
-        """Make the tables; return whether any was missing.
+        """Create the tables; return whether any was missing.
 
         Raises:
-            StoreUnavailable: it could not be done.
-            Unsupported: they are there, of a layout that this version does not know.
+            StoreUnavailable: they could not be created.
+            Unsupported: they exist in a layout that this version does not know.
 
         """
         ...
@@ -33,19 +33,19 @@ class Prepared(Protocol):
 
 def missing(where: str) -> Refused:
     """Make the error for a database without the tables."""
-    return Refused(f"the database at {where} has no tables of leasehold; {MAKE}", outcome=Outcome.LASTING)
+    return Refused(f"the database at {where} has no tables of leasehold; {CREATE}", outcome=Outcome.LASTING)
 
 
 def check(rows: Sequence[Sequence[Any]]) -> None:
     """Check the version in the second column of the first row.
 
     Raises:
-        Unsupported: the tables are of another layout.
-        Refused: there is no row: the table of versions is empty.
+        Unsupported: the tables have another layout.
+        Refused: the table of versions is empty.
 
     """
     if not rows:
-        raise Refused(f"the table leasehold_meta has no row; {MAKE}", outcome=Outcome.LASTING)
+        raise Refused(f"the table leasehold_meta has no row; {CREATE}", outcome=Outcome.LASTING)
     check_version(rows[0][1])
 
 
@@ -62,6 +62,6 @@ def check_version(version: int) -> None:
 
 
 def split(script: str) -> list[str]:
-    """Return the statements of a script of ours, in which no text has a semicolon at a line's end."""
+    """Split one of our scripts into statements; none has a semicolon or dashes inside a text."""
     lines = [line.partition("--")[0] for line in script.splitlines()]
     return [one.strip() for one in "\n".join(lines).split(";") if one.strip()]

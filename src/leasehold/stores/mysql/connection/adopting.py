@@ -1,4 +1,4 @@
-"""How objects of a user's drivers reach their database: connections of PyMySQL and asyncmy, asyncmy's pools."""
+"""Reads the settings of a user's own objects: connections of PyMySQL and asyncmy, asyncmy's pools."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from leasehold.stores.mysql.connection.settings import PORT, Settings
 
 KNOWN = "a connection of PyMySQL, a connection or pool of asyncmy, or an engine of SQLAlchemy on one of them"
 
-TAKEN = ("user", "password", "password_creator", "server_public_key", "auth_plugin_map", "bind_address")
-"""What is taken over as it is, where the driver has it; besides address, database and TLS."""
+COPIED_OPTIONS = ("user", "password", "password_creator", "server_public_key", "auth_plugin_map", "bind_address")
+"""Settings that are copied as they are, if the driver has them, besides address, database and TLS."""
 
 
 def from_client(client: Any, flavor: Flavor) -> Settings:
-    """Take over how an object of the user reaches its database. It is neither used nor closed.
+    """Copy the settings of a user's object. The object is neither used nor closed.
 
-    So it does not matter whether it commits by itself, is in a transaction, or is in use by another thread.
+    So it may be in a transaction, in autocommit mode, or in use by another thread.
 
     Raises:
-        TypeError: it is not known, or of the other flavor.
-        ValueError: it names no database, or speaks over a socket that was made elsewhere.
+        TypeError: its type is not supported, or of the other flavor.
+        ValueError: it names no database, or uses a socket that was made elsewhere.
 
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
@@ -40,15 +40,15 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
 
 def _of_pymysql(client: Any) -> Veiled:
     options = Veiled(host=client.host, port=client.port, unix_socket=client.unix_socket, database=client.db)
-    options.update((name, getattr(client, name, None)) for name in TAKEN)
+    options.update((name, getattr(client, name, None)) for name in COPIED_OPTIONS)
     options["auth_plugin_map"] = client._auth_plugin_map
-    if (client._ssl_required or client._secure) and not client.unix_socket:  # it may; where it did, so do we
+    if (client._ssl_required or client._secure) and not client.unix_socket:  # it may use TLS; then we do
         options["ssl"] = client.ctx
     return options
 
 
 def _of_asyncmy(client: Any) -> Veiled:
-    names = ("host", "port", "unix_socket", "sock", *TAKEN)
+    names = ("host", "port", "unix_socket", "sock", *COPIED_OPTIONS)
     options = Veiled((name, getattr(client, f"_{name}", None)) for name in names)
     options.update(database=client._db, ssl=client._ssl_context)
     return options
@@ -62,7 +62,7 @@ def _of_pool(client: Any) -> Veiled:
 def _settings(found: Veiled) -> Settings:
     options = Veiled((name, value) for name, value in found.items() if value)
     if "sock" in options:
-        raise ValueError("the connection speaks over a socket that was made elsewhere (sock=); make locks by a URL")
+        raise ValueError("the connection uses a socket that was made elsewhere (sock=); make locks by a URL")
     database = options.get("database")
     if not database:
         raise ValueError("the connection names no database; locks are in its tables: make it with database=")

@@ -1,7 +1,7 @@
 """One asyncio connection: all that touches asyncmy.
 
-A connection whose reply was not read to its end is closed, whatever the reason: the driver does so for some
-cancellations only, and what is left unread would be taken for the answer to the next question.
+A connection whose reply was not read to its end is closed, whatever the reason. The driver does so for some
+cancellations only, and would take the unread rest for the answer to the next request.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
+from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.settings import Settings
 
 asyncmy: Any = import_module("asyncmy")
 errors: Any = import_module("asyncmy.errors")
 
 CANCEL_AGAIN = 0.05
-"""Seconds that the driver gets to end after it was cancelled; then it has lost that, and is cancelled again."""
+"""Seconds after which the driver is cancelled again: it may have lost the first cancellation."""
 
 GOODBYE_WITHIN = 0.5
-"""Seconds that it may take to say that a connection is closed."""
+"""Seconds that closing a session politely may take."""
 
 
 class AioConnection:
@@ -47,17 +46,13 @@ class AioConnection:
                     if not result.has_next:
                         return answers
                     await connection.next_result()
-        except errors.MySQLError as error:
-            code, text = code_of(error)
-            if is_last_word(code) or not connection.connected:
-                self.abort()
-                raise Silence(text) from error
-            raise Refusal(code, text, answers) from error
         except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError | EOFError):
-                raise Silence(str(error) or "it answered too slowly") from error
-            raise
+            found = failure(error, errors.MySQLError, answers, connected=connection.connected)
+            if not isinstance(found, Refusal):
+                self.abort()
+            if found is error:
+                raise
+            raise found from error
 
     def usable(self) -> bool:
         connection = self._connection
@@ -94,56 +89,37 @@ class AioConnection:
         transport = self._connection._transport
         sock = None if transport is None else transport.get_extra_info("socket")
         if sock is not None:
-            sock._sock.close()  # this process's copy of the descriptor: the loop, and the session, are not told
+            sock._sock.close()  # closes this process's copy of the descriptor; event loop and session go on
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
-    """Open a connection, set up its session and check who answers.
+    """Open a connection, set up its session and check which server answers.
 
     Raises:
-        StoreUnavailable: nobody does, or nobody that can be used.
+        StoreUnavailable: no server answers, or none that can be used.
 
     """
-    failed: StoreUnavailable | None = None
-    raw: Any = None
-    until = runtime.now() + within
-    try:
-        raw = await _opened(settings, max(within, 0.001))
-    except (errors.MySQLError, *DRIVERS_ERRORS) as error:
-        failed = connect_error(error, settings.where)
-    if failed is not None:
-        raise failed  # out here it has no context: local variables in the driver's frames show the password
-    connection = AioConnection(raw, runtime)
-    try:
-        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
-    except BaseException as error:
-        connection.abort()
-        if isinstance(error, Silence):
-            raise no_answer(settings.where, error, unknown=False) from error
-        if isinstance(error, Refusal):
-            raise connect_error(errors.OperationalError(error.code, str(error)), settings.where) from error
-        raise
-    return connection
+    return await opened(settings, runtime, within, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError)
 
 
-async def _opened(settings: Settings, within: float) -> Any:
-    """Let the driver connect, in a task of its own, which is cancelled until it ends.
+async def _open(settings: Settings, within: float) -> Any:
+    """Let the driver connect in a task of its own, which is cancelled until it ends.
 
-    The driver connects in `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result;
-    then it would wait for the server's first words, for as long as that says nothing.
+    The driver uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result. Then
+    it would wait for the greeting of a silent server without a limit.
     """
-    task = asyncio.ensure_future(_dialled(settings, within))
+    task = asyncio.ensure_future(_connect_by_driver(settings, within))
     try:
         await asyncio.wait((task,), timeout=within)
         if not task.done():
             raise TimeoutError
         return task.result()
     except BaseException:
-        await _ended(task)
+        await _cancel(task)
         raise
 
 
-async def _dialled(settings: Settings, within: float) -> Any:
+async def _connect_by_driver(settings: Settings, within: float) -> Any:
     if Flavor.ASYNC in settings.connect:
         return await settings.connect[Flavor.ASYNC]()
     return await asyncmy.connect(
@@ -151,13 +127,13 @@ async def _dialled(settings: Settings, within: float) -> Any:
     )
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    """Cancel it until it ends; close what it opened all the same."""
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel the task until it ends; close a connection that it opened nevertheless."""
     while not task.done():
         task.cancel()
         try:
             await asyncio.wait((task,), timeout=CANCEL_AGAIN)
-        except asyncio.CancelledError:  # the first one is raised soon
+        except asyncio.CancelledError:  # the first cancellation is raised soon
             continue
     if not task.cancelled() and task.exception() is None:
         task.result().close()

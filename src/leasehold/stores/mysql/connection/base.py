@@ -1,8 +1,8 @@
-"""The port to one connection of MySQL or MariaDB, how statements are spelled, and which error means what.
+"""The port to one connection of MySQL or MariaDB, the literals of values, and the meaning of errors.
 
-Several statements go in one request and their results come back one after another, so a transaction costs as many
-round trips as it has decisions, not statements. Values are spelled as numbers and hexadecimal literals and nothing
-else: no quoting rule, SQL mode or character set of the server has a say in what they mean.
+Several statements go in one request and their results come back one after another. So a transaction costs as many round
+trips as it has decisions, not statements. Values are sent as numbers and hexadecimal literals only: no quoting rule,
+SQL mode or character set of the server changes their meaning.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a server said of itself when a connection was opened.
+    """What a server reported when a connection was opened.
 
     Attributes:
-        session: number of the connection, which the server never gives again.
+        session: number of the connection, which the server never reuses.
         version: as `SELECT VERSION()` says.
-        database: which is in use; empty for none.
+        database: the one in use; empty without one.
         read_only: whether it takes no writes.
         galera: whether writes of other nodes are replicated into it.
 
@@ -40,11 +40,11 @@ class Greeting:
 
 
 class Refusal(Exception):
-    """The server answered a statement with an error. The connection can be used further.
+    """The server answered a statement with an error. The connection can still be used.
 
     Attributes:
         code: the server's error number.
-        answers: of the statements of the request that had been run by then.
+        answers: those of the earlier statements of the request.
 
     """
 
@@ -54,12 +54,12 @@ class Refusal(Exception):
         self.answers = answers
 
 
-class Silence(Exception):
-    """The connection broke, or no answer came in time; it cannot be used any more."""
+class NoAnswer(Exception):
+    """The connection broke, or no answer came in time. It cannot be used any more."""
 
 
 class Connection(Protocol):
-    """One connection. It is used by one task or thread at a time, but for `abort`."""
+    """One connection, used by one task or thread at a time; `abort` may come from any."""
 
     greeting: Greeting
 
@@ -70,34 +70,34 @@ class Connection(Protocol):
 
         Raises:
             Refusal: one of them failed.
-            Silence: no answer before ``until``, a reading of the runtime's clock; whether they ran is not known.
+            NoAnswer: no answer before ``until`` on the runtime's clock; whether they ran is unknown.
 
-        Whatever else it ends with, as a cancellation, closes the connection: a reply may still be on its way.
+        Any other exception, such as a cancellation, closes the connection: a reply may still be on its way.
         """
         ...
 
     def usable(self) -> bool:
-        """Say whether it is open, and nothing came unasked: the server says nothing but that it hangs up."""
+        """Return whether it is open and nothing arrived unasked: that can only be the end of the connection."""
         ...
 
     def abort(self) -> None:
-        """Close it at once, from any thread; who waits for an answer gets `Silence`."""
+        """Close it at once, from any thread; a caller that waits for an answer gets `NoAnswer`."""
         ...
 
     async def close(self) -> None:
-        """Say goodbye and close it; nobody waits for an answer."""
+        """End the session and close it, without waiting for an answer."""
         ...
 
     def disown(self) -> None:
-        """Drop it in a forked child, without a word to the server: it is the parent's."""
+        """Drop it in a forked child without sending anything: the session is the parent's."""
         ...
 
 
 PLAIN = re.compile(r"[A-Za-z0-9_.:/-]*")
-"""Texts that need no escaping: spelled as they are, no column of another character set is converted for them."""
+"""Texts that need no escaping. Sent as they are, they cause no conversion of columns of another character set."""
 
 
-def spell(value: Value) -> bytes:
+def literal(value: Value) -> bytes:
     """Return a value as a literal that means the same whatever the server's settings."""
     match value:
         case None:
@@ -118,7 +118,7 @@ PLACEHOLDER = re.compile(r"\$(\d+)")
 def bind(statement: Statement) -> bytes:
     """Return a statement with its placeholders, ``$1`` for the first value and so on, replaced."""
     words, numbers = _template(statement.text)
-    spelled = [spell(value) for value in statement.args]
+    spelled = [literal(value) for value in statement.args]
     parts = list(words)
     parts[1::2] = [spelled[number] for number in numbers]
     return b"".join(parts)
@@ -126,7 +126,7 @@ def bind(statement: Statement) -> bytes:
 
 @lru_cache(maxsize=512)
 def _template(text: str) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
-    """Return the text with a gap for each placeholder, at every second place, and which value belongs into each."""
+    """Return the parts of a text, with a gap for each placeholder at odd indexes, and the values' numbers."""
     parts = PLACEHOLDER.split(text)
     numbers = tuple(int(part) - 1 for part in parts[1::2])
     return tuple(b"" if odd % 2 else part.encode() for odd, part in enumerate(parts)), numbers
@@ -148,10 +148,10 @@ NO_SUCH_TABLE = 1146
 NO_SUCH_SESSION = 1094
 
 AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, RECORD_CHANGED})
-"""Rolled back because someone else was in the way, and to be tried again while there is time."""
+"""Rolled back by a conflict with another transaction; retried while there is time."""
 
 REMEDIES = {
-    RECORD_CHANGED: "someone else changes the same rows; look for other programs that write these tables",
+    RECORD_CHANGED: "another program changes the same rows; look for other programs that write these tables",
     1021: "its disk is full; nothing was changed",
     1037: "it is out of memory",
     1038: "it is out of memory",
@@ -167,7 +167,7 @@ REMEDIES = {
     1130: "it does not let this host in; grant its user the right to come from here",
     1142: "grant its user the rights listed in docs/backends/mysql.md",
     1143: "grant its user the rights listed in docs/backends/mysql.md",
-    NO_SUCH_TABLE: "its tables are missing; make them with: leasehold init URL",
+    NO_SUCH_TABLE: "its tables are missing; create them with: leasehold init URL",
     1203: "its user has as many connections as max_user_connections allows",
     LOCK_TIMED_OUT: "someone else keeps the row or the table locked; look for a long transaction",
     DEADLOCK: "it ended a deadlock again and again; look for other programs that lock these tables",
@@ -190,7 +190,7 @@ REMEDIES = {
     3159: "it takes encrypted connections only; add ?ssl=true to the URL",
     4151: "the account of its user is locked; ALTER USER ... ACCOUNT UNLOCK",
 }
-"""What to do about each error number after which the statement was certainly not carried out (mariadb.com/kb/en/
+"""What to do about each error number after which the statement was certainly not applied (mariadb.com/kb/en/
 mariadb-error-code-reference, dev.mysql.com/doc/mysql-errors)."""
 
 LASTING = frozenset(
@@ -199,9 +199,9 @@ LASTING = frozenset(
         *(1524, 1665, 1698, 1820, 1862, 3098, 3118, 3159, 4151),
     }
 )
-"""Errors that stay until somebody changes something."""
+"""Errors that last until a person changes something."""
 
-SILENCE = "look whether it is up, reachable and not overloaded"
+NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
@@ -209,9 +209,9 @@ UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 def refused(where: str, error: Refusal, *, committing: bool = False, committed: bool = False) -> Refused:
     """Make the error for a server that answered with an error.
 
-    A statement that fails has changed nothing, and nothing of a transaction lasts that was not committed. Only an error
-    of the commit itself that is not listed says nothing, nor does any that comes behind the answer to the commit;
-    ``committing`` and ``committed`` say that it was that.
+    A statement that fails has changed nothing, and an uncommitted transaction leaves nothing. The outcome is unknown
+    after an unlisted error of the commit itself (``committing``), and after any error that follows the answer to the
+    commit (``committed``).
     """
     remedy = REMEDIES.get(error.code, UNLISTED)
     text = f"the database at {where} refused: {error} ({error.code}); {remedy}"
@@ -220,7 +220,7 @@ def refused(where: str, error: Refusal, *, committing: bool = False, committed: 
 
 
 def outcome_of(code: int, *, committing: bool) -> Outcome:
-    """Say what an error number means for the transaction."""
+    """Return what an error number means for the transaction."""
     if code in AGAIN:
         return Outcome.AGAIN
     if code in LASTING:
@@ -231,14 +231,14 @@ def outcome_of(code: int, *, committing: bool) -> Outcome:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"the database at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
+    return StoreUnavailable(f"the database at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
 
 
-HUNG_UP = frozenset({1053, 1158, 1159, 1927, 3169, 4031})
-"""Last words of a server that closes the connection: it shuts down, an operator ended the session, it was idle for too
-long, or the network failed. Whether the statement was run is not known."""
+CLOSING_ERRORS = frozenset({1053, 1158, 1159, 1927, 3169, 4031})
+"""Errors with which the server closes the connection: it shuts down, an operator ended the session, it was idle for too
+long, or the network failed. Whether the statement was run is unknown."""
 
 
-def is_last_word(code: int) -> bool:
-    """Say whether an error number means that the connection is gone: the server's last words, or the driver's."""
-    return code in HUNG_UP or code == 0 or 2000 <= code < 3000
+def is_connection_error(code: int) -> bool:
+    """Return whether an error number, of the server or of the driver, means that the connection is gone."""
+    return code in CLOSING_ERRORS or code == 0 or 2000 <= code < 3000

@@ -9,10 +9,9 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Veiled
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.mysql.connection import settings as session
-from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows, Silence, is_last_word, no_answer
-from leasehold.stores.mysql.connection.settings import DRIVERS_ERRORS, Settings, code_of, connect_error
+from leasehold.stores.mysql.connection.base import Greeting, NoAnswer, Refusal, Rows
+from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.settings import Settings
 
 pymysql: Any = import_module("pymysql")
 COM_SET_OPTION = 0x1B
@@ -20,10 +19,10 @@ MULTI_STATEMENTS_ON = b"\0\0"
 MULTI_STATEMENTS = 1 << 16
 
 LATER = 1.05
-"""Times what is left for a request, for which one read or write of it may take."""
+"""Factor on the remaining time of a request: the limit of one read or write of it."""
 
 GOODBYE_WITHIN = 0.1
-"""Seconds that it may take to say that a connection is closed."""
+"""Seconds that closing a session politely may take."""
 
 
 class BlockingConnection:
@@ -41,7 +40,7 @@ class BlockingConnection:
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         with self._mutex:
             if self._aborted:
-                raise Silence("it was closed")
+                raise NoAnswer("it was closed")
             self._running = True
         try:
             return self._run(statements, until)
@@ -64,22 +63,18 @@ class BlockingConnection:
                     return answers
                 self._limit(until)
                 connection.next_result()
-        except pymysql.MySQLError as error:
-            code, text = code_of(error)
-            if is_last_word(code) or not connection.open:
-                self.abort()
-                raise Silence(text) from error
-            raise Refusal(code, text, answers) from error
         except BaseException as error:
-            self.abort()
-            if isinstance(error, OSError | EOFError):
-                raise Silence(str(error) or type(error).__name__) from error
-            raise
+            found = failure(error, pymysql.MySQLError, answers, connected=connection.open)
+            if not isinstance(found, Refusal):
+                self.abort()
+            if found is error:
+                raise
+            raise found from error
 
     def _limit(self, until: float) -> None:
-        """Let each write and read from now on end before ``until``, or little later.
+        """Limit each write and read from now on to ``until``, or little later.
 
-        The driver tells the socket of each new limit, and lets other threads in while it does.
+        The driver sets each new limit on the socket, and releases the GIL while it does.
         """
         left = until - self._runtime.now()
         if left <= 0:
@@ -102,10 +97,12 @@ class BlockingConnection:
         sock = self._connection._sock
         if sock is not None:
             try:
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # wakes a thread that reads; of TLS it touches nothing
+                socket.socket.shutdown(
+                    sock, socket.SHUT_RDWR
+                )  # wakes a reading thread; it does not touch the state of TLS
             except OSError:
                 pass
-        if not running:  # else that thread closes it: the number of a closed descriptor may be another's at once
+        if not running:  # else that thread closes it: the number of a closed descriptor may be reused at once
             self._connection._force_close()
 
     async def close(self) -> None:
@@ -116,39 +113,20 @@ class BlockingConnection:
 
     def disown(self) -> None:
         self._aborted = True
-        self._connection._force_close()  # of this process's copy of the descriptor: the session is not told
+        self._connection._force_close()  # closes this process's copy of the descriptor; the session goes on
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
-    """Open a connection, set up its session and check who answers.
+    """Open a connection, set up its session and check which server answers.
 
     Raises:
-        StoreUnavailable: nobody does, or nobody that can be used.
+        StoreUnavailable: no server answers, or none that can be used.
 
     """
-    failed: StoreUnavailable | None = None
-    raw: Any = None
-    until = runtime.now() + within
-    try:
-        raw = _opened(settings, max(within, 0.001))
-    except (pymysql.MySQLError, *DRIVERS_ERRORS) as error:
-        failed = connect_error(error, settings.where)
-    if failed is not None:
-        raise failed  # out here it has no context: local variables in the driver's frames show the password
-    connection = BlockingConnection(raw, runtime)
-    try:
-        connection.greeting = session.greeting(await connection.run(session.opening(), until), settings.where)
-    except BaseException as error:
-        connection.abort()
-        if isinstance(error, Silence):
-            raise no_answer(settings.where, error, unknown=False) from error
-        if isinstance(error, Refusal):
-            raise connect_error(pymysql.OperationalError(error.code, str(error)), settings.where) from error
-        raise
-    return connection
+    return await opened(settings, runtime, within, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError)
 
 
-def _opened(settings: Settings, within: float) -> Any:
+async def _open(settings: Settings, within: float) -> Any:
     if Flavor.SYNC in settings.connect:
         connection = settings.connect[Flavor.SYNC]()
         if not connection.client_flag & MULTI_STATEMENTS:
@@ -157,7 +135,7 @@ def _opened(settings: Settings, within: float) -> Any:
         return connection
     options = Veiled(settings.options)
     if "ssl" not in options:
-        options["ssl_disabled"] = True  # else it tries TLS, and trusts whoever answers
+        options["ssl_disabled"] = True  # else it tries TLS, and trusts any server
     return pymysql.connect(
         charset="utf8mb4", autocommit=True, client_flag=MULTI_STATEMENTS, program_name="leasehold",
         connect_timeout=within, read_timeout=within, write_timeout=within, **options,

@@ -1,66 +1,24 @@
-"""The connections of one client: opened when needed, used by one task or thread at a time, kept for a while."""
+"""The connections of one client: opened when needed, used by one task or thread at a time, kept while idle."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores.mysql.connection.base import Connection, no_answer
 
 L = TypeVar("L", bound=Connection)
 
 AT_ONCE = 16
-"""Connections in use at the same time, but for urgent calls; who comes later waits for one."""
+"""Maximum number of connections in use, besides those of urgent calls; later calls wait."""
 
-KEPT = 60.0
-"""Seconds for which a connection is kept open that nobody uses."""
+MAX_IDLE = 60.0
+"""Seconds for which an idle connection is kept open."""
 
 Connect = Callable[[float], Awaitable[L]]
 """Opens a connection, within so many seconds."""
-
-
-class KeyedLock:
-    """So many at a time, first come, first served. Used by many tasks or threads at once."""
-
-    def __init__(self, runtime: Runtime, limit: int) -> None:
-        self._runtime = runtime
-        self._mutex = runtime.mutex()
-        self._free = limit
-        self._queue: deque[Signal] = deque()
-
-    async def take(self, until: float) -> bool:
-        """Wait for a turn, and return whether it came; it must be given back."""
-        with self._mutex:
-            if self._free:
-                self._free -= 1
-                return True
-            signal = self._runtime.signal()
-            self._queue.append(signal)
-        try:
-            await signal.wait(max(until - self._runtime.now(), 0.0))
-        except BaseException:
-            if not self._leaves(signal):
-                self.give()
-            raise
-        return not self._leaves(signal)
-
-    def give(self) -> None:
-        """Pass a turn on to who waits longest."""
-        with self._mutex:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
-                self._free += 1
-
-    def _leaves(self, signal: Signal) -> bool:
-        """Take one out who waits; return whether it was still there. If not, it has its turn."""
-        with self._mutex:
-            if signal in self._queue:
-                self._queue.remove(signal)
-                return True
-        return False
 
 
 class Pool(Generic[L]):
@@ -75,29 +33,29 @@ class Pool(Generic[L]):
 
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
-        self._idle: list[tuple[L, float]] = []  # and since when, the one that was used last at the end
+        self._idle: list[tuple[L, float]] = []  # with the time of their last use, the latest at the end
         self._used: set[L] = set()
-        self._turns = KeyedLock(self._runtime, AT_ONCE)
+        self._permits = Semaphore(self._runtime, AT_ONCE)
         self._closed = False
 
     async def take(self, until: float, *, urgent: bool = False) -> tuple[L, bool]:
-        """Return a connection that nobody else uses, and whether it is a new one. It must be given back, or dropped.
+        """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
 
         Raises:
-            StoreUnavailable: there is none in time; nothing was sent.
+            StoreUnavailable: none was free in time; nothing was sent.
 
         """
-        if not urgent and not await self._turns.take(until):
+        if not urgent and not await self._permits.take(until):
             raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
         try:
-            return await self._ready(until)
+            return await self._usable_connection(until)
         except BaseException:
             if not urgent:
-                self._turns.give()
+                self._permits.give()
             raise
 
     async def give(self, connection: L, *, urgent: bool = False) -> None:
-        """Take a connection back, with no transaction open and no reply unread."""
+        """Take back a connection without an open transaction or an unread reply."""
         now, done = self._runtime.now(), list[L]()
         with self._mutex:
             self._used.discard(connection)
@@ -105,30 +63,30 @@ class Pool(Generic[L]):
                 self._idle.append((connection, now))
             else:
                 done.append(connection)
-            if self._idle and self._idle[0][1] < now - KEPT:
+            if self._idle and self._idle[0][1] < now - MAX_IDLE:
                 done.append(self._idle.pop(0)[0])
         if not urgent:
-            self._turns.give()
+            self._permits.give()
         for one in done:
             await one.close()
 
     def drop(self, connection: L, *, urgent: bool = False) -> None:
-        """Close a connection of which nobody knows what it does."""
+        """Close a connection whose state is unknown."""
         connection.abort()
         with self._mutex:
             self._used.discard(connection)
         if not urgent:
-            self._turns.give()
+            self._permits.give()
 
     async def forget_idle(self) -> None:
-        """Close those that nobody uses: the server hung up on one of them."""
+        """Close all idle connections: the server closed one of them."""
         with self._mutex:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
             connection.abort()
 
     async def close(self) -> None:
-        """Close all; those in use when they are given back."""
+        """Close all connections; those in use when they come back."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -140,12 +98,12 @@ class Pool(Generic[L]):
         self._inherited += [
             *(connection for connection, _ in self._idle),
             *self._used,
-        ]  # kept: what becomes garbage would say so
+        ]  # kept: a garbage-collected connection would close the session of the parent
         for connection in self._inherited:
             connection.disown()
         self._reset()
 
-    async def _ready(self, until: float) -> tuple[L, bool]:
+    async def _usable_connection(self, until: float) -> tuple[L, bool]:
         if self._closed:
             raise no_answer(self._where, "the client is closed", unknown=False)
         while True:

@@ -1,4 +1,4 @@
-"""How to reach one server of MySQL or MariaDB: address, TLS, password, and what each session is set to."""
+"""The settings of connections to one server: address, TLS, credentials, and the settings of each session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection.base import REMEDIES, Greeting, Rows, joined, outcome_of
 
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
-"""Oldest servers: older ones get no more security fixes from their makers."""
+"""The oldest supported servers: older ones get no more security fixes."""
 
 PORT = 3306
 
@@ -24,9 +24,9 @@ SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1,"
     " completion_type = 0, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, timestamp = DEFAULT",
 )
-"""What each of our sessions is set to, whatever the server's defaults: each statement sees what is committed when it
-begins, wrong values are errors, statements outside transactions commit, COMMIT neither chains nor hangs up, and the
-clock is the server's."""
+"""The settings of each session, whatever the server's defaults: each statement sees what is committed when it begins,
+wrong values are errors, statements outside transactions commit, COMMIT neither chains nor disconnects, and the clock is
+the server's."""
 
 ASK = "SELECT CONNECTION_ID(), VERSION(), DATABASE(), @@read_only"
 ASK_SETTINGS = "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'super_read_only', 'innodb_read_only')"
@@ -40,19 +40,19 @@ ASK_ENGINES = (
 URL_OPTIONS = ("unix_socket", *SSL_OPTIONS)
 
 Connect = Callable[[], Any]
-"""Makes a new connection of the driver, of which nobody else knows; awaitable where the driver is of asyncio."""
+"""Makes a new connection of the driver, for us alone; awaitable if the driver is one of asyncio."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the server is and who we are. Its repr has no secret, and it cannot be pickled.
+    """Address, credentials and options of a server. Its repr has no secret, and it cannot be pickled.
 
     Attributes:
         where: for messages to people: host, port and database.
-        database: which one.
+        database: its name.
         options: ``host``, ``port``, ``unix_socket``, ``user``, ``password``, ``database``, ``ssl``, as the drivers name
             them.
-        connect: what makes connections instead, for those of a user's own engine, by flavor.
+        connect: makes the connections of a user's own engine instead, by flavor.
 
     """
 
@@ -63,7 +63,7 @@ class Settings:
 
     @property
     def encrypted(self) -> bool | None:
-        """Whether the connection uses TLS; None if an engine of the user's decides that."""
+        """Whether the connection uses TLS; None if a user's engine decides that."""
         return None if self.connect else self.options.get("ssl") is not None
 
     @property
@@ -77,7 +77,7 @@ class Settings:
 
 
 def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:
-    """Read ``mysql://user:password@host:3306/database`` or ``mariadb://…``; ``known`` are options for others to read.
+    """Read ``mysql://user:password@host:3306/database`` or ``mariadb://…``; ``known`` are options of the caller.
 
     Raises:
         ValueError: a part is missing, or an option is wrong.
@@ -97,14 +97,14 @@ def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:
     options = Veiled(user=url.username, database=path)
     if url.password is not None:
         options["password"] = url.password.reveal().encode()  # the drivers take text for latin1
-    where = _place(url, options)
+    where = _address(url, options)
     context = _tls(url)
     if context is not None:
         options["ssl"] = context
     return Settings(f"{where}/{path}", path, options)
 
 
-def _place(url: StoreURL, options: Veiled) -> str:
+def _address(url: StoreURL, options: Veiled) -> str:
     socket = url.options.get("unix_socket")
     if socket is not None:
         if url.hosts or not socket.startswith("/") or "\0" in socket:
@@ -120,7 +120,7 @@ def _place(url: StoreURL, options: Veiled) -> str:
 
 
 def _tls(url: StoreURL) -> ssl.SSLContext | None:
-    """Return a context that verifies who answers, None without TLS."""
+    """Return a context that verifies the server, None without TLS."""
     given = {key: url.options[key] for key in SSL_OPTIONS if key in url.options}
     for key in ("ssl", "ssl_check_hostname"):
         if given.get(key, "true") not in ("true", "false"):
@@ -144,9 +144,9 @@ def _tls(url: StoreURL) -> ssl.SSLContext | None:
 
 
 def from_engine(engine: Any, flavor: Flavor) -> Settings:
-    """Take over how an engine of SQLAlchemy makes connections: its URL, its arguments and its events.
+    """Use an engine of SQLAlchemy to make connections: with its URL, its arguments and its events.
 
-    Ours are new ones, made by the engine and then taken off its pool, since a session of ours is set up for locks.
+    The connections are new ones, detached from the engine's pool: a session of ours is set up for locks.
 
     Raises:
         TypeError: it is of the other flavor, or on another driver.
@@ -163,16 +163,16 @@ def from_engine(engine: Any, flavor: Flavor) -> Settings:
     where = f"{url.host or 'localhost'}:{url.port or PORT}/{url.database or ''}"
 
     async def connect_async() -> Any:
-        return _taken_off(await engine.raw_connection())
+        return _detached(await engine.raw_connection())
 
     def connect() -> Any:
-        return _taken_off(engine.raw_connection())
+        return _detached(engine.raw_connection())
 
     connects: Connect = connect_async if asynchronous else connect
     return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), {flavor: connects})
 
 
-def _taken_off(pooled: Any) -> Any:
+def _detached(pooled: Any) -> Any:
     connection = pooled.driver_connection
     pooled.detach()
     charset = getattr(connection, "charset", None) or connection._charset
@@ -185,12 +185,12 @@ def _taken_off(pooled: Any) -> Any:
 
 
 def opening() -> bytes:
-    """Return what is sent first on each connection."""
+    """Return the first request on each connection."""
     return joined(Statement(text) for text in (*SESSION, ASK_ENGINES, ASK, ASK_SETTINGS))
 
 
 def greeting(answers: Sequence[Rows], where: str) -> Greeting:
-    """Check what the server said of itself to `opening`, and return it.
+    """Check the server's answers to `opening`, and return them.
 
     Raises:
         Unsupported: it is too old, or its tables are of an engine without row locks.
@@ -221,18 +221,18 @@ def greeting(answers: Sequence[Rows], where: str) -> Greeting:
 
 
 def kind_of(version: str) -> str:
-    """Say whose server it is."""
+    """Return the make of the server: MariaDB or MySQL."""
     return "MariaDB" if "mariadb" in version.lower() else "MySQL"
 
 
 def refuse_read_only(found: Greeting, where: str) -> None:
-    """Raise if the server takes no writes. An administrator's would be taken even so, and be lost: it is a replica."""
+    """Raise if the server is read-only. Administrators could write even so, and lose it: it is a replica."""
     if found.read_only:
         raise StoreUnavailable(f"the database at {where} refused: {REMEDIES[1836]}")
 
 
 DRIVERS_ERRORS = (OSError, EOFError, RuntimeError, ValueError, IndexError, SystemError)
-"""What the drivers raise beside errors of their own; the last two where they cannot read a method of login."""
+"""What the drivers raise besides errors of their own; the last two for unknown authentication methods."""
 
 METHOD = "its user logs in by a method that the driver does not know; use caching_sha2_password or ed25519"
 
@@ -252,19 +252,23 @@ HINTS = {
     "nacl": "its user logs in by a method for which the driver needs: pip install pynacl",
     "imeout": "look whether it is up, reachable and not overloaded",
     "imed out": "look whether it is up, reachable and not overloaded",
-    "Lost connection": "it hung up; look at its log",
+    "Lost connection": "it closed the connection; look at its log",
     "index out of range": METHOD,
     "Negative size": METHOD,
 }
-"""What to do about a connection that fails, by words of the error. The first that fits."""
+"""What to do about a failed connection, by a part of the error's text. The first match counts."""
 
 
 def connect_error(error: BaseException, where: str) -> StoreUnavailable:
-    """Say why there is no connection. Nothing was sent, but who we are.
+    """Make the error for a connection that could not be opened. Only the login was sent.
 
-    It is to be raised where ``error`` is not its context: the drivers' frames show the password.
+    Raise it where ``error`` is not its context: the drivers' frames show the password.
     """
-    code, text = code_of(error)
+    return cannot_connect(*code_of(error), where)
+
+
+def cannot_connect(code: int, text: str, where: str) -> StoreUnavailable:
+    """Make the error for a connection that failed with this error number, 0 if it has none, and text."""
     if code in REMEDIES:
         words = f"cannot connect to the database at {where}: {text} ({code}); {REMEDIES[code]}"
         return Refused(words, code=str(code), outcome=outcome_of(code, committing=False))
@@ -273,7 +277,7 @@ def connect_error(error: BaseException, where: str) -> StoreUnavailable:
 
 
 def code_of(error: BaseException) -> tuple[int, str]:
-    """Return number and words of a driver's error; 0 if it has no number."""
+    """Return number and text of a driver's error; 0 if it has no number."""
     given = error.args
     if len(given) >= 2 and isinstance(given[0], int):
         return given[0], _text(given[1])

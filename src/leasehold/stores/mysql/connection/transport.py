@@ -1,16 +1,18 @@
 """The transport of lease rows on MySQL and MariaDB: transactions, each on a connection from the pool.
 
-Theory of operation ------------------- A transaction is one request for each decision: what is asked first goes out
-with what begins it, what is written last with the commit. Until the commit is sent nothing lasts, so any failure
-before it is "not applied". Once it is sent and no answer comes, nobody knows; but the server has the rows locked
-until it has decided, so whoever asks next for the same name waits for the outcome and finds it.
+Theory of operation
+-------------------
+A transaction is one request for each decision: its first statements go out with those that begin it, its last ones with
+the commit. Nothing lasts before the commit is sent, so any earlier failure means "not applied". If no answer to the
+commit comes, the outcome is unknown. But the server keeps the rows locked until it has decided, so the next request for
+the same name waits for the outcome and finds it.
 
-A client that is stopped, or cut off, in the middle of a transaction would keep a row locked until the server notices.
-So each transaction sets the time after which the server ends a session that says nothing to little more than the call
-may take, and the commit sets it back.
+A client that is stopped or cut off in a transaction would keep a row locked until the server notices. So each
+transaction sets the time after which the server ends a silent session to little more than the call may take. The
+commit sets it back.
 
-A connection whose reply was not read is closed. One that the server closed while it was idle is noticed before it is
-used; if it breaks at the first question all the same, the question is asked once more on a new connection.
+A connection with an unread reply is closed. A connection that the server closed while it was idle is noticed before it
+is used. If it breaks at the first statement all the same, that is sent once more on a new connection.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import Connection, Refusal, Rows, Silence, joined, no_answer, refused
+from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, joined, no_answer, refused
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
 
@@ -30,19 +32,19 @@ T = TypeVar("T")
 BEGIN, COMMIT, ROLLBACK = Statement("START TRANSACTION"), Statement("COMMIT"), Statement("ROLLBACK")
 
 IDLE_LIFE = 300
-"""Seconds after which the server may close a connection of ours that nobody uses."""
+"""Seconds after which the server may close an idle connection."""
 
 GRACE = 1
-"""Seconds that a session may be silent in a transaction, beyond the time that the call may take."""
+"""Seconds that a session may be silent in a transaction, beyond the time limit of the call."""
 
-REST = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
+RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
 
 ROLL_BACK_WITHIN = 1.0
-"""Seconds that it may take to end a transaction that was not committed; after that its connection is closed."""
+"""Seconds that a rollback may take; after that the connection is closed."""
 
 
 def limits(seconds: float) -> Statement:
-    """Return what bounds a transaction: its waits for locks, of rows and of tables, and its silences."""
+    """Return what limits a transaction: its waits for locks of rows and tables, and its silence."""
     wait = max(int(seconds), 1)
     return Statement(
         f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
@@ -50,7 +52,7 @@ def limits(seconds: float) -> Statement:
 
 
 class MySQLTransport:
-    """See `leasehold.stores._sql.transport.SQLTransport`. It has no messages: who waits has to look."""
+    """See `leasehold.stores._sql.transport.SQLTransport`. It has no messages: waiters poll."""
 
     channel = ""
 
@@ -63,7 +65,7 @@ class MySQLTransport:
 
     async def connect(self, within: float) -> Connection:
         """Open a connection to a server that takes writes."""
-        connection = await open_line(self._settings, self._runtime, within)
+        connection = await open_connection(self._settings, self._runtime, within)
         try:
             refuse_read_only(connection.greeting, self.where)
         except BaseException:
@@ -90,14 +92,16 @@ class MySQLTransport:
             return result
 
     async def _end(self, one: ConnectionTransaction, error: BaseException | None, *, reserved: bool) -> None:
-        """Roll back what was not committed, and give the connection back if it can be used further."""
+        """Roll back what was not committed, and return the connection to the pool if it can be used again."""
         usable = False
         try:
-            if isinstance(error, Exception | None) and not one.broken:  # else an interrupt: no more waiting
+            if isinstance(error, Exception | None) and not one.broken:  # not after an interrupt, which must not wait
                 if one.open:
-                    await one.connection.run(joined((ROLLBACK, REST)), self._runtime.now() + ROLL_BACK_WITHIN)
+                    await one.connection.run(
+                        joined((ROLLBACK, RESTORE_TIMEOUT)), self._runtime.now() + ROLL_BACK_WITHIN
+                    )
                 usable = True
-        except (Refusal, Silence):
+        except (Refusal, NoAnswer):
             pass
         finally:
             if not usable:
@@ -122,9 +126,9 @@ class ConnectionTransaction:
     """See `leasehold.stores._sql.transport.Transaction`.
 
     Attributes:
-        open: whether it began and was neither committed nor known to be rolled back.
-        broken: whether its connection cannot be used further.
-        stale: whether the connection broke at the first question, so that nothing was done.
+        open: whether it began and is not known to have ended.
+        broken: whether its connection cannot be used any more.
+        stale: whether the connection broke at the first request, so that nothing was done.
 
     """
 
@@ -142,7 +146,7 @@ class ConnectionTransaction:
             answers = await self.connection.run(joined((*before, *statements)), self._until)
         except Refusal as error:
             raise refused(self._where, error) from error
-        except Silence as error:
+        except NoAnswer as error:
             self.broken, self.stale = True, first
             raise no_answer(self._where, error, unknown=False) from error
         except BaseException:
@@ -155,13 +159,13 @@ class ConnectionTransaction:
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers = await self.connection.run(joined((*before, *statements, COMMIT, REST)), self._until)
+            answers = await self.connection.run(joined((*before, *statements, COMMIT, RESTORE_TIMEOUT)), self._until)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
-            self.broken = True  # a node of Galera may say that it is committed, and then that it is not
+            self.broken = True  # a node of Galera may confirm a commit and then report an error
             raise refused(self._where, error, committed=True) from error
-        except Silence as error:
+        except NoAnswer as error:
             self.broken = True
             raise no_answer(self._where, error, unknown=True) from error
         except BaseException:
@@ -178,7 +182,7 @@ def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
     return [list(rows) for rows in answers]
 
 
-async def open_line(settings: Settings, runtime: Runtime, within: float) -> Connection:
+async def open_connection(settings: Settings, runtime: Runtime, within: float) -> Connection:
     """Open a connection by the driver of the runtime's flavor.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How objects of a user reach their database: psycopg's connections and pools, SQLAlchemy's engines."""
+"""Reads the settings of a user's own objects: psycopg's connections and pools, SQLAlchemy's engines."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import psycopg
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
-from leasehold.stores.postgres.connection.settings import Settings, shown
+from leasehold.stores.postgres.connection.settings import Settings, display_address
 
 KNOWN = "a psycopg connection, a psycopg_pool pool, or a SQLAlchemy engine of PostgreSQL"
 
-NOT_OURS = ("options", "fallback_application_name", "replication", "connect_timeout", "context", "autocommit")
-"""What of their settings is not taken over."""
+IGNORED_OPTIONS = ("options", "fallback_application_name", "replication", "connect_timeout", "context", "autocommit")
+"""Settings that are not copied."""
 
 
 def from_client(client: Any, flavor: Flavor) -> Settings:
-    """Take over how an object of the user reaches its database. It is neither used nor closed.
+    """Copy the settings of a user's object. The object is neither used nor closed.
 
     Raises:
-        TypeError: it is not known, or of the other flavor.
+        TypeError: its type is not supported, or of the other flavor.
 
     """
     if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):
@@ -50,7 +50,7 @@ def _of_pool(client: Any) -> dict[str, Any]:
     from psycopg.conninfo import conninfo_to_dict
 
     options: dict[str, Any] = conninfo_to_dict(client.conninfo if isinstance(client.conninfo, str) else "")
-    kwargs: Any = client.kwargs  # it may be a function, from psycopg_pool 3.3
+    kwargs: Any = client.kwargs  # a function is possible from psycopg_pool 3.3
     more = cast("dict[str, Any]", kwargs) if isinstance(kwargs, dict) else dict[str, Any]()
     return {**options, **{key: value for key, value in more.items() if isinstance(value, str | int)}}
 
@@ -68,8 +68,8 @@ def _of_engine(client: Any) -> dict[str, Any]:
 
 def _settings(options: Mapping[str, Any]) -> Settings:
     known = {word.decode() for word in _keywords()}
-    kept = Veiled((key, value) for key, value in options.items() if key in known and key not in NOT_OURS)
-    return Settings(shown(kept), kept)
+    kept = Veiled((key, value) for key, value in options.items() if key in known and key not in IGNORED_OPTIONS)
+    return Settings(display_address(kept), kept)
 
 
 def _keywords() -> list[bytes]:

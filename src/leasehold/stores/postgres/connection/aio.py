@@ -1,9 +1,9 @@
-"""The asyncio transport: who drives an exchange suspends until the loop says that the socket is ready.
+"""The asyncio transport: driving an exchange suspends until the event loop reports that the socket is ready.
 
-A transaction runs in a task of its own. When its caller is cancelled, it goes on to its end, mostly a matter of
-milliseconds; a server that is silent gets `GRACE`, and then the connection is closed. So the cancellation is never long
-in coming, and what the caller sends to undo it cannot overtake it: the commit was sent, and the server then holds the
-name's lock until it is done; or it never will be.
+A transaction runs in a task of its own. When its caller is cancelled, it runs to its end, mostly within milliseconds. A
+silent server gets `GRACE`, then the connection is closed. So the cancellation is raised soon. The release that the
+caller sends next cannot overtake the transaction: either its commit was sent, and the server keeps the name locked
+until it is done, or it never will be sent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Need, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Readiness, SocketWait, Steps
 
 T = TypeVar("T")
 
 GRACE = 0.5
-"""Seconds that a transaction whose caller was cancelled gets for its end."""
+"""Seconds that a transaction whose caller was cancelled may take to end."""
 
 
 class AioTransport(PostgresTransport):
@@ -42,11 +42,11 @@ class AioTransport(PostgresTransport):
         except TimeoutError:
             kept = goes_on
             raise
-        except OSError as error:  # the loop cannot wait for one more descriptor
+        except OSError as error:  # the loop cannot wait for this descriptor
             raise Broken(str(error)) from None
         finally:
             if not kept:
-                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
+                steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
         loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class AioTransport(PostgresTransport):
             found.append(str(ipaddress.ip_address(str(infos[0][4][0]).partition("%")[0])))
         return ",".join(found)
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
@@ -72,10 +72,10 @@ class AioTransport(PostgresTransport):
                 task.cancel()
             try:
                 await asyncio.wait((task,), timeout=max(left, 0.05))
-            except asyncio.CancelledError:  # the first one is raised soon
+            except asyncio.CancelledError:  # the first cancellation is raised soon
                 continue
         if not task.cancelled():
-            task.exception()  # seen: the cancellation is what the caller hears of
+            task.exception()  # mark it as retrieved: the caller gets the cancellation
 
     def alive(self, connection: Connection) -> bool:
         poll = select.poll()
@@ -83,27 +83,27 @@ class AioTransport(PostgresTransport):
         return not poll.poll(0)
 
 
-async def _ready(loop: asyncio.AbstractEventLoop, need: Need, timeout: float | None) -> Want:
+async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> Readiness:
     """Wait until the socket is ready."""
-    ready: asyncio.Future[Want] = loop.create_future()
+    ready: asyncio.Future[Readiness] = loop.create_future()
 
-    def tell(what: Want) -> None:
+    def tell(what: Readiness) -> None:
         if not ready.done():
             ready.set_result(what)
 
-    if Want.READ in need.want:
-        loop.add_reader(need.fd, tell, Want.READ)
-    if Want.WRITE in need.want:
-        loop.add_writer(need.fd, tell, Want.WRITE)
-    timer = None if timeout is None else loop.call_later(timeout, tell, Want(0))
+    if Readiness.READ in need.readiness:
+        loop.add_reader(need.fd, tell, Readiness.READ)
+    if Readiness.WRITE in need.readiness:
+        loop.add_writer(need.fd, tell, Readiness.WRITE)
+    timer = None if timeout is None else loop.call_later(timeout, tell, Readiness(0))
     try:
         what = await ready
     finally:
         if timer is not None:
             timer.cancel()
-        if Want.READ in need.want:
+        if Readiness.READ in need.readiness:
             loop.remove_reader(need.fd)
-        if Want.WRITE in need.want:
+        if Readiness.WRITE in need.readiness:
             loop.remove_writer(need.fd)
     if not what:
         raise TimeoutError("it answered too slowly")

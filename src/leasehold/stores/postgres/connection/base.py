@@ -1,16 +1,16 @@
-"""Transactions and connections of one client, written once: what differs by flavor is how to wait for a socket.
+"""Transactions and connections of one client, for both flavors: these differ in how they wait for a socket.
 
 Theory of operation
 -------------------
-* A transaction opens in the same batch as its first statements. Its limits are set in it and for it alone, so that they
-  hold behind a pooler, too: the server ends a statement that is too slow, a wait for a lock that is too long, and a
-  transaction that stands idle because this process was stopped. So a client that stalls with the row of a name locked
-  holds up the others for `transaction.STALL` at most.
-* Each exchange has a deadline of ours, for a server that is silent. A connection on which an answer is outstanding is
+* A transaction begins in the same batch as its first statements. Its time limits are set in it and for it alone, so
+  they work behind a pooler, too. The server ends a slow statement, a long wait for a lock, and a transaction that is
+  idle because this process was stopped. So a client that stalls with a locked row delays the others for
+  `transaction.STALL` at most.
+* Each exchange has a deadline on the client's side, for a silent server. A connection with an outstanding answer is
   closed, never used again.
-* Messages come on one connection of their own; see ``ears.py``.
-* A pooler shows itself at the first connection: the process id that it gives at the start is not that of the backend.
-  Settings of a session are then left alone, for the session belongs to others, too.
+* Messages come on a connection of their own; see `notifications`.
+* A pooler is detected at the first connection: the process id that it reports is not that of the backend. Session
+  settings are then left alone, because other clients use the session, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._sql.transport import OnMessage, OnSilence, Statement, Transaction
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import (
     Broken,
     ServerError,
@@ -38,7 +38,7 @@ from leasehold.stores.postgres.connection.transaction import PostgresTransaction
 T = TypeVar("T")
 
 POOLED = (
-    "it may give a session to others, with the lock that it has. Connect to the server itself, or use lease rows (no "
+    "it may give a session to other clients, with its lock. Connect to the server itself, or use lease rows (no "
     "mode=session in the URL), or transaction_lock inside your own transaction; if it keeps each session for one "
     "client (pool_mode=session), say so by pooler=session"
 )
@@ -51,7 +51,7 @@ WHO = Statement(
     "(current_setting('default_transaction_read_only') = 'on')::int"
 )
 
-KEEP = (
+SESSION_SETTINGS = (
     Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
     Statement(
         "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '3', false), "
@@ -59,18 +59,20 @@ KEEP = (
     ),
     Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
 )
-"""Settings of a session that is ours alone."""
+"""Sets up a session that no pooler shares."""
 
 
 class PostgresTransport(ABC):
     """See `leasehold.stores._sql.transport.SQLTransport`."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_silence: OnSilence) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, on_message: OnMessage, on_disconnect: OnDisconnect
+    ) -> None:
         self._runtime = runtime
         self.settings = settings
         self.where = settings.where
         self._on_message = on_message
-        self._on_silence = on_silence
+        self._on_silence = on_disconnect
         self._forget()
 
     def _forget(self) -> None:
@@ -78,7 +80,7 @@ class PostgresTransport(ABC):
         self._connections: set[Connection] = set()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
-        self._spare = Pool(self._runtime, 1)
+        self._reserved = Pool(self._runtime, 1)
         self._sessions: list[Connection] = []
         self._subscriptions = Subscriptions(self._runtime, self, self._on_message, self._on_silence)
         self.facts: dict[str, Any] = {}
@@ -89,11 +91,11 @@ class PostgresTransport(ABC):
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
         """Drive the generator to its end, before ``until`` on the boot-time clock.
 
-        It is closed, whatever it ends with; only after a time-out it may be driven on if it ``goes_on``.
+        It is closed in any case, except after a time-out with ``goes_on``: then it may be driven further.
 
         Raises:
-            TimeoutError: it is too late. Unless it is driven on, the connection is of no more use.
-            Broken: the connection ended, or cannot be waited for.
+            TimeoutError: the deadline is over. Unless it is driven further, the connection cannot be used any more.
+            Broken: the connection ended, or its socket cannot be waited for.
 
         """
 
@@ -102,15 +104,15 @@ class PostgresTransport(ABC):
         """Return the addresses of the hosts, for libpq's ``hostaddr``; None to leave that to libpq."""
 
     @abstractmethod
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a transaction so that a cancellation finds it decided (see `SQLTransport.transact`)."""
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a transaction so that it is decided when a cancellation is raised (see `SQLTransport.transact`)."""
 
     # --- transactions ------------------------------------------------------------------------------------------
 
     async def transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
-        return await self._to_its_end(self._transact(work, within, self._spare if reserved else self._pool))
+        return await self._shielded(self._transact(work, within, self._reserved if reserved else self._pool))
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
         until = self._runtime.now() + within
@@ -144,7 +146,7 @@ class PostgresTransport(ABC):
             pool.give(usable)
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
-        """Return the idle connection if it still lives, or else another."""
+        """Return the idle connection if it is still open, else a new one."""
         while connection is not None:
             if connection.open and self.alive(connection):
                 return connection
@@ -154,15 +156,15 @@ class PostgresTransport(ABC):
 
     @abstractmethod
     def alive(self, connection: Connection) -> bool:
-        """Say whether an idle connection may be used: it is of this loop, and nothing came unasked."""
+        """Return whether an idle connection may be used: nothing arrived on it unasked, such as its end."""
 
     # --- connections -------------------------------------------------------------------------------------------
 
     async def connect(self, until: float, settings: Settings | None = None) -> Connection:
-        """Open a connection, by other settings than usual if they are given, and look who answers.
+        """Open a connection, with other settings than usual if given, and check the server.
 
         Raises:
-            StoreUnavailable: nobody does, or nobody that can be used; nothing was sent.
+            StoreUnavailable: no server answers, or none that can be used; nothing was sent.
             Unsupported: the server is too old.
 
         """
@@ -189,7 +191,7 @@ class PostgresTransport(ABC):
         if settings is None:
             self.facts = connection.facts
             if connection.facts["pooled"]:
-                self._subscriptions.met_pooler()
+                self._subscriptions.found_pooler()
         return connection
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
@@ -220,15 +222,15 @@ class PostgresTransport(ABC):
         if standby:
             raise cannot_connect(self.where, "the server is a standby, which is read-only")
         if not pooled:
-            await self.run(connection.exchange(KEEP), until)
+            await self.run(connection.exchange(SESSION_SETTINGS), until)
             connection.prepares = True
         connection.facts = facts
 
     async def session(self, until: float) -> Connection:
-        """Return a connection for somebody who keeps it; it goes back by `keep` or `drop`.
+        """Return a connection for a session lock; `keep` or `drop` takes it back.
 
         Raises:
-            Unsupported: a pooler stands in between, which may give the session to others.
+            Unsupported: a pooler is in between, which may give the session to other clients.
 
         """
         connection: Connection | None = None
@@ -237,11 +239,11 @@ class PostgresTransport(ABC):
         connection = await self._fresh(connection, until)
         if connection.facts["pooled"] and not self.settings.trust_pooler:
             self.drop(connection)
-            raise Unsupported(f"a connection pooler stands before {self.where}: {POOLED}")
+            raise Unsupported(f"a connection pooler is in front of {self.where}: {POOLED}")
         return connection
 
     def keep(self, connection: Connection) -> None:
-        """Take a connection back that can be used again."""
+        """Take back a connection that can be used again."""
         with self._mutex:
             if not self._closed and len(self._sessions) < self.settings.pool:
                 self._sessions.append(connection)
@@ -271,7 +273,7 @@ class PostgresTransport(ABC):
     async def close(self) -> None:
         self._closed = True
         await self._subscriptions.close()
-        for idle in (*self._pool.empty(), *self._spare.empty(), *self._sessions):
+        for idle in (*self._pool.empty(), *self._reserved.empty(), *self._sessions):
             self.drop(idle)
 
     def after_fork(self) -> None:

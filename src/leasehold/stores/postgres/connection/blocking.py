@@ -1,4 +1,4 @@
-"""The blocking transport: who drives an exchange blocks until the socket is ready."""
+"""The blocking transport: driving an exchange blocks until the socket is ready."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Steps, Want
+from leasehold.stores.postgres.connection.exchange import Connection, Readiness, Steps
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class BlockingTransport(PostgresTransport):
             need = next(steps)
             while True:
                 poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-                poll.register(need.fd, _MASKS[need.want])
+                poll.register(need.fd, _MASKS[need.readiness])
                 left = None if until is None else max(until - self._runtime.now(), 0.0) * 1000
                 events = poll.poll(left)
                 if not events:
@@ -34,16 +34,16 @@ class BlockingTransport(PostgresTransport):
         except TimeoutError:
             kept = goes_on
             raise
-        except OSError as error:  # the kernel cannot wait for one more descriptor
+        except OSError as error:  # the kernel cannot wait for this descriptor
             raise Broken(str(error)) from None
         finally:
             if not kept:
-                steps.close()  # nobody drives it on: a connection that it was making, or that was to end, is closed now
+                steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
     async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        return None  # libpq asks for them, and blocks
+        return None  # libpq resolves them, and blocks
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     def alive(self, connection: Connection) -> bool:
@@ -53,12 +53,12 @@ class BlockingTransport(PostgresTransport):
 
 
 _MASKS = {
-    Want.READ: select.POLLIN,
-    Want.WRITE: select.POLLOUT,
-    Want.READ | Want.WRITE: select.POLLIN | select.POLLOUT,
+    Readiness.READ: select.POLLIN,
+    Readiness.WRITE: select.POLLOUT,
+    Readiness.READ | Readiness.WRITE: select.POLLIN | select.POLLOUT,
 }
 
 
-def _ready(mask: int) -> Want:
-    ready = Want.READ if mask & ~select.POLLOUT else Want(0)
-    return ready | (Want.WRITE if mask & select.POLLOUT else Want(0))
+def _ready(mask: int) -> Readiness:
+    ready = Readiness.READ if mask & ~select.POLLOUT else Readiness(0)
+    return ready | (Readiness.WRITE if mask & select.POLLOUT else Readiness(0))

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean: for the transaction, and for the person who reads them. A table, tested row by row."""
+"""What PostgreSQL's errors mean for the transaction, and what a person can do. A table, tested row by row."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Outcome, Refused
 
 AGAIN = frozenset({"40001", "40P01"})
-"""Serialization failure and deadlock: rolled back, and worth another try at once."""
+"""Serialization failure and deadlock: rolled back; retry at once."""
 
 UNKNOWN_IN_COMMIT = ("08", "40003", "53", "57", "58", "XX")
-"""Beginnings of codes that say, in answer to a COMMIT, nothing about whether it was carried out: the connection broke,
-resources ran out, an operator or a crash ended it, an I/O or internal error. In answer to anything else every error
-rolls back. Who ends the wait for a standby *after* the commit gets no code at all: the connection closes."""
+"""Prefixes of codes after which the outcome of a COMMIT is unknown.
+
+The connection broke, resources ran out, an operator or a crash ended it, or there was an I/O or internal error. Every
+error of another statement rolls back. An operator who ends the wait for a standby *after* the commit causes no code at
+all: the connection closes."""
 
 LASTING = ("28", "3D", "3F", "42")
-"""Beginnings of codes with which asking again cannot help until somebody changes something: authentication, no such
-database or schema, rights (42501), tables (42P01) and columns (42703) that are not there."""
+"""Prefixes of codes after which a retry cannot help until a person changes something: authentication, missing database
+or schema, rights (42501), missing tables (42P01) and columns (42703)."""
 
 READ_ONLY = "it is a standby, or read-only; name all hosts and target_session_attrs=read-write in the URL"
 
@@ -27,20 +29,20 @@ REMEDIES: Mapping[str, str] = {
     "08P01": "the pooler in between cannot use its connection to the server; look at its log",
     "0A000": READ_ONLY,  # a standby, of a transaction that is to write
     "25006": READ_ONLY,
-    "25P03": "it ended a transaction of ours that stood idle; this process was stopped, or short of processor time",
+    "25P03": "it ended an idle transaction of leasehold; this process was stopped, or short of processor time",
     "28000": "it lets this user not in from here; look at its log and its pg_hba.conf",
     "28P01": "the user name or password is wrong",
     "3D000": "there is no such database; check the path of the URL",
     "3F000": "no schema of its user's search_path is there; create one",
     "42501": "grant its user the rights listed in docs/backends/postgresql.md",
-    "42P01": "the tables of leasehold are not there (or not on its search_path); make them with: leasehold init URL",
+    "42P01": "the tables of leasehold are missing (or not on its search_path); create them with: leasehold init URL",
     "42703": "the tables are of another layout; run: leasehold init URL",
     "53100": "its disk is full; make room",
     "53200": "it is out of memory, or of room for locks (max_locks_per_transaction)",
     "53300": "it has as many connections as its max_connections allows; raise that, or close some",
     "53400": "a limit of its configuration is exceeded",
     "55000": "nobody may connect to the database; ALTER DATABASE ... ALLOW_CONNECTIONS true",
-    "55P03": "somebody keeps the row of this name locked; look for long transactions in pg_stat_activity",
+    "55P03": "another session keeps the row of this name locked; look for long transactions in pg_stat_activity",
     "57014": "it was too slow, or the row of this name was locked for too long",
     "57P01": "an operator ended the connection, or the server is shutting down",
     "57P03": "it is starting or shutting down; try again",
@@ -50,15 +52,15 @@ REMEDIES: Mapping[str, str] = {
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"
 
-SILENCE = "look whether it is up, reachable and not overloaded"
+NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
 
 class Hint(NamedTuple):
     """What a failed connection means.
 
     Attributes:
-        code: that the server gave, of which libpq tells the text alone; empty if it is not the server that says it.
-        remedy: what to do; by the code unless said otherwise.
+        code: the server's SQLSTATE, of which libpq reports only the text; empty if the error is not the server's.
+        remedy: what to do.
 
     """
 
@@ -97,9 +99,9 @@ HINTS: Mapping[str, Hint] = {
     "read-only": Hint("", READ_ONLY),
     "hot standby mode": Hint("", READ_ONLY),
     "closed the connection": Hint("", "it hung up; look at its log"),
-    "imed out": Hint("", SILENCE),
+    "imed out": Hint("", NO_ANSWER_REMEDY),
 }
-"""What to do about a connection that fails, by words of the error, as a regular expression. The first that fits."""
+"""What to do about a failed connection, by a regular expression on the error's text. The first match counts."""
 
 CHECK = Hint("", "check host, port and that the server runs")
 
@@ -109,9 +111,9 @@ class ServerError(Exception):
 
     Attributes:
         code: SQLSTATE, five characters.
-        fatal: whether the connection is gone with it.
+        fatal: whether it ended the connection.
         in_commit: whether it answers the COMMIT itself.
-        stale: whether a statement that was prepared is to blame; the same connection plans it anew the next time.
+        stale: whether a prepared statement caused it; the connection plans it anew the next time.
 
     """
 
@@ -128,7 +130,7 @@ class Broken(Exception):
 
 
 def outcome_of(code: str, *, in_commit: bool) -> Outcome:
-    """Say what an error with this SQLSTATE means for the transaction."""
+    """Return what an error with this SQLSTATE means for the transaction."""
     if in_commit and code.startswith(UNKNOWN_IN_COMMIT):
         return Outcome.UNKNOWN
     if code in AGAIN:
@@ -147,13 +149,13 @@ def refused(where: str, error: ServerError) -> Refused:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {SILENCE}", unknown=unknown)
+    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
 
 
 def cannot_connect(where: str, why: str) -> StoreUnavailable:
-    """Make the error for a connection that could not be made. Nothing was sent, but who we are.
+    """Make the error for a connection that could not be opened. Only the login was sent.
 
-    Of several hosts each says why. It is lasting if all of them are: another may come back.
+    The text has the reason of each host. The error is lasting only if all of them are: one host may come back.
     """
     text = " ".join(why.split())
     hint = _hint(text)

@@ -1,8 +1,8 @@
-"""One connection, as generators that say when the socket must be ready: who drives them blocks, or suspends.
+"""One connection, as generators that yield when the socket must be ready; their driver blocks or suspends.
 
-libpq does the talking, in its pipeline mode: the statements of a batch leave in one write and their answers come in
-one read, so a transaction of many statements costs two round trips. psycopg's own connection classes are not used: they
-know no deadline for a server that is silent, and wait for it when they are cancelled.
+libpq runs in its pipeline mode: the statements of a batch leave in one write and their answers come in one read. So a
+transaction of many statements costs two round trips. psycopg's own connection classes are not used: they have no
+deadline for a silent server, and wait for it when they are cancelled.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from leasehold.stores.postgres.connection.errors import Broken, ServerError
 T = TypeVar("T")
 
 
-class Want(enum.Flag):
-    """What a socket must be ready for."""
+class Readiness(enum.Flag):
+    """What a socket must be, or is, ready for."""
 
     READ = enum.auto()
     WRITE = enum.auto()
 
 
-class Need(NamedTuple):
-    """Which socket must be ready for what, before the generator goes on."""
+class SocketWait(NamedTuple):
+    """The socket that must be ready before the generator can continue."""
 
     fd: int
-    want: Want
+    readiness: Readiness
 
 
-Steps = Generator[Need, Want | None, T]
+Steps = Generator[SocketWait, Readiness | None, T]
 
 COMMIT = Statement("COMMIT")
 
 MOST_PREPARED = 64
-"""Statements that a connection prepares; the others are planned each time."""
+"""Statements that a connection prepares; the others are planned at each use."""
 
 STALE = frozenset({"0A000", "26000"})
-"""What the server says of a prepared statement whose tables were made anew, or that somebody else has dropped."""
+"""Errors of a prepared statement whose tables were created anew, or that another program has dropped."""
 
 _INTEGERS = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid: see pg_type.dat
 _BYTES = 17
@@ -55,20 +55,22 @@ _BYTES = 17
 class Connection:
     """One connection. Only one exchange runs at a time, but any thread or task may close it at any moment.
 
-    The number of a closed descriptor goes to whatever is opened next, and then whoever still waits on it waits on a
-    stranger's socket. So only the owner closes: the exchange that runs, when it ends; `close` itself if none runs.
+    The number of a closed descriptor is given to the next file that is opened. A thread that still waits on it would
+    wait on another socket. So the running exchange closes the connection when it ends; `close` does only if none runs.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._pid = os.getpid()
-        self._mutex = threading.RLock()  # for a few lines, of which none waits; a signal handler may close it, too
-        self._running = 0  # exchanges that have begun and not ended
+        self._mutex = (
+            threading.RLock()
+        )  # held for a few lines that never wait; re-entrant, for a signal handler may close, too
+        self._running = 0  # exchanges that run now
         self.open = True
         self.facts: dict[str, Any] = {}
-        self.prepares = False  # whether the session is ours alone, so that it keeps what was prepared in it
+        self.prepares = False  # whether the session is not shared, so that prepared statements stay in it
         self._count = 0
-        self._prepared: dict[str, bytes | None] = {}  # by text: its name, or None if it was sent once
+        self._prepared: dict[str, bytes | None] = {}  # by text: the name, or None if it was sent once
         pgconn.nonblocking = 1
         pgconn.notice_handler = None
         pgconn.enter_pipeline_mode()
@@ -80,7 +82,7 @@ class Connection:
 
     @property
     def backend(self) -> int:
-        """The process id that the server gave at the start: a pooler makes one up."""
+        """The process id that the server reported at the start; a pooler reports another one."""
         return self._pgconn.backend_pid
 
     @property
@@ -92,8 +94,8 @@ class Connection:
         """Send the statements in one batch and return the rows of each.
 
         Raises:
-            ServerError: one was refused; those after it were not run.
-            Broken: the connection is of no more use.
+            ServerError: one was refused; the later ones were not run.
+            Broken: the connection cannot be used any more.
 
         """
         self._begin()
@@ -107,12 +109,12 @@ class Connection:
                 self.prepares, error.stale = False, True
             raise
         except Error as error:
-            raise Broken(_line(error)) from None
+            raise Broken(_one_line(error)) from None
         finally:
             self._end()
 
-    def hear(self, heard: Callable[[str], None]) -> Steps[None]:
-        """Call ``heard`` with each message, for ever.
+    def receive_messages(self, on_message: Callable[[str], None]) -> Steps[None]:
+        """Call ``on_message`` with each message, for ever.
 
         Raises:
             Broken: the connection ended.
@@ -122,16 +124,16 @@ class Connection:
         try:
             while True:
                 while (note := self._pgconn.notifies()) is not None:
-                    heard(bytes(note.extra).decode("utf-8", "replace"))
-                yield Need(self.fd, Want.READ)
+                    on_message(bytes(note.extra).decode("utf-8", "replace"))
+                yield SocketWait(self.fd, Readiness.READ)
                 self._pgconn.consume_input()
         except Error as error:
-            raise Broken(_line(error)) from None
+            raise Broken(_one_line(error)) from None
         finally:
             self._end()
 
     def close(self) -> None:
-        """Close the connection; no statement is waited for. An exchange that runs finds out, and closes at its end."""
+        """Close the connection without waiting for statements; a running exchange gets an error, and closes it."""
         with self._mutex:
             self.open = False
             if self._running:
@@ -140,16 +142,16 @@ class Connection:
                 self._finish()
 
     def shut(self) -> None:
-        """End the connection from another thread: who waits for it finds out."""
+        """End the connection from another thread; a reader gets an error."""
         with self._mutex:
             self._shut()
 
     def disown(self) -> None:
-        """Close, in a forked child, the copy of the socket, without a word to the server."""
+        """Close the copy of the socket in a forked child, without sending anything."""
         if self.open:
             self.open = False
             try:
-                os.close(self.fd)  # libpq is not told: it would say goodbye in the parent's name
+                os.close(self.fd)  # not by libpq, which would end the parent's session
             except OSError:
                 pass
 
@@ -175,13 +177,13 @@ class Connection:
             pass
 
     def _finish(self) -> None:
-        if self._pid == os.getpid():  # else it was disowned: libpq would say goodbye in the parent's name
+        if self._pid == os.getpid():  # else it was disowned: libpq would end the parent's session
             self._pgconn.finish()
 
     def _send(self, statement: Statement) -> str | None:
         """Send a statement; return its text if it is prepared first, which has an answer of its own.
 
-        What is sent for the second time with other values is prepared, since planning takes longer than running it.
+        A statement with values is prepared at its second use, since planning takes longer than running it.
         """
         text, args = statement
         packed = [_packed(arg) for arg in args]
@@ -203,8 +205,8 @@ class Connection:
 
     def _flush(self) -> Steps[None]:
         while self._pgconn.flush():
-            ready = yield Need(self.fd, Want.READ | Want.WRITE)
-            if not ready or Want.READ in ready:  # nothing, if it is driven on after a time-out
+            ready = yield SocketWait(self.fd, Readiness.READ | Readiness.WRITE)
+            if not ready or Readiness.READ in ready:  # not ready, if it is driven further after a time-out
                 self._pgconn.consume_input()
 
     def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
@@ -214,18 +216,18 @@ class Connection:
         while True:
             try:
                 while pgconn.is_busy():
-                    yield Need(self.fd, Want.READ)
+                    yield SocketWait(self.fd, Readiness.READ)
                     pgconn.consume_input()
             except Error:
                 if failure is None:
                     raise
-                raise _last_words(failure, statements) from None
+                raise _closing_error(failure, statements) from None
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == pq.ConnStatus.BAD:
                     if failure is None:
                         raise Broken("the server closed the connection")
-                    raise _last_words(failure, statements)
+                    raise _closing_error(failure, statements)
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
                 break
             elif result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
@@ -235,7 +237,9 @@ class Connection:
                 else:
                     results.append(_rows(result))
             elif failure is None:
-                answered = statements[min(len(results), len(statements) - 1)]  # it may end behind the last answer
+                answered = statements[
+                    min(len(results), len(statements) - 1)
+                ]  # the error may come after the last answer
                 failure = _failure(result, in_commit=answered is COMMIT)
         if failure is not None:
             self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
@@ -249,7 +253,7 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
     """Open a connection.
 
     Raises:
-        Broken: it could not be opened; why is in the text, without secrets.
+        Broken: it could not be opened; the text says why, without secrets.
 
     """
     why = ""
@@ -264,14 +268,14 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
                     return Connection(pgconn)
                 if poll == pq.PollingStatus.FAILED:
                     break
-                yield Need(pgconn.socket, Want.READ if poll == pq.PollingStatus.READING else Want.WRITE)
+                yield SocketWait(pgconn.socket, Readiness.READ if poll == pq.PollingStatus.READING else Readiness.WRITE)
             why = pgconn.get_error_message()
             pgconn.finish()
         except BaseException:
             pgconn.finish()
             raise
     except Error as error:
-        why = _line(error)
+        why = _one_line(error)
     raise Broken(why or "the connection failed")  # out here it has no context
 
 
@@ -307,14 +311,14 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
 
 
-def _last_words(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
-    """Return an error with which the connection ended: answers may be missing before it, as a pooler loses them.
+def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
+    """Return an error that ended the connection: a pooler may have lost the answers before it.
 
-    So it may be the COMMIT's, wherever in the batch it seems to stand.
+    So it may be that of the COMMIT, wherever in the batch it seems to be.
     """
     failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
     return failure
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -1,7 +1,7 @@
-"""Messages for one client of PostgreSQL: on a connection of their own, made when somebody first waits, read by one job.
+"""Messages for one client, on a connection of their own: opened for the first waiter, and read by one job.
 
-Behind a pooler there are none, unless the connection for them is told a way past it (``listen=`` in the URL). That it
-leads to the same database is seen by the lock that it takes.
+There are no messages through a pooler, unless ``listen=`` in the URL names the server behind it. The advisory lock of
+the listener shows whether that leads to the same database.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from leasehold._model import ticket_id
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._sql.transport import (
+    OnDisconnect,
     OnMessage,
-    OnSilence,
     Outcome,
     Refused,
     Row,
@@ -28,21 +28,21 @@ from leasehold.stores.postgres.connection.settings import Settings
 T = TypeVar("T")
 
 LISTEN_WITHIN = 5.0
-"""Seconds that opening the connection for messages may take."""
+"""Seconds that opening the connection and subscribing may take."""
 
 SUBSCRIBERS = 1818583393  # "leas"
-"""First half of the key of the advisory lock that shows that somebody listens on a channel; `ear_number` is the other.
-It is held, shared, by the session that listens: when its client dies it goes with it, and who hands a name on passes
-over those who would not hear of it."""
+"""First half of the key of the advisory lock of a channel's listener; `channel_number` is the other half.
 
-EAR_SEEN = Statement(
+The listening session holds it, shared, so it ends with that session. A hand-over passes over waiters without it."""
+
+SUBSCRIBER_SEEN = Statement(
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
     "AND objid::bigint = $2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
 
 class Connecting(Protocol):
-    """What is needed of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
+    """What this needs of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
 
     settings: Settings
     where: str
@@ -59,50 +59,52 @@ class Connecting(Protocol):
 
 
 class Subscriptions:
-    """Those of one client. Used by many threads or tasks at once."""
+    """The subscription of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, transport: Connecting, on_message: OnMessage, on_silence: OnSilence) -> None:
+    def __init__(
+        self, runtime: Runtime, transport: Connecting, on_message: OnMessage, on_disconnect: OnDisconnect
+    ) -> None:
         self._runtime = runtime
         self._transport = transport
         self._on_message = on_message
-        self._on_silence = on_silence
+        self._on_silence = on_disconnect
         self._mutex = runtime.mutex()
         number = int.from_bytes(runtime.random_bytes(4), "big") >> 1
         self._name = f"leasehold_{number:08x}_{ticket_id(runtime.random_bytes(16))}"
-        self._hears = transport.settings.messages
+        self._enabled = transport.settings.messages
         self._count = 0
         self._opening: list[Signal] = []
         self._job: Job | None = None
         self._connection: Connection | None = None
-        self._deaf: StoreUnavailable | None = None
+        self._error: StoreUnavailable | None = None
         self.generation = 0
-        """The number of the subscription that stands now, 0 if none does."""
+        """The number of the current subscription, 0 without one."""
 
     @property
     def channel(self) -> str:
-        """Where messages for this client are sent to; empty where there are none to be had."""
-        return self._name if self._hears and self.generation else ""
+        """The channel of messages for this client; empty if there are no messages."""
+        return self._name if self._enabled and self.generation else ""
 
-    def met_pooler(self) -> None:
-        """Take note that a pooler stands before the server: messages come past it, or not at all."""
-        self._hears = self._hears and self._transport.settings.subscriptions is not None
+    def found_pooler(self) -> None:
+        """Record that a pooler is in front of the server: messages need a way past it."""
+        self._enabled = self._enabled and self._transport.settings.subscriptions is not None
 
     async def listen(self, within: float) -> int:
-        """Make sure that messages are heard; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
-        if self.generation or not self._hears:
+        """Subscribe to messages; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
+        if self.generation or not self._enabled:
             return self.generation
         signal = self._runtime.signal()
         with self._mutex:
             self._opening.append(signal)
             if self._job is None or not self._job.alive():
-                self._job = self._runtime.spawn(self._hear, "leasehold-listen")
+                self._job = self._runtime.spawn(self._receive, "leasehold-listen")
         await signal.wait(within)
-        if self.generation or not self._hears:
+        if self.generation or not self._enabled:
             return self.generation
-        raise self._deaf or no_answer(self._transport.where, "the subscription took too long", unknown=False)
+        raise self._error or no_answer(self._transport.where, "the subscription took too long", unknown=False)
 
     async def close(self) -> None:
-        """Hear no more: shut the connection, and wait for the job that reads it."""
+        """End the subscription: shut the connection down, and wait for the job that reads it."""
         with self._mutex:
             job, connection = self._job, self._connection
         if connection is not None:
@@ -110,30 +112,32 @@ class Subscriptions:
         if job is not None:
             await job.join(1.0)
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         transport, connection = self._transport, None
         try:
             connection = await transport.connect(self._runtime.now() + LISTEN_WITHIN, transport.settings.subscriptions)
-            self._hears = self._hears and not connection.facts["pooled"]
-            if not self._hears:
+            self._enabled = self._enabled and not connection.facts["pooled"]
+            if not self._enabled:
                 return
-            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, ear_number(self._name)))
+            shown = Statement(
+                "SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, channel_number(self._name))
+            )
             await transport.run(
                 connection.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
             )
             if transport.settings.subscriptions is not None:
                 await self._same_database(transport.settings.subscriptions)
-            self._connection, self._deaf = connection, None
+            self._connection, self._error = connection, None
             self._count += 1
             self.generation = self._count
             self._opened()
-            await transport.run(connection.hear(self._on_message), None)
+            await transport.run(connection.receive_messages(self._on_message), None)
         except LeaseholdError as error:
-            self._deaf = error if isinstance(error, StoreUnavailable) else None
+            self._error = error if isinstance(error, StoreUnavailable) else None
         except (Broken, TimeoutError):
             pass
         except ServerError as error:
-            self._deaf = refused(transport.where, error)
+            self._error = refused(transport.where, error)
         finally:
             was, self.generation, self._connection = self.generation, 0, None
             if connection is not None:
@@ -145,8 +149,8 @@ class Subscriptions:
                 self._on_silence()
 
     async def _same_database(self, subscriptions: Settings) -> None:
-        """Raise unless those who hand names on see who listens here: else they would pass over us."""
-        asked = Statement(EAR_SEEN.text, (SUBSCRIBERS, ear_number(self._name)))
+        """Raise unless the transport's connections see this listener: hand-overs would pass over this client."""
+        asked = Statement(SUBSCRIBER_SEEN.text, (SUBSCRIBERS, channel_number(self._name)))
 
         async def look(tx: Transaction) -> list[list[Row]]:
             return await tx.commit(asked)
@@ -164,8 +168,8 @@ class Subscriptions:
             signal.set()
 
 
-def ear_number(channel: str) -> int:
-    """Return the second half of the key of the advisory lock that goes with a channel; 0 if it is not one of ours."""
+def channel_number(channel: str) -> int:
+    """Return the second half of the key of a channel's advisory lock; 0 if the channel is not one of ours."""
     parts = channel.split("_")
     try:
         return int(parts[1], 16) if len(parts) > 2 else 0

@@ -2,75 +2,40 @@
 
 from __future__ import annotations
 
-from collections import deque
-
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores.postgres.connection.exchange import Connection
 
 
-class Waiter:
-    """Somebody who waits for a place."""
-
-    __slots__ = ("connection", "given", "signal")
-
-    def __init__(self, signal: Signal) -> None:
-        self.signal = signal
-        self.given = False
-        self.connection: Connection | None = None
-
-
 class Pool:
-    """Hands out places: an idle connection, or the right to make one. First come, first served."""
+    """Hands out permits to use a connection, first come, first served, with an idle connection if there is one."""
 
     def __init__(self, runtime: Runtime, size: int) -> None:
-        self._runtime = runtime
+        self._permits = Semaphore(runtime, size)
         self._mutex = runtime.mutex()
-        self._free = size
         self._idle: list[Connection] = []
-        self._queue: deque[Waiter] = deque()
-
-    @property
-    def busy(self) -> bool:
-        """Whether all places are taken."""
-        return not self._free
 
     async def take(self, until: float) -> Connection | None:
-        """Return an idle connection, or None for the right to make one.
+        """Return an idle connection, or None for the right to open one.
 
         Raises:
-            TimeoutError: all places were taken until then.
+            TimeoutError: all connections were in use until then.
 
         """
-        with self._mutex:
-            if self._free:
-                self._free -= 1
-                return self._idle.pop() if self._idle else None
-            waiter = Waiter(self._runtime.signal())
-            self._queue.append(waiter)
-        try:
-            await waiter.signal.wait(max(until - self._runtime.now(), 0.0))
-        finally:
-            with self._mutex:
-                if not waiter.given:
-                    self._queue.remove(waiter)
-        if not waiter.given:
+        if not await self._permits.take(until):
             raise TimeoutError("all connections of this client are in use")
-        return waiter.connection
+        with self._mutex:
+            return self._idle.pop() if self._idle else None
 
     def give(self, connection: Connection | None) -> None:
-        """Give a place back, with the connection if it can be used again."""
-        with self._mutex:
-            if self._queue:
-                waiter = self._queue.popleft()
-                waiter.connection, waiter.given = connection, True
-                waiter.signal.set()
-                return
-            self._free += 1
-            if connection is not None:
+        """Return a permit, with the connection if it can be used again."""
+        if connection is not None:
+            with self._mutex:
                 self._idle.append(connection)
+        self._permits.give()
 
     def empty(self) -> list[Connection]:
-        """Take out all idle connections."""
+        """Remove and return all idle connections."""
         with self._mutex:
             idle, self._idle = self._idle, []
         return idle

@@ -1,4 +1,4 @@
-"""How to reach one database: from a URL, or as an object of the user's driver does."""
+"""The settings of connections to one database, and how they are read from a URL."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ OURS: Mapping[str, str] = {
     "tcp_user_timeout": "20000",
     "client_encoding": "UTF8",
 }
-"""What every connection of ours has: a dead network is noticed in about 20 s."""
+"""Settings of every connection: a dead network is noticed in about 20 s."""
 
 POOL = 8
-"""Connections of a client at most, beside the one that hears messages and the one kept for renewals."""
+"""Maximum number of connections of a client, besides that for messages and that reserved for renewals."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the database is and how to reach it. Its repr has no secret, and it cannot be pickled.
+    """Address, credentials and options of a database. Its repr has no secret, and it cannot be pickled.
 
     Attributes:
         where: for messages to people: hosts, ports and database.
         options: libpq's keywords.
-        pool: connections at most.
-        messages: whether to listen for messages; False looks by itself, as behind a pooler of transactions.
-        trust_pooler: whether a pooler that is found in between keeps each session for one client.
-        ears: how to reach the same database past a pooler, for the connection that hears messages.
+        pool: maximum number of connections.
+        messages: whether to listen for messages; False polls, as behind a transaction pooler.
+        trust_pooler: whether a pooler in between keeps each session for one client.
+        subscriptions: settings of the connection for messages, which reach the same database past a pooler.
 
     """
 
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts to ask for their addresses; none where libpq finds them by itself."""
+        """The hosts whose addresses must be resolved; none if libpq resolves them."""
         if "hostaddr" in self.options or "service" in self.options:
             return []
         hosts = str(self.options.get("host") or "").split(",")
@@ -99,13 +99,13 @@ def from_url(url: StoreURL) -> Settings:
     path = url.path if url.hosts else url.path.lstrip("/")
     if path:
         options["dbname"] = path
-    found = Settings(shown(options), options, _pool(url), _messages(url), _pooler(url))
-    return replace(found, subscriptions=_past_the_pooler(url, options)) if "listen" in url.options else found
+    found = Settings(display_address(options), options, _pool(url), _messages(url), _pooler(url))
+    return replace(found, subscriptions=_direct_settings(url, options)) if "listen" in url.options else found
 
 
-def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
-    """Read ``listen=host:port``: everything but the address is as in the URL."""
-    host, port = parse_place(url.options["listen"])
+def _direct_settings(url: StoreURL, options: Mapping[str, Any]) -> Settings:
+    """Read ``listen=host:port``; all other settings are those of the URL."""
+    host, port = parse_address(url.options["listen"])
     if not host or not _messages(url):
         raise ValueError(
             f"option 'listen' in the {url.scheme} URL is host:port of the server itself, and needs messages"
@@ -113,10 +113,10 @@ def _past_the_pooler(url: StoreURL, options: Mapping[str, Any]) -> Settings:
     there = Veiled(options)
     there.pop("hostaddr", None)
     there.update(host=host, port=port)
-    return Settings(shown(there), there)
+    return Settings(display_address(there), there)
 
 
-def parse_place(text: str) -> tuple[str, str]:
+def parse_address(text: str) -> tuple[str, str]:
     """Read ``host:port``, ``[::1]:port``, or the folder of a socket; an empty host if it is none of these."""
     if text.startswith("/"):
         return text, "5432"
@@ -128,8 +128,8 @@ def parse_place(text: str) -> tuple[str, str]:
     return ("", "") if not bare or "," in bare or (":" in bare and bare == host) else (bare, port)
 
 
-def shown(options: Mapping[str, Any]) -> str:
-    """Return where the database is, for people."""
+def display_address(options: Mapping[str, Any]) -> str:
+    """Return the address of the database, for people."""
     hosts = str(options.get("host") or options.get("hostaddr") or "localhost").split(",")
     ports = str(options.get("port") or "5432").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports

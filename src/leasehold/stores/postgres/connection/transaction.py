@@ -1,4 +1,4 @@
-"""One transaction: opened in the batch of its first statements, with limits of its own."""
+"""One transaction: it begins in the batch of its first statements, with time limits of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leasehold.stores.postgres.connection.exchange import COMMIT, Connection, St
 T = TypeVar("T")
 
 STALL = 5.0
-"""Seconds after which the server ends a transaction of ours that stands idle."""
+"""Seconds after which the server ends an idle transaction."""
 
 BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 ROLLBACK = Statement("ROLLBACK")
@@ -24,7 +24,7 @@ LIMITS = (
 
 
 class Run(Protocol):
-    """Drives an exchange to its end, before a reading of the boot-time clock."""
+    """Drives an exchange to its end, before a deadline on the boot-time clock."""
 
     async def __call__(self, steps: Steps[T], until: float | None) -> T: ...
 
