@@ -14,7 +14,7 @@ from leasehold_lab.history import Bounds, History, Hold, Mode, Promise, Stall, T
 from leasehold_lab.history.exclusion import overlaps, refused_while_free
 from leasehold_lab.history.fencing import tokens_against_claims, tokens_against_time
 from leasehold_lab.history.operations import FOREVER
-from leasehold_lab.history.turns import inversions
+from leasehold_lab.history.waiting import inversions
 
 N = "stock"
 
@@ -261,53 +261,53 @@ def test_stale_writes_are_found_and_refused_ones_counted() -> None:
     assert verdict.fenced_off == 1
     stale = replace(writes[2], accepted=True)
     (violation,) = check(History(writes=(*writes[:2], stale))).violations
-    assert violation.promise is Promise.FENCED
+    assert violation.promise is Promise.FENCING
     assert violation.operations == (writes[1], stale)
     twice = replace(writes[1], who="c", owner="c", order=4)
     assert not check(History(writes=(*writes, twice))).ok
 
 
 def test_a_check_that_said_yes_after_the_deadline_is_a_silent_loss() -> None:
-    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, told=5.01, checked=4.9)
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, notified=5.01, checked=4.9)
     assert check(History(holds=(lost,))).ok
     found = check(History(holds=(replace(lost, checked=5.005),))).violations
-    assert [one.promise for one in found] == [Promise.TOLD]
+    assert [one.promise for one in found] == [Promise.LOSS_NOTICE]
 
 
 def test_a_holder_told_late_is_found_unless_it_stood_still() -> None:
-    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, told=7.0)
-    assert [one.promise for one in check(History(holds=(lost,))).violations] == [Promise.TOLD]
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, notified=7.0)
+    assert [one.promise for one in check(History(holds=(lost,))).violations] == [Promise.LOSS_NOTICE]
     assert check(History(holds=(lost,), stalls=(Stall("a", 3.0, 6.99),))).ok
     assert not check(History(holds=(lost,), stalls=(Stall("b", 3.0, 6.99),))).ok
     assert check(History(holds=(replace(lost, until=4.9),))).ok, "it had sent its release before"
 
 
 def test_a_hold_lost_without_need_is_found_unless_its_holder_was_kept_from_renewing_it() -> None:
-    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, told=5.0)
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=5.0, notified=5.0)
     bounds = Bounds(keeps_hold=2.0)
-    assert [one.promise for one in check(History(holds=(lost,)), bounds).violations] == [Promise.KEPT]
+    assert [one.promise for one in check(History(holds=(lost,)), bounds).violations] == [Promise.RENEWAL]
     assert check(History(holds=(lost,))).ok
     assert check(History(holds=(lost,), outages=(Stall("a", 3.5, 3.6),)), bounds).ok
     assert not check(History(holds=(lost,), outages=(Stall("a", 2.5, 2.6),)), bounds).ok
     assert check(History(holds=(replace(lost, renews=False),)), bounds).ok
-    assert check(History(holds=(replace(lost, until=4.9, told=4.95),)), bounds).ok, "it was on its way out"
+    assert check(History(holds=(replace(lost, until=4.9, notified=4.95),)), bounds).ok, "it was on its way out"
 
 
 def test_a_hold_that_was_dropped_and_kept_for_too_long_is_found() -> None:
-    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, told=5.0, dropped=3.5)
+    lost = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, notified=5.0, dropped=3.5)
     (violation,) = check(History(holds=(lost,)), Bounds(gives_up=1.0)).violations
-    assert violation.promise is Promise.FREE
+    assert violation.promise is Promise.AVAILABILITY
     assert "1.500 s" in violation.what
     assert check(History(holds=(lost,)), Bounds(gives_up=1.6)).ok
     assert check(History(holds=(lost,)), Bounds(keeps_hold=2.0)).ok, "it was given up on purpose"
     assert check(History(holds=(lost,), stalls=(Stall("a", 4.0, 4.6),)), Bounds(gives_up=1.0)).ok
     assert check(History(holds=(replace(lost, renews=False),)), Bounds(gives_up=1.0)).ok
-    for_ever = replace(lost, told=None, until=FOREVER, deadline=FOREVER)
+    for_ever = replace(lost, notified=None, until=FOREVER, deadline=FOREVER)
     assert not check(History(holds=(for_ever,)), Bounds(gives_up=1.0)).ok
 
 
 def test_a_hold_that_was_dropped_is_a_claim_until_whoever_listens_is_told() -> None:
-    dropped = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, told=5.0, dropped=3.5)
+    dropped = Hold("a", N, 0, 1, 5, None, 1, deadline=6.0, notified=5.0, dropped=3.5)
     assert not check(History(holds=(dropped, Hold("b", N, 2, 4.9, 6, 6, 2)))).ok
     assert check(History(holds=(dropped, Hold("b", N, 2, 5.1, 6, 6, 2)))).ok
 
@@ -316,7 +316,7 @@ def test_a_hold_that_the_store_had_lost_and_that_was_believed_in_is_found() -> N
     held = Hold("a", N, 0, 1, 5, 5.1, 1)
     history, bounds = History(holds=(held,), removals=(3.0,)), Bounds(noticed=1.0)
     (violation,) = check(history, bounds).violations
-    assert violation.promise is Promise.TOLD
+    assert violation.promise is Promise.LOSS_NOTICE
     assert "2.000 s" in violation.what
     assert check(history).ok
     assert check(history, Bounds(noticed=2.5)).ok
@@ -336,50 +336,50 @@ def test_who_believes_for_longer_than_a_lease_from_what_it_sent_is_found() -> No
 def test_a_waiter_that_slept_on_is_found() -> None:
     first = Hold("a", N, 0, 1, 5, 5.1, 1)
     late = Hold("b", N, 2, 9, 10, 10.1, 2, queued=2.1)
-    (violation,) = check(History(holds=(first, late)), Bounds(woken=1.0)).violations
-    assert violation.promise is Promise.WOKEN
+    (violation,) = check(History(holds=(first, late)), Bounds(wake_up=1.0)).violations
+    assert violation.promise is Promise.WAKE_UP
     assert "3.900 s" in violation.what
-    assert check(History(holds=(first, late)), Bounds(woken=4.0)).ok
-    assert check(History(holds=(first, late), stalls=(Stall("b", 5.0, 8.9),)), Bounds(woken=1.0)).ok
-    assert check(History(holds=(first, replace(late, queued=None, asked=8.0))), Bounds(woken=1.0)).ok
+    assert check(History(holds=(first, late)), Bounds(wake_up=4.0)).ok
+    assert check(History(holds=(first, late), stalls=(Stall("b", 5.0, 8.9),)), Bounds(wake_up=1.0)).ok
+    assert check(History(holds=(first, replace(late, queued=None, asked=8.0))), Bounds(wake_up=1.0)).ok
     gave_up = Try("c", N, 3.0, 8.5, queued=3.1, lease=2.0)
     at_once = replace(late, queued=None, asked=8.9)
-    (violation,) = check(History(holds=(first, at_once), tries=(gave_up,)), Bounds(woken=1.0)).violations
+    (violation,) = check(History(holds=(first, at_once), tries=(gave_up,)), Bounds(wake_up=1.0)).violations
     assert violation.operations[-1] is gave_up, "it waited beside a free name until it gave up"
     cut_off = Stall("c", 5.0, 9.0)
-    assert check(History(holds=(first, at_once), tries=(gave_up,), outages=(cut_off,)), Bounds(woken=1.0)).ok
+    assert check(History(holds=(first, at_once), tries=(gave_up,), outages=(cut_off,)), Bounds(wake_up=1.0)).ok
 
 
 def test_who_stood_still_when_its_grant_came_may_have_had_it_since_it_asked() -> None:
     first = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
     stopped = Hold("b.1", "x", 1.0, 2.0, 2.1, 2.11, 2)
     waiter = Hold("c", "x", 1.1, 2.15, 3.0, 3.01, 3, queued=1.15)
-    bounds, stall = Bounds(woken=0.5), Stall("b", 1.02, 1.99)
+    bounds, stall = Bounds(wake_up=0.5), Stall("b", 1.02, 1.99)
     assert check(History(holds=(first, stopped, waiter), stalls=(stall,)), bounds).ok
     for pauses in ((), (replace(stall, who="d"),), (replace(stall, begin=0.5, end=0.9),)):
         found = check(History(holds=(first, stopped, waiter), stalls=pauses), bounds)
-        assert found.by_promise[Promise.WOKEN] == 1, pauses
+        assert found.by_promise[Promise.WAKE_UP] == 1, pauses
     late = replace(waiter, granted=2.9)
     found = check(History(holds=(first, stopped, late), stalls=(stall,)), bounds)
-    assert found.by_promise[Promise.WOKEN] == 1, "it had given it back for long"
+    assert found.by_promise[Promise.WAKE_UP] == 1, "it had given it back for long"
 
 
 def test_who_stood_still_before_it_heard_that_it_waits_may_have_been_given_the_name() -> None:
     first = Hold("a", N, 0, 1, 5, 5.1, 1)
     gave_up = Try("b", N, 4.0, 9.5, queued=9.4, lease=2.0)  # the word that it waits came while it stood still
     waiter = Hold("c", N, 5.5, 7.1, 8, 8.1, 2, queued=5.6)
-    bounds, stall = Bounds(woken=1.0), Stall("b", 4.1, 9.4)
+    bounds, stall = Bounds(wake_up=1.0), Stall("b", 4.1, 9.4)
     assert check(History(holds=(first, waiter), tries=(gave_up,), stalls=(stall,)), bounds).ok
     for pauses in ((), (replace(stall, who="d"),), (replace(stall, begin=9.41, end=9.45),)):
         found = check(History(holds=(first, waiter), tries=(gave_up,), stalls=pauses), bounds)
-        assert found.by_promise[Promise.WOKEN] == 1, pauses
+        assert found.by_promise[Promise.WAKE_UP] == 1, pauses
 
 
 def test_a_crashed_holder_counts_until_its_lease_ends() -> None:
     crashed = Hold("a", N, 0, 1, 5, None, 1, lease=3.0)
     after = Hold("b", N, 2, 8.2, 10, 10.1, 2, queued=2.1)
-    assert check(History(holds=(crashed, after)), Bounds(woken=0.25)).ok
-    assert not check(History(holds=(crashed, replace(after, granted=8.3))), Bounds(woken=0.25)).ok
+    assert check(History(holds=(crashed, after)), Bounds(wake_up=0.25)).ok
+    assert not check(History(holds=(crashed, replace(after, granted=8.3))), Bounds(wake_up=0.25)).ok
 
 
 def test_nesting() -> None:
@@ -394,9 +394,9 @@ def test_overtaking_is_found() -> None:
     first = Hold("a", N, 0.0, 5, 6, 6, 3, queued=0.1, fair=True)
     second = Hold("b", N, 1.0, 3, 4, 4, 2, queued=1.1, fair=True)
     found = check(History(holds=(first, second))).violations
-    assert [one.promise for one in found] == [Promise.TURNS]
+    assert [one.promise for one in found] == [Promise.FIFO]
     assert found[0].operations == (first, second)
-    assert check(History(holds=(first, second)), Bounds(turns=False)).ok
+    assert check(History(holds=(first, second)), Bounds(fifo=False)).ok
     assert check(History(holds=(first, replace(second, asked=0.05)))).ok  # it asked before the first had its place
 
 

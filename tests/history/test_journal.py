@@ -41,7 +41,7 @@ def test_it_may_be_in_the_way_for_a_lease_after_its_death(dead: float, excused: 
     asked = clients.at(3.02, "2.0").asked("x", lease=1.0)
     clients.at(3.025, "2.0").refused(asked)
     found = check(assemble(clients.records, deaths={"1": (LIVED, dead)}))
-    assert found.by_promise[Promise.FREE] == (not excused)
+    assert found.by_promise[Promise.AVAILABILITY] == (not excused)
 
 
 @pytest.mark.parametrize(("deadline", "excused"), [(1.9, True), (2.5, False)])
@@ -56,6 +56,6 @@ def test_a_client_that_was_blocked_when_it_was_killed_held_until_its_deadline(de
 def test_a_hold_that_was_dropped_says_when_and_is_claimed_until_its_loss_is_told() -> None:
     clients = Clients()
     clients.at(2.0, "1.0").dropped(1)
-    clients.at(2.5, "1.0").told(1, 3.0)
+    clients.at(2.5, "1.0").notified(1, 3.0)
     (hold,) = assemble(clients.records).holds
-    assert (hold.dropped, hold.until, hold.told) == (2.0, 2.5, 2.5)
+    assert (hold.dropped, hold.until, hold.notified) == (2.0, 2.5, 2.5)

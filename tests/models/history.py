@@ -131,9 +131,9 @@ class TrueJournal(Journal):
         until = self._true(deadline)
         super().checked(n, at, until, until - self._machine.spoke if deadline > self._first[n] else None)
 
-    def told(self, n: int, deadline: float) -> None:
+    def notified(self, n: int, deadline: float) -> None:
         """Write down a loss."""
-        super().told(n, self._true(deadline))
+        super().notified(n, self._true(deadline))
 
     def _true(self, reading: float) -> float:
         return (reading - self._machine.offset) / self._machine.rate
@@ -299,14 +299,14 @@ class Party:
                 woken,
                 system.linearizable,
                 system.tries,
-                keeps_place=KEEPS_PLACE,
+                keeps_entry=KEEPS_PLACE,
                 passed_over=passed_over,
                 keeps_hold=KEEPS_HOLD if far < NEAR and not system.holds_up else math.inf,
                 gives_up=GIVES_UP + 2 * ROUND_TRIPS * far,
             )
             return check(history, bounds)
         noticed = WOKEN + 2 * ROUND_TRIPS * far
-        loose = check(history, Bounds(TOLD, linearizable=False, tries=False, turns=False, noticed=noticed))
+        loose = check(history, Bounds(TOLD, linearizable=False, tries=False, fifo=False, noticed=noticed))
         kept = tuple(violation for violation in loose.violations if violation.promise in system.promises)
         return Verdict(kept, loose.checked, loose.fenced_off)
 

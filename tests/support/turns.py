@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
-from leasehold_lab.history import Stall, stood_still
+from leasehold_lab.history import Stall, paused_for
 from leasehold_lab.history.journal import Journal, Record
 from leasehold_lab.verify.clients.stall_detector import Pulse, waited_by_main, waited_by_watchdog
 
@@ -27,7 +27,7 @@ class Missed:
 
     def less(self, begin: float, end: float) -> float:
         """Return the seconds between two moments, less those in which nobody here could run."""
-        return end - begin - stood_still(self.stalls, US, begin, end)
+        return end - begin - paused_for(self.stalls, US, begin, end)
 
     def total(self) -> float:
         """Return for how long nobody could run."""

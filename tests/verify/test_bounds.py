@@ -71,7 +71,7 @@ def test_tokens_and_guarded_writes_are_never_excused() -> None:
         )
     )
     verdict, outside = judge(stale, 1.0, URL, [LOST])
-    assert verdict.by_promise[Promise.FENCED] == 1
+    assert verdict.by_promise[Promise.FENCING] == 1
     assert not outside
 
 
@@ -91,7 +91,7 @@ def test_grants_that_were_under_way_together_show_an_overlap_and_not_a_token_tha
 
 def test_who_asked_in_vain_while_the_servers_were_away_is_excused_and_nobody_later() -> None:
     def refused(asked: float) -> Violation:
-        return Violation(Promise.FREE, (Try("1.0", "x", asked, asked + 0.1),), "")
+        return Violation(Promise.AVAILABILITY, (Try("1.0", "x", asked, asked + 0.1),), "")
 
     assert KEPT.excuses(refused(10.0))
     assert KEPT.excuses(refused(11.9))
@@ -100,5 +100,5 @@ def test_who_asked_in_vain_while_the_servers_were_away_is_excused_and_nobody_lat
 
 
 def test_a_loss_that_was_told_late_is_never_excused() -> None:
-    late = Violation(Promise.TOLD, (Hold("1.0", "x", 9.0, 9.1, 10.0, told=11.0, deadline=10.0),), "")
+    late = Violation(Promise.LOSS_NOTICE, (Hold("1.0", "x", 9.0, 9.1, 10.0, notified=11.0, deadline=10.0),), "")
     assert not LOST.excuses(late)

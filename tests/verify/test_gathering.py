@@ -38,7 +38,7 @@ OVERTAKEN = [
 """2.0 loses its place while 3 is stopped, since its renewals cannot be written."""
 
 
-@pytest.mark.parametrize(("records", "promise"), [(WOKEN_LATE, Promise.WOKEN), (OVERTAKEN, Promise.TURNS)])
+@pytest.mark.parametrize(("records", "promise"), [(WOKEN_LATE, Promise.WAKE_UP), (OVERTAKEN, Promise.FIFO)])
 @pytest.mark.parametrize("how", ["stopped", "held up"])
 def test_who_stands_still_keeps_others_from_a_file_and_not_from_a_server(
     records: list[Record], promise: Promise, how: str
@@ -48,7 +48,7 @@ def test_who_stands_still_keeps_others_from_a_file_and_not_from_a_server(
 
     def found(url):
         these = Circumstances(url, 1.0, ("1", "2", "3"), stop)
-        return {one.promise for one in check(gather([*records, *moment], [], these), Bounds(woken=0.7)).violations}
+        return {one.promise for one in check(gather([*records, *moment], [], these), Bounds(wake_up=0.7)).violations}
 
     assert promise in found(SERVER)
     assert found(FILE) == set()
@@ -59,5 +59,5 @@ def test_a_moment_delays_who_waits_for_a_file_and_takes_no_place() -> None:
         Record(t=end, who="3", n=0, **{"is": "held up", "for": 0.3, "whom": "3"}) for end in (1.4, 1.8, 2.2, 2.6)
     ]
     these = Circumstances(FILE, 1.0, ("1", "2", "3"), [])
-    assert check(gather([*WOKEN_LATE, *moments], [], these), Bounds(woken=0.8)).ok
-    assert not check(gather([*OVERTAKEN, *moments], [], these), Bounds(woken=0.8)).ok
+    assert check(gather([*WOKEN_LATE, *moments], [], these), Bounds(wake_up=0.8)).ok
+    assert not check(gather([*OVERTAKEN, *moments], [], these), Bounds(wake_up=0.8)).ok

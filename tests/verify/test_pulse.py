@@ -11,7 +11,7 @@ import pytest
 
 from leasehold._runtimes.base import Flavor
 from leasehold.client import Client
-from leasehold_lab.history import Bounds, History, Hold, Stall, check, joined, stood_still
+from leasehold_lab.history import Bounds, History, Hold, Stall, check, merged, paused_for
 from leasehold_lab.history.journal import Journal, Record
 from leasehold_lab.verify.clients import worker
 from leasehold_lab.verify.clients.stall_detector import EVERY, NOTICED, Pulse, timed
@@ -99,45 +99,47 @@ def test_linux_counts_how_long_each_thread_waits() -> None:
 def test_pauses_that_overlap_count_once() -> None:
     spans = [(1.0, 2.0), (1.5, 3.0), (1.6, 1.7), (4.0, 9.0)]
     pauses = [*(Stall("a", *span) for span in spans), Stall("b", 0.0, 9.0)]
-    assert stood_still(pauses, "a.1", 0.0, 5.0) == pytest.approx(3.0)
-    assert stood_still(pauses, "a.1", 1.2, 1.8) == pytest.approx(0.6)
-    assert stood_still(pauses, "a.1", 3.0, 4.0) == 0.0
+    assert paused_for(pauses, "a.1", 0.0, 5.0) == pytest.approx(3.0)
+    assert paused_for(pauses, "a.1", 1.2, 1.8) == pytest.approx(0.6)
+    assert paused_for(pauses, "a.1", 3.0, 4.0) == 0.0
 
 
 def test_moments_that_follow_closely_are_one_stall() -> None:
     moments = [Stall("b", 1.0, 1.1), Stall("a", 1.0, 1.1), Stall("a", 1.12, 1.3), Stall("a", 1.4, 1.5)]
-    assert list(joined(moments, 0.04)) == [Stall("a", 1.0, 1.3), Stall("a", 1.4, 1.5), Stall("b", 1.0, 1.1)]
-    assert list(joined([], 0.04)) == []
+    assert list(merged(moments, 0.04)) == [Stall("a", 1.0, 1.3), Stall("a", 1.4, 1.5), Stall("b", 1.0, 1.1)]
+    assert list(merged([], 0.04)) == []
 
 
 def test_a_holder_that_got_no_turn_is_told_when_it_gets_one() -> None:
-    lost = Hold("a.1", "x", 0.0, 0.1, 1.0, token=1, told=1.7, deadline=1.0)
-    kept, bounds = (Stall("a", 0.9, 1.3), Stall("a", 1.35, 1.65)), Bounds(told=0.25)
-    assert check(History(holds=(lost,), moments=kept), bounds).ok
-    assert not check(History(holds=(lost,), moments=kept[:1]), bounds).ok, "it got its turn, and was told 0.4 s later"
-    assert not check(History(holds=(lost,), moments=(Stall("b", 0.9, 1.7),)), bounds).ok, "somebody else got none"
+    lost = Hold("a.1", "x", 0.0, 0.1, 1.0, token=1, notified=1.7, deadline=1.0)
+    kept, bounds = (Stall("a", 0.9, 1.3), Stall("a", 1.35, 1.65)), Bounds(notified=0.25)
+    assert check(History(holds=(lost,), short_pauses=kept), bounds).ok
+    assert not check(History(holds=(lost,), short_pauses=kept[:1]), bounds).ok, (
+        "it ran again, and was notified 0.4 s later"
+    )
+    assert not check(History(holds=(lost,), short_pauses=(Stall("b", 0.9, 1.7),)), bounds).ok, "the pause was of another client"
 
 
 def test_moments_excuse_a_late_wake_and_no_turn_that_was_missed() -> None:
     held = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
     woken = Hold("b", "x", 0.2, 3.0, 4.0, 4.01, 2, queued=0.3)
-    bounds = Bounds(woken=0.5)
+    bounds = Bounds(wake_up=0.5)
     assert not check(History(holds=(held, woken)), bounds).ok
-    assert check(History(holds=(held, woken), moments=(Stall("b", 1.2, 2.9),)), bounds).ok
+    assert check(History(holds=(held, woken), short_pauses=(Stall("b", 1.2, 2.9),)), bounds).ok
     first = Hold("b", "x", 0.2, 5.0, 6.0, 6.01, 3, queued=0.3, fair=True)
     second = Hold("c", "x", 0.5, 1.1, 4.9, 4.91, 2, queued=0.6, fair=True)
     moment = (Stall("b", 0.9, 1.0),)
-    assert not check(History(holds=(held, first, second), moments=moment)).ok
+    assert not check(History(holds=(held, first, second), short_pauses=moment)).ok
     assert check(History(holds=(held, first, second), stalls=moment)).ok
 
 
 def test_a_lull_on_the_way_to_the_store_excuses_a_late_wake_and_no_late_news() -> None:
     held = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
     woken = Hold("b", "x", 0.2, 3.0, 4.0, 4.01, 2, queued=0.3)
-    lost = Hold("a.1", "y", 0.0, 0.1, 1.0, token=1, told=1.7, deadline=1.0)
-    lulls = (Stall("a", 1.0, 2.9), Stall("b", 1.2, 2.9))
-    assert check(History(holds=(held, woken), lulls=lulls), Bounds(woken=0.5)).ok
-    assert not check(History(holds=(lost,), lulls=lulls), Bounds(told=0.25)).ok
+    lost = Hold("a.1", "y", 0.0, 0.1, 1.0, token=1, notified=1.7, deadline=1.0)
+    relay_pauses = (Stall("a", 1.0, 2.9), Stall("b", 1.2, 2.9))
+    assert check(History(holds=(held, woken), relay_pauses=relay_pauses), Bounds(wake_up=0.5)).ok
+    assert not check(History(holds=(lost,), relay_pauses=relay_pauses), Bounds(notified=0.25)).ok
 
 
 def test_what_the_run_itself_takes_is_written_down_if_it_is_long() -> None:

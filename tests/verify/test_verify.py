@@ -101,7 +101,7 @@ def test_redis_keeps_every_promise_for_a_minute(seed: int) -> None:
     [
         ("broken-release", "--faults stall", "exclusion", "overlap"),
         ("broken-lease", "--faults delay", "exclusion", "overlap"),
-        ("broken-wait", "--faults none --lease 3", "woken", "nobody held"),
+        ("broken-wait", "--faults none --lease 3", "wake_up", "nobody held"),
     ],
     ids=["no look at the token on release", "lease counted from the reply", "no look after subscribing"],
 )

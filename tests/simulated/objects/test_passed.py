@@ -39,7 +39,7 @@ def test_every_promise_is_kept(system: str, record_property: Note) -> None:
         outcome = run(seed, system, passed=True)
         assert outcome.ok, failure(outcome)
         dropped += sum(hold.dropped is not None for hold in outcome.history.holds)
-        lost += sum(hold.told is not None for hold in outcome.history.holds)
+        lost += sum(hold.notified is not None for hold in outcome.history.holds)
     assert 0 < dropped < lost
     record_property("sum:simulation: histories of holds that are passed on", EACH)
 

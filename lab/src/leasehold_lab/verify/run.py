@@ -153,7 +153,7 @@ def run(settings: Settings, witness: Witness, site: Site | None = None, nursery:
             history = crew.history(resource)
         _clean_up(client)
     verdict, excused = judge(history, settings.lease, settings.url, crew.suspensions)
-    faults, held_up = tuple(crew.faults), sum(moment.end - moment.begin for moment in history.moments)
+    faults, held_up = tuple(crew.faults), sum(moment.end - moment.begin for moment in history.short_pauses)
     return Outcome(settings, namespace, history, verdict, excused, faults, left_out, broken, held_up, begin, end)
 
 

@@ -180,7 +180,7 @@ class Worker:
             else:
                 lease = hold._lease
                 self._journal.granted(n, hold.token, lease.since, lease.deadline)
-                hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
+                hold.on_lost(called_back(lambda _: self._journal.notified(n, lease.deadline)))
                 got.append(hold)
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:

@@ -27,7 +27,7 @@ TOLD_WITHIN = 0.05
 GIVES_UP = 2.0
 """Leases after which a client has given up what was dropped: at the next renewal, which needs no answer for that."""
 
-LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
+LIVENESS = (Promise.WAKE_UP, Promise.FIFO, Promise.AVAILABILITY)
 """What servers must be there for."""
 
 
@@ -104,7 +104,7 @@ def _exclusive(violation: Violation) -> bool:
 
 def _spans(violation: Violation) -> tuple[float, float]:
     """Return from when to when those waited who waited too long, or asked in vain, or were overtaken."""
-    waited = violation.operations if violation.promise is Promise.TURNS else violation.operations[-1:]
+    waited = violation.operations if violation.promise is Promise.FIFO else violation.operations[-1:]
     spans = [_span(one) for one in waited]
     return min(begin for begin, _ in spans), max(end for _, end in spans)
 

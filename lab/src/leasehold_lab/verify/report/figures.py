@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from leasehold_lab.history import Hold, Mode, stood_still
+from leasehold_lab.history import Hold, Mode, paused_for
 from leasehold_lab.verify.faults.client_faults import SERVERS, Done
 from leasehold_lab.verify.run import Outcome
 
@@ -106,7 +106,7 @@ def measure(outcome: Outcome) -> Figures:
         acquired=len(granted),
         refused=len(history.tries),
         unknown=len(history.holds) - len(granted),
-        lost=sum(hold.told is not None for hold in granted),
+        lost=sum(hold.notified is not None for hold in granted),
         writes=len(history.writes),
         fenced_off=outcome.verdict.fenced_off,
         hand_over=spreads[HAND_OVER],
@@ -122,7 +122,7 @@ def measure(outcome: Outcome) -> Figures:
 def samples(outcome: Outcome) -> dict[str, list[float]]:
     """Return what was measured, in seconds, by what it is; several runs may be added up."""
     granted = [hold for hold in outcome.history.holds if hold.granted is not None]
-    lost = [hold for hold in granted if hold.told is not None]
+    lost = [hold for hold in granted if hold.notified is not None]
     killed = {fault.who: fault.begin for fault in outcome.faults if fault.kind == "kill"}
     neighbours = list(_neighbours(granted))
     pairs = [(before, hold) for before, hold in neighbours if hold.queued is not None and hold.queued < before.until]
@@ -148,7 +148,7 @@ def _neighbours(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 def _smooth(before: Hold, hold: Hold, outcome: Outcome) -> bool:
     """Say whether both, the one who left and the one who came, could run and reach the store meanwhile."""
-    pauses = outcome.history.stalls + outcome.history.outages + outcome.history.moments
+    pauses = outcome.history.stalls + outcome.history.outages + outcome.history.short_pauses
     end = hold.granted or 0.0
     return before.freed is not None and not any(
         pause.within(hold.who, before.until, end) or pause.within(before.who, before.until, end) for pause in pauses
@@ -165,26 +165,26 @@ def _died(hold: Hold, killed: Mapping[str, float]) -> bool:
 
 def _ran_out(hold: Hold) -> bool:
     """Say whether it was lost at its deadline: neither had its holder sent a release, nor had the store told it."""
-    return hold.told is not None and hold.until >= hold.deadline
+    return hold.notified is not None and hold.until >= hold.deadline
 
 
 def _had_left(hold: Hold) -> bool:
     """Say whether it had sent its release while it was valid, and heard later that there was nothing to release."""
-    return hold.told is not None and hold.until < min(hold.told, hold.deadline)
+    return hold.notified is not None and hold.until < min(hold.notified, hold.deadline)
 
 
 def _late(hold: Hold, outcome: Outcome, after: float | None = None) -> float:
     """Return for how long it could run after that moment (its deadline, if not said), until it was told."""
-    told, begin = hold.told or 0.0, hold.deadline if after is None else after
-    pauses = outcome.history.stalls + outcome.history.moments
-    return max(0.0, told - begin - stood_still(pauses, hold.who, begin, told))
+    told, begin = hold.notified or 0.0, hold.deadline if after is None else after
+    pauses = outcome.history.stalls + outcome.history.short_pauses
+    return max(0.0, told - begin - paused_for(pauses, hold.who, begin, told))
 
 
 def _since_resumed(hold: Hold, outcome: Outcome) -> float | None:
     """Return for how long it ran again, when it was told, if its deadline had passed while it was stopped."""
     for stall in outcome.history.stalls:
         if stall.begin <= hold.deadline < stall.end and stall.within(hold.who, stall.begin, stall.end):
-            return max(0.0, (hold.told or 0.0) - stall.end)
+            return max(0.0, (hold.notified or 0.0) - stall.end)
     return None
 
 
@@ -193,7 +193,7 @@ def _since_removed(hold: Hold, faults: Sequence[Done]) -> float | None:
 
     It counts from the beginning of the fault, so the removal may have come later, and the news sooner after it.
     """
-    told = hold.told or 0.0
+    told = hold.notified or 0.0
     begins = [fault.begin for fault in faults if fault.who == SERVERS and (hold.granted or 0.0) <= fault.begin <= told]
     return told - max(begins) if begins and told < hold.deadline else None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from leasehold._url import StoreURL
-from leasehold_lab.history import History, Stall, Write, joined
+from leasehold_lab.history import History, Stall, Write, merged
 from leasehold_lab.history.journal import Record, assemble
 from leasehold_lab.verify.clients.stall_detector import EVERY
 from leasehold_lab.verify.faults.bounds import Suspension
@@ -48,24 +48,24 @@ class Circumstances:
 
 def gather(records: Sequence[Record], writes: Iterable[Write], these: Circumstances) -> History:
     """Put together what was written down."""
-    moments = _stalls(records, "held up")
+    short_pauses = _stalls(records, "held up")
     still = [as_pause(fault, 0.0) for fault in these.faults if fault.kind == "stall"]
     loses_place = these.lease * LOSES_PLACE
-    still += [pause for pause in joined(moments, 2 * EVERY) if pause.end - pause.begin > loses_place]
+    still += [pause for pause in merged(short_pauses, 2 * EVERY) if pause.end - pause.begin > loses_place]
     outages = [as_pause(fault, RECOVERS) for fault in these.faults if fault.kind in KINDS and of_links(fault)]
     outages += [Stall(who, one.begin, one.served) for one in these.suspensions for who in these.clients]
-    lulls = _for_all(_stalls(these.late, "held up"), these)
+    relay_pauses = _for_all(_stalls(these.late, "held up"), these)
     if these.shares_a_file:
         outages += _for_all(still, these)
-        lulls += _for_all(moments, these)
+        relay_pauses += _for_all(short_pauses, these)
     return assemble(
         (record for record in records if record["is"] not in ("blocked", "held up")),
         deaths=these.deaths,
         stalls=[*still, *_stalls(records, "blocked")],
         outages=outages,
         writes=writes,
-        moments=moments,
-        lulls=lulls,
+        short_pauses=short_pauses,
+        relay_pauses=relay_pauses,
     )
 
 

@@ -67,7 +67,7 @@ def _draw(outcome: Outcome, begin: float, end: float, holds: Iterable[Hold], fra
             for hold in inside
             if hold.who == who
         ]
-        parts += [_stroke(hold.told, top, x) for hold in inside if hold.who == who and _is_told(hold, begin, end)]
+        parts += [_stroke(hold.notified, top, x) for hold in inside if hold.who == who and _is_told(hold, begin, end)]
     parts += _axis(outcome, begin, end, height, x)
     return "".join(parts) + "</svg>"
 
@@ -111,7 +111,7 @@ def _bar(hold: Hold, top: float, x: Scale, color: str, framed: bool) -> str:
 
 def _is_told(hold: Hold, begin: float, end: float) -> bool:
     """Say whether its holder was told of a loss in the time that is shown; the edge is no place for what came later."""
-    return hold.told is not None and begin <= hold.told <= end
+    return hold.notified is not None and begin <= hold.notified <= end
 
 
 def _stroke(told: float | None, top: float, x: Scale) -> str:
