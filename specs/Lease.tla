@@ -2,7 +2,7 @@
 (* The lease of one name on one server, with tickets and fencing tokens.
 
    What it stands for: src/leasehold/stores/redis/scripts/{common,claim,leave,renew}.lua, the life of a hold in
-   src/leasehold/engine/{attempt,hold,keeper}.py, and a guard as in src/leasehold/guard/.
+   src/leasehold/_engine/{acquire,engine,lease}.py, and a guard as in src/leasehold/guards/.
 
    Modelled. A ticket is chosen before anything is sent, so it is the actor here: it asks, may ask again, holds, renews,
    leaves; a client is as many tickets as it makes, one after the other. The network may lose each request and each reply,

@@ -2,7 +2,7 @@
 (* One name on several independent servers, of which most must vote: Redlock with proposed tokens.
 
    What it stands for: src/leasehold/stores/redis/scripts/redlock_{common,claim,leave}.lua, and their callers,
-   src/leasehold/stores/redis/redlock_{electing,votes,ballots}.py.
+   src/leasehold/stores/redis/redlock/{rounds,majority,proposals}.py.
 
    Modelled. A ticket asks all nodes for their votes with a token that it proposes: larger than all that it has seen and not
    below its clock. A node votes if nobody else has its vote and the token is larger than any it has voted for; it

@@ -114,7 +114,7 @@ def test_samples_are_shared_out_among_the_parts():
     kernel = seconds.pop(KERNEL)
     assert kernel < sum(seconds.values()) == pytest.approx(0.3, abs=0.05)
     assert set(seconds) <= {"engine: tickets, leases, watchdog, waiting", OTHERS}
-    assert part_of("/x/leasehold/wires/redis/aio.py").startswith("transport")
+    assert part_of("/x/leasehold/stores/redis/connection/aio.py").startswith("transport")
     assert part_of("/x/leasehold/primitives/hold.py") == part_of("/x/leasehold/client/aio.py")
     assert part_of("/usr/lib/python3/asyncio/base_events.py") == "event loop"
     assert part_of("/usr/lib/python3/json/encoder.py") == OTHERS

@@ -29,7 +29,7 @@ def environment(folder: Path, *keys: str) -> str:
     python.symlink_to(sys.executable)
     for key in keys:
         program = FOREIGN[key].program(folder)
-        command = worker.command(sys.executable, "redis_py", "redis", "redis")
+        command = worker.command(sys.executable, "peers.redis_py", "redis", "redis")
         program.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
         program.chmod(0o755)
     return str(python)

@@ -57,7 +57,7 @@ REPORT = """
 )
 def test_what_is_held_when_the_interpreter_ends_is_released_at_once(held: str) -> None:
     start = time.monotonic()
-    assert run(textwrap.dedent(REPORT) + held) == "claim,leave"
+    assert run(textwrap.dedent(REPORT) + held) == "try_acquire,release"
     assert time.monotonic() - start < 8.0
 
 
@@ -75,7 +75,7 @@ def test_an_interpreter_that_ends_while_a_daemon_thread_waits() -> None:
 
 def test_an_exit_inside_the_block_is_passed_on() -> None:
     said = run(textwrap.dedent(REPORT) + "with client.lock('a'):\n    raise SystemExit(7)", code_expected=7)
-    assert said == "claim,leave"
+    assert said == "try_acquire,release"
 
 
 def test_a_client_that_cannot_be_closed_keeps_no_other_from_it() -> None:
@@ -87,7 +87,7 @@ def test_a_client_that_cannot_be_closed_keeps_no_other_from_it() -> None:
         each.store.close = fail
     hold = client.lock('a').acquire()
     """
-    assert run(textwrap.dedent(REPORT) + textwrap.dedent(code)) == "claim,leave"
+    assert run(textwrap.dedent(REPORT) + textwrap.dedent(code)) == "try_acquire,release"
 
 
 def test_an_asyncio_program_ends_without_a_word() -> None:

@@ -10,7 +10,7 @@ from leasehold._model import Granted, ReleaseReason, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL
 from leasehold.store_api import Opener, Store
-from leasehold.stores import redis
+from leasehold.stores.redis import openers as redis
 
 
 class Broken:

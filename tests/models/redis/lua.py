@@ -39,7 +39,7 @@ class Machine:
             raise MissingDriver("the model of Redis runs scripts by lupa; install it: pip install lupa") from None
         self._type: Callable[[object], str | None] = lupa.lua_type
         self._deliver: Deliver | None = None
-        folder = files("models").joinpath("lua_model")
+        folder = files("models.redis").joinpath("lua_model")
         text = "\n".join(folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in PARTS)
         runtime: Any = lupa.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         made: tuple[Callable[..., Any], ...] = runtime.execute(text, self._publish)

@@ -286,7 +286,7 @@ def test_a_keep_alive_counts_from_before_it_was_sent(etcd_server, namespace):
         with locks.lock("x", lease=9.0):
             pass
         time.sleep(3.5)  # so that the session is kept alive before the next claim
-        proxy.lock_delay(0.5, Side.REPLIES)
+        proxy.delay(0.5, Side.REPLIES)
         proxy.forget()
         start = time.monotonic()
         hold = locks.lock("x", lease=9.0).acquire(timeout=5)

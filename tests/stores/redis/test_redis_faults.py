@@ -180,8 +180,8 @@ FAULTS = {
     "drop request": lambda proxy, k: proxy.cut_at(k),
     "drop reply": lambda proxy, k: proxy.drop_reply(k),
     "reset before the reply": lambda proxy, k: proxy.cut_at(k, Side.REPLIES),
-    "delay request": lambda proxy, k: proxy.lock_delay(0.15, Side.REQUESTS, nth=k),
-    "delay reply": lambda proxy, k: proxy.lock_delay(0.15, Side.REPLIES, nth=k),
+    "delay request": lambda proxy, k: proxy.delay(0.15, Side.REQUESTS, nth=k),
+    "delay reply": lambda proxy, k: proxy.delay(0.15, Side.REPLIES, nth=k),
 }
 
 

@@ -58,7 +58,7 @@ def test_twenty_names_take_one_round_trip_and_so_does_their_release(redis_server
         async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as client:
             async with client.multi_lock(["warm", "up"]):
                 pass
-            slow = proxy.lock_delay(0.1, Side.REPLIES)
+            slow = proxy.delay(0.1, Side.REPLIES)
             start = harness.now()
             hold = await client.multi_lock(NAMES).acquire()
             taken = harness.now()

@@ -265,7 +265,7 @@ def test_a_hurried_caller_does_not_break_the_connection_for_others(redis_server,
         await locks.close()
 
     with FaultProxy(redis_server.port) as proxy:
-        proxy.lock_delay(0.05, Side.REQUESTS)
+        proxy.delay(0.05, Side.REQUESTS)
         asyncio.run(body(proxy.port))
 
 

@@ -53,7 +53,7 @@ def test_a_grant_that_came_slowly_leaves_as_much_of_its_lease_as_is_left(
             async with harness.client(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
                 async with locks.lock("warm"):
                     pass
-                slow = proxy.lock_delay(late, Side.REPLIES)
+                slow = proxy.delay(late, Side.REPLIES)
                 hold = await locks.lock("x", lease=lease, renew=False).acquire()
                 assert hold is not None
                 assert 0 < hold.remaining <= lease - late

@@ -67,7 +67,7 @@ def test_votes_that_came_slowly_leave_as_much_of_the_lease_as_is_left(nodes, nam
             async with harness.client(url, namespace=namespace) as locks:
                 await (await locks.lock("other").acquire(timeout=5)).release()
                 for proxy in before:
-                    proxy.lock_delay(late, Side.REPLIES)
+                    proxy.delay(late, Side.REPLIES)
                 hold = await locks.lock("x", lease=lease, renew=False).acquire(timeout=2 * lease)
                 assert hold is not None
                 assert 0 < hold.remaining <= lease - late
@@ -158,7 +158,7 @@ class Fault:
                 case "stalled":
                     node.pause()
                 case "late":
-                    proxy.lock_delay(0.4, Side.REPLIES)
+                    proxy.delay(0.4, Side.REPLIES)
                 case "blackhole":
                     proxy.blackhole()
 

@@ -115,7 +115,7 @@ def test_what_one_shard_has_not_confirmed_is_owed_on_though_others_have():
     node, runtime = Half(), BlockingRuntime()
     debts = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
     for command in "abc":
-        debts.retry_release(node, command, runtime.now() + 60)
+        debts.owe(node, command, runtime.now() + 60)
     ready.append(True)
     end = time.monotonic() + 5
     while len(debts):

@@ -50,7 +50,7 @@ def test_a_refusal_that_comes_late_is_put_again_though_nobody_asks_any_more(node
         settled(locks)
         hold = locks.lock("x", lease=60).acquire(timeout=5)
         until(lambda: voted(slow, namespace), 5.0)
-        proxy.lock_delay(0.1, Side.REPLIES)
+        proxy.delay(0.1, Side.REPLIES)
         slow.command("SCRIPT", "FLUSH")
         start = time.monotonic()
         assert hold.release() is True
@@ -65,7 +65,7 @@ def test_a_late_answer_does_not_make_a_node_seem_stuck(nodes, namespace, monkeyp
     monkeypatch.setattr(late_replies, "TICK", tick)
     with FaultProxy(nodes.nodes[0].port) as proxy, Client.from_url(through(nodes, proxy), namespace=namespace) as locks:
         settled(locks)
-        mode = proxy.lock_delay(0.05, Side.REPLIES)
+        mode = proxy.delay(0.05, Side.REPLIES)
         locks.lock("x").acquire(timeout=5).release()
         mode.remove()
         time.sleep(0.6)  # longer than a node may owe an answer
@@ -151,7 +151,7 @@ def test_threads_that_ask_before_there_are_connections_are_answered_together(nod
         proxies = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes]
         locks = stack.enter_context(Client.from_url(through(nodes, *proxies), namespace=namespace))
         for proxy in proxies:  # what comes while one is asked goes with the next question
-            proxy.lock_delay(0.05, Side.REPLIES)
+            proxy.delay(0.05, Side.REPLIES)
         monkeypatch.setattr(Node, "connect", no_connection)
 
         def work(number):

@@ -264,7 +264,7 @@ def test_a_reply_that_comes_too_late_is_not_believed(
     async def body(harness: Harness) -> None:
         client = client_of(harness, proxy, namespace, timeout=10.0)
         await held(await client.lock("a").acquire()).release()
-        slow = proxy.lock_delay(0.35, Side.REPLIES)
+        slow = proxy.delay(0.35, Side.REPLIES)
         error = await raised(LeaseLost, client.lock("a", lease=0.3).acquire(timeout=0.2))
         assert "too late" in str(error)
         slow.remove()

@@ -19,11 +19,12 @@ KERNEL = "of it in the kernel: system calls"
 """Beside the parts: it lies across them."""
 
 PARTS = (
-    ("/leasehold/bench/", "the benchmark, and the floor"),
-    ("/leasehold/wires/", "transport: sockets, encoding and decoding"),
+    ("/leasehold_lab/bench/", "the benchmark, and the floor"),
+    ("/connection/", "transport: sockets, encoding and decoding"),
+    ("/leasehold/stores/etcd/http/", "transport: sockets, encoding and decoding"),
     ("/leasehold/stores/", "store: requests and the meaning of answers"),
-    ("/leasehold/engine/", "engine: tickets, leases, watchdog, waiting"),
-    ("/leasehold/runtimes/", "runtime: clocks, timers, threads"),
+    ("/leasehold/_engine/", "engine: tickets, leases, watchdog, waiting"),
+    ("/leasehold/_runtimes/", "runtime: clocks, timers, threads"),
     ("/leasehold/", "lock and hold objects"),
     ("/asyncio/", "event loop"),
     ("/selectors.py", "event loop"),

@@ -14,7 +14,7 @@ from leasehold_lab.demo.rows import MEANINGS
 
 def page(result: DemoResult) -> str:
     """Return the page, as HTML that is also well-formed XML."""
-    template = Template(resources.files("leasehold_lab.demo").joinpath("page.html").read_text(encoding="utf-8"))
+    template = Template(resources.files("leasehold_lab.demo.report").joinpath("page.html").read_text(encoding="utf-8"))
     services = "1 service" if result.services == 1 else f"{result.services} services"
     return template.substitute(
         title=escape(f"{result.requests} requests at once, {services}, one counter"),
