@@ -6,7 +6,7 @@ from leasehold_lab.bench.contestants import CONTESTANTS
 from leasehold_lab.bench.measures import MEASURES
 from leasehold_lab.bench.report.aims import aims
 from leasehold_lab.bench.result import Entry, Result, Row, Sample
-from leasehold_lab.bench.trials.talk import Outcome
+from leasehold_lab.bench.trials.trial_pipe import Outcome
 
 
 def entry(key: str, operations: int, *, cpu: float = 0.5, server: float = 0.0, each: int = 0) -> Entry:

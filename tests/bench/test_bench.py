@@ -15,7 +15,7 @@ import pytest
 from leasehold._engine.lease import deadline_of
 from leasehold_lab.bench.contestants import CONTESTANTS, by_key
 from leasehold_lab.bench.measures import MEASURES
-from leasehold_lab.bench.processes.server_counters import Look
+from leasehold_lab.bench.processes.server_counters import Counters
 from leasehold_lab.bench.profile import Profile
 from leasehold_lab.bench.result import Entry, Sample, Spread
 from leasehold_lab.bench.run import Settings, takes_part
@@ -24,7 +24,7 @@ from leasehold_lab.bench.subjects.floors.tap import NAME, record
 from leasehold_lab.bench.trials import pairs
 from leasehold_lab.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
 from leasehold_lab.bench.trials.sampling import KERNEL, OTHERS, Sampling, part_of
-from leasehold_lab.bench.trials.talk import Outcome, quantile
+from leasehold_lab.bench.trials.trial_pipe import Outcome, quantile
 from leasehold_lab.servers import RedisServer
 
 KEYS = ["blocking-1", "asyncio-100", "handover-2", "handover-asyncio", "sqlite-1"]
@@ -121,12 +121,14 @@ def test_samples_are_shared_out_among_the_parts():
 
 
 def test_what_a_server_executes_in_scripts_counts_once():
-    before = Look({}, 0, 1.0, 0, {"evalsha": 0.1, "get": 0.05, "info": 9.0})
-    after = Look({}, 0, 2.0, 0, {"evalsha": 0.5, "get": 0.25, "info": 9.5})
+    before = Counters({}, 0, 1.0, 0, {"evalsha": 0.1, "get": 0.05, "info": 9.0})
+    after = Counters({}, 0, 2.0, 0, {"evalsha": 0.5, "get": 0.25, "info": 9.5})
     profile = Profile.of(Outcome(100, 100, 1.0, 0.5, 0.0, 0.0, profile={"a": 0.01, "b": 0.04}), after.since(before))
     assert list(profile.client.items()) == [("b", pytest.approx(400)), ("a", pytest.approx(100))]
     assert (profile.executing, profile.serving) == (pytest.approx(4000), pytest.approx(6000))
-    plain = Look({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(Look({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0}))
+    plain = Counters({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(
+        Counters({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0})
+    )
     assert plain.executed == pytest.approx(0.2)
 
 

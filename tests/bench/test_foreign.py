@@ -17,14 +17,14 @@ from leasehold_lab.bench.contestants import CONTESTANTS, by_key
 from leasehold_lab.bench.foreign import FOREIGN
 from leasehold_lab.bench.processes import worker
 from leasehold_lab.bench.processes.workers import TrialFailed, Worker
-from leasehold_lab.bench.trials.talk import Task
+from leasehold_lab.bench.trials.trial_pipe import Task
 from leasehold_lab.servers import RedisServer
 
 NONE = "its program belongs to an environment that --peers-python names"
 
 
 def environment(folder: Path, *keys: str) -> str:
-    """Make what looks like an environment of peers, with programs that are workers of Python; return its Python."""
+    """Make what counts like an environment of peers, with programs that are workers of Python; return its Python."""
     python = folder / "python"
     python.symlink_to(sys.executable)
     for key in keys:

@@ -170,7 +170,7 @@ def test_every_measure_has_its_floor_and_us_on_its_store():
         assert any(one.role is Role.OURS for one in there)
         for one in there:
             assert measure.place in one.places, (measure.key, one.key)
-        floors = {one.key for one in there if one.role is Role.FLOOR or (measure.harms and one.harm is None)}
+        floors = {one.key for one in there if one.role is Role.FLOOR or (measure.disturbed and one.disturbance is None)}
         assert floors == {measure.floor, *measure.also} - {""}
 
 
@@ -196,10 +196,10 @@ def test_several_servers_are_added_up():
     with RedlockNodes(5) as group:
         scope = Scope(group.url, "bench-sum", 1, "")
         observer = Observers(scope)
-        before = observer.look()
+        before = observer.read()
         for node in group.nodes:
             node.command("SET", "bench-sum:x", "1")
-        done = observer.look().since(before)
+        done = observer.read().since(before)
         assert done.commands["set"] == 5
         assert done.reads >= 5
         observer.clean("bench-sum")
