@@ -159,7 +159,7 @@ def test_what_cannot_be_measured_is_said(url):
 def test_a_url_chooses_the_measures_of_its_store():
     assert {measure.place for measure in Settings("etcd://localhost").measures()} == {Place.ETCD}
     assert {measure.place for measure in Settings().measures()} == set(Place)
-    with pytest.raises(ValueError, match="on etcd is called 'blocking'; there are: etcd-1"):
+    with pytest.raises(ValueError, match="on etcd 'blocking'; known measures: etcd-1"):
         Settings("etcd://localhost", only=["blocking"]).measures()
     assert place_of("mariadb://localhost/x") is Place.MYSQL
 
