@@ -6,7 +6,7 @@ from leasehold_lab.bench.contestants import CONTESTANTS
 from leasehold_lab.bench.measures import MEASURES
 from leasehold_lab.bench.report.aims import aims
 from leasehold_lab.bench.result import Entry, Result, Row, Sample
-from leasehold_lab.bench.trials.talk import Outcome
+from leasehold_lab.bench.trials.trial_pipe import Outcome
 
 
 def entry(key: str, operations: int, *, cpu: float = 0.5, server: float = 0.0, each: int = 0) -> Entry:
@@ -21,13 +21,13 @@ def table(measure: str, *entries: Entry) -> str:
     return aims(Result([Row(chosen, list(entries))], {}, {}, {})).partition("Where an aim")[0]
 
 
-def test_rates_stand_beside_the_floor_and_the_peer_and_what_is_missed_is_bold() -> None:
+def test_rates_are_compared_with_floor_and_peer_and_missed_aims_are_bold() -> None:
     said = table("blocking-1", entry("floor-scripts", 1000), entry("leasehold", 800), entry("redis-py", 500))
     assert "| the floor | ≥ 0.75 × | 0.80 × |" in said
     assert "| redis-py Lock (the floor reaches 2.0 ×) | ≥ 1.7 × | **1.60 ×** |" in said
 
 
-def test_what_rests_is_judged_by_processor_time_and_memory() -> None:
+def test_idle_measures_have_aims_for_processor_time_and_memory() -> None:
     said = table("held-10000", entry("leasehold", 1, cpu=0.02, server=0.005, each=1024))
     assert "| the client's part of one core | ≤ 1 % | **2 %** |" in said
     assert "| the server's part of one core | ≤ 1 % | 0.5 % |" in said
@@ -35,5 +35,5 @@ def test_what_rests_is_judged_by_processor_time_and_memory() -> None:
     assert "| the server's memory for each | ≤ 250 bytes | **1,024 bytes** |" in said
 
 
-def test_without_a_measure_nothing_is_said() -> None:
+def test_without_a_measure_there_is_no_table() -> None:
     assert aims(Result([], {}, {}, {})) == ""

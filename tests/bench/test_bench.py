@@ -15,7 +15,7 @@ import pytest
 from leasehold._engine.lease import deadline_of
 from leasehold_lab.bench.contestants import CONTESTANTS, by_key
 from leasehold_lab.bench.measures import MEASURES
-from leasehold_lab.bench.processes.server_counters import Look
+from leasehold_lab.bench.processes.server_counters import Counters
 from leasehold_lab.bench.profile import Profile
 from leasehold_lab.bench.result import Entry, Sample, Spread
 from leasehold_lab.bench.run import Settings, takes_part
@@ -24,7 +24,7 @@ from leasehold_lab.bench.subjects.floors.tap import NAME, record
 from leasehold_lab.bench.trials import pairs
 from leasehold_lab.bench.trials.handover import CELLS, FREED, START, UNTIL, Tally
 from leasehold_lab.bench.trials.sampling import KERNEL, OTHERS, Sampling, part_of
-from leasehold_lab.bench.trials.talk import Outcome, quantile
+from leasehold_lab.bench.trials.trial_pipe import Outcome, quantile
 from leasehold_lab.servers import RedisServer
 
 KEYS = ["blocking-1", "asyncio-100", "handover-2", "handover-asyncio", "sqlite-1"]
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
     return SimpleNamespace(json=json.loads(done.stdout), folder=folder)
 
 
-def test_all_measures_have_us_and_their_floor(run):
+def test_all_measures_have_leasehold_and_their_floor(run):
     found = {row["key"]: {one["key"] for one in row["contestants"]} for row in run.json["measures"]}
     assert [row["key"] for row in run.json["measures"]] == [
         measure.key for measure in MEASURES if any(measure.is_called(key) for key in KEYS) and not measure.full
@@ -81,7 +81,7 @@ def test_round_trips_and_commands_are_counted_on_the_server(run):
     assert sample["commands"]["evalsha"] == pytest.approx(2 * sample["turns"], abs=2)
 
 
-def test_report_and_docs_are_whole(run):
+def test_report_and_docs_are_complete(run):
     tree = ElementTree.parse(run.folder / "r.html")
     tables = [element.get("data-measure") for element in tree.iter("{http://www.w3.org/1999/xhtml}table")]
     assert tables == [row["key"] for row in run.json["measures"]]
@@ -92,7 +92,7 @@ def test_report_and_docs_are_whole(run):
     assert "peers/bin/pip install" in text
 
 
-def test_the_docs_say_where_the_time_goes(run):
+def test_the_docs_contain_the_profile(run):
     text = (run.folder / "p.md").read_text(encoding="utf-8")
     assert text.count("server: commands and scripts") == len(KEYS) - 1, "one table for each measure on Redis"
     for row in run.json["measures"]:
@@ -103,7 +103,7 @@ def test_the_docs_say_where_the_time_goes(run):
             assert profile["executing"] > 0
 
 
-def test_samples_are_shared_out_among_the_parts():
+def test_samples_are_divided_among_the_parts():
     until, sampling = time.process_time() + 0.3, Sampling()
     sampling.start()
     try:
@@ -120,13 +120,15 @@ def test_samples_are_shared_out_among_the_parts():
     assert part_of("/usr/lib/python3/json/encoder.py") == OTHERS
 
 
-def test_what_a_server_executes_in_scripts_counts_once():
-    before = Look({}, 0, 1.0, 0, {"evalsha": 0.1, "get": 0.05, "info": 9.0})
-    after = Look({}, 0, 2.0, 0, {"evalsha": 0.5, "get": 0.25, "info": 9.5})
+def test_commands_inside_scripts_count_once():
+    before = Counters({}, 0, 1.0, 0, {"evalsha": 0.1, "get": 0.05, "info": 9.0})
+    after = Counters({}, 0, 2.0, 0, {"evalsha": 0.5, "get": 0.25, "info": 9.5})
     profile = Profile.of(Outcome(100, 100, 1.0, 0.5, 0.0, 0.0, profile={"a": 0.01, "b": 0.04}), after.since(before))
     assert list(profile.client.items()) == [("b", pytest.approx(400)), ("a", pytest.approx(100))]
     assert (profile.executing, profile.serving) == (pytest.approx(4000), pytest.approx(6000))
-    plain = Look({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(Look({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0}))
+    plain = Counters({}, 0, 2.0, 0, {"get": 0.25, "info": 9.5}).since(
+        Counters({}, 0, 1.0, 0, {"get": 0.05, "info": 9.0})
+    )
     assert plain.executed == pytest.approx(0.2)
 
 
@@ -144,13 +146,13 @@ def test_a_given_server_is_left_clean():
         assert server.command("KEYS", "*") == ["mine"]
 
 
-def test_a_library_that_is_not_there_is_named():
+def test_a_missing_library_is_named():
     done = bench("--only", "sqlite", "--json", "--peers-python", sys.executable)
     missing = json.loads(done.stdout)["missing"]
     assert ("filelock" in missing) == (not _importable("filelock"))
 
 
-def test_an_unknown_measure_is_a_mistake_in_the_command_line():
+def test_an_unknown_measure_is_a_usage_error():
     done = bench("--only", "blocking-2")
     assert done.returncode == 64
     assert "blocking-1" in done.stderr
@@ -184,12 +186,12 @@ class Stuck(NoLock):
 
 
 @pytest.mark.parametrize("session", [NoLock(), Stuck()])
-def test_who_does_not_lock_is_found_out(session):
+def test_a_contestant_that_does_not_lock_fails(session):
     with pytest.raises(pairs.NotLocked):
         pairs.check(session)
 
 
-def test_two_inside_at_once_are_counted():
+def test_two_holders_at_once_are_counted():
     cells = [0] * (CELLS + 3)
     cells[UNTIL] = 100
     one, two = Tally(1, cells), Tally(2, cells)
@@ -212,7 +214,7 @@ def test_an_older_token_is_counted_as_an_overlap():
     assert two.overlaps == 1
 
 
-def test_only_switches_inside_the_run_count():
+def test_only_hand_overs_inside_the_run_count():
     cells = [0] * (CELLS + 3)
     cells[START], cells[UNTIL], cells[FREED] = 10, 20, 11
     one, two = Tally(1, cells), Tally(2, cells)
@@ -250,7 +252,7 @@ def test_every_contestant_takes_part_somewhere_and_has_settings():
         assert contestant.settings
 
 
-def test_a_default_run_leaves_out_what_takes_long():
+def test_a_default_run_skips_long_measures():
     keys = {measure.key for measure in Settings().measures()}
     assert "held-10000" not in keys
     assert {measure.key for measure in Settings(full=True).measures()} == {measure.key for measure in MEASURES}

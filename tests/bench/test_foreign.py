@@ -17,14 +17,14 @@ from leasehold_lab.bench.contestants import CONTESTANTS, by_key
 from leasehold_lab.bench.foreign import FOREIGN
 from leasehold_lab.bench.processes import worker
 from leasehold_lab.bench.processes.workers import TrialFailed, Worker
-from leasehold_lab.bench.trials.talk import Task
+from leasehold_lab.bench.trials.trial_pipe import Task
 from leasehold_lab.servers import RedisServer
 
 NONE = "its program belongs to an environment that --peers-python names"
 
 
 def environment(folder: Path, *keys: str) -> str:
-    """Make what looks like an environment of peers, with programs that are workers of Python; return its Python."""
+    """Make what counts like an environment of peers, with programs that are workers of Python; return its Python."""
     python = folder / "python"
     python.symlink_to(sys.executable)
     for key in keys:
@@ -60,7 +60,7 @@ def test_a_program_is_measured_as_others_are(tmp_path: Path) -> None:
     )
 
 
-def test_a_program_is_kept_on_its_cores(tmp_path: Path) -> None:
+def test_a_program_is_pinned_to_its_cores(tmp_path: Path) -> None:
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system does not say where a process runs")
     everywhere = os.sched_getaffinity(0)
@@ -74,7 +74,7 @@ def test_a_program_is_kept_on_its_cores(tmp_path: Path) -> None:
             assert one.outcome()["turns"] > 0
 
 
-def test_without_an_environment_they_are_left_out() -> None:
+def test_without_an_environment_foreign_programs_are_skipped() -> None:
     for key in FOREIGN:
         with Worker(by_key(key), None) as one:
             assert NONE in one.missing
@@ -94,7 +94,7 @@ def build(folder: Path | str, **environ: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_what_has_no_tools_is_left_out(tmp_path: Path) -> None:
+def test_a_program_without_its_tools_is_skipped(tmp_path: Path) -> None:
     done = build(tmp_path, PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -104,7 +104,7 @@ def test_what_has_no_tools_is_left_out(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failed_build_is_reported(tmp_path: Path) -> None:
     for tool in ("java", "mvn", "go"):
         (tmp_path / tool).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / tool).chmod(0o755)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Fixtures of this folder."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sites import SYSTEMS, Site
+from deployments import SYSTEMS, Deployment
 
 
 @pytest.fixture
-def site(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    """The store that a test names by its parameter ``name``: one of `sites.SYSTEMS`."""
+def deployment(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    """The store that a test names by its parameter ``name``: one of `deployments.SYSTEMS`."""
     system = SYSTEMS[name]
     if not system.fixture:
         with sqlite3.connect(tmp_path / "locks", isolation_level=None, check_same_thread=False) as file:
-            yield Site(
+            yield Deployment(
                 f"sqlite:{tmp_path / 'locks'}",
                 lambda: file.execute("BEGIN EXCLUSIVE"),
                 lambda: file.execute("ROLLBACK"),
@@ -32,4 +32,4 @@ def site(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
     def all_of(verb: str) -> Callable[[], None]:
         return lambda: [getattr(each, verb)() for each in servers] and None
 
-    yield Site(server.url + system.options, all_of("pause"), all_of("resume"))
+    yield Deployment(server.url + system.options, all_of("pause"), all_of("resume"))

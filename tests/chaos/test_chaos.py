@@ -13,12 +13,12 @@ from collections.abc import Callable
 import pytest
 
 from leasehold._url import Secret, parse
-from leasehold_lab.verify.clients.forkserver import Nursery
+from leasehold_lab.verify.clients.forkserver import ForkServer
 from leasehold_lab.verify.clients.workload import Load
-from leasehold_lab.verify.deployments import PLANS, Site, known, site
+from leasehold_lab.verify.deployments import PLANS, Deployment, deploy, known
 from leasehold_lab.verify.faults.client_faults import KINDS
 from leasehold_lab.verify.report.figures import samples
-from leasehold_lab.verify.run import Outcome, Settings, possible, run
+from leasehold_lab.verify.run import Outcome, Settings, impossible_faults, run
 
 SECONDS = {kind: 20.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
 """Length of a run by day. A fault that has begun is finished, so it may take longer. Where an operation takes the least
@@ -48,20 +48,20 @@ WORKERS = dict.fromkeys(("redis", "replicas", "sentinel", "cluster", "redlock", 
 Record = Callable[[str, object], None]
 
 
-class Nobody:
-    """Watches without a word."""
+class NoProgress:
+    """Shows no progress."""
 
-    def moves(self, seconds: float, of: float, fault: str) -> None:
-        """Say nothing."""
+    def update(self, seconds: float, of: float, fault: str) -> None:
+        """Ignore the progress."""
 
 
-def broken(started: Site, nursery: Nursery, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
+def broken(started: Deployment, forkserver: ForkServer, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
     """Run on these servers, and fail with the verdict, the seed and the faults unless every promise was kept."""
     kind, url = started.kind, parse(Secret(started.url))
     load = Load(names=NAMES.get(kind, 8), work=0.002, patience=2.0, slow=0.04, blocks=0.002, slices=1)
-    faults = tuple(fault for fault in faults if fault not in possible(url))
+    faults = tuple(fault for fault in faults if fault not in impossible_faults(url))
     settings = Settings(url, 3, seconds, faults, seed, PLANS[kind].lease, load, kind, workers=WORKERS.get(kind, 6))
-    outcome = run(settings, Nobody(), started, nursery)
+    outcome = run(settings, NoProgress(), started, forkserver)
     made = [
         f"{fault.kind} {fault.begin - outcome.begin:.2f}..{fault.end - outcome.begin:.2f}" for fault in outcome.faults
     ]
@@ -82,14 +82,14 @@ def by_day(kind: str, turn: int) -> tuple[str, ...]:
 
 
 def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
-    """Add to what is told at the end of all tests."""
+    """Record figures for the summary at the end of all tests."""
     holds = [hold for outcome in outcomes for hold in outcome.history.holds]
     tries = sum(len(outcome.history.tries) for outcome in outcomes)
     record("sum:chaos: histories", sum(len({hold.name for hold in one.history.holds}) for one in outcomes))
     record("sum:chaos: lock operations", 2 * sum(hold.granted is not None for hold in holds) + tries)
     record("sum:chaos: guarded writes", sum(len(outcome.history.writes) for outcome in outcomes))
     record("sum:chaos: faults", sum(len(outcome.faults) for outcome in outcomes))
-    record("sum:chaos: seconds for which the machine held up clients", round(sum(one.held_up for one in outcomes)))
+    record("sum:chaos: seconds for which clients had no processor", round(sum(one.held_up for one in outcomes)))
     for outcome in outcomes:
         for name, values in samples(outcome).items():
             record(f"spread:chaos: {name}" + (f", {kind}" if name == "free after a kill" else ""), values)
@@ -98,9 +98,9 @@ def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted(PLANS, key=lambda kind: -TURNS[kind]))
 def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
-    with site(kind) as started, Nursery(parse(Secret(started.url)).scheme) as nursery:
+    with deploy(kind) as started, ForkServer(parse(Secret(started.url)).scheme) as forkserver:
         outcomes = [
-            broken(started, nursery, SECONDS[kind], f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])
+            broken(started, forkserver, SECONDS[kind], f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])
         ]
     count(kind, outcomes, record_property)
 
@@ -111,8 +111,8 @@ def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> 
 def test_thousands_of_histories_on_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
     seeds = [os.environ["LEASEHOLD_SEED"]] if "LEASEHOLD_SEED" in os.environ else []
     seeds = seeds or [f"{random.SystemRandom().getrandbits(32):08x}" for _ in range(NIGHTLY_RUNS)]
-    with site(kind) as started, Nursery(parse(Secret(started.url)).scheme) as nursery:
-        outcomes = [broken(started, nursery, NIGHT, seed, tuple(known(kind))) for seed in seeds]
+    with deploy(kind) as started, ForkServer(parse(Secret(started.url)).scheme) as forkserver:
+        outcomes = [broken(started, forkserver, NIGHT, seed, tuple(known(kind))) for seed in seeds]
     made = {fault.kind for outcome in outcomes for fault in outcome.faults}
     assert len(made) > len(PLANS[kind].faults) / 2
     count(kind, outcomes, record_property)

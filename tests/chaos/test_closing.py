@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sites import SYSTEMS, Site
+from deployments import SYSTEMS, Deployment
 
 from leasehold import AsyncClient
 from leasehold._runtimes.clock import boottime
@@ -30,13 +30,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "nth"), CASES)
-def test_a_renewal_under_way_leaves_no_task_and_no_connection(name: str, nth: int, site: Site, namespace: str) -> None:
+def test_a_renewal_under_way_leaves_no_task_and_no_connection(
+    name: str, nth: int, deployment: Deployment, namespace: str
+) -> None:
     async def main() -> None:
         before = alive()
-        client = AsyncClient.from_url(site.url, namespace=namespace, response_timeout=ANSWERED)
+        client = AsyncClient.from_url(deployment.url, namespace=namespace, response_timeout=ANSWERED)
         hold = await client.lock("x", lease=SYSTEMS[name].lease).acquire(timeout=10)
         assert hold is not None
-        site.silence()
+        deployment.pause()
         try:
             seen = renewals()
             while len(seen) < nth or not renewals():
@@ -51,6 +53,6 @@ def test_a_renewal_under_way_leaves_no_task_and_no_connection(name: str, nth: in
                 assert boottime() < until, left
                 await asyncio.sleep(0.01)
         finally:
-            site.go_on()
+            deployment.resume()
 
     asyncio.run(main())

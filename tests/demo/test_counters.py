@@ -67,7 +67,7 @@ def test_a_late_write_is_refused_by_the_guard(kind: str, url: str, namespace: st
             assert counter.read(Guard.NONE) == 5
 
 
-def test_its_table_is_dropped_in_the_end(postgres_server: PostgresServer, namespace: str, tmp_path: Path) -> None:
+def test_the_table_is_dropped_at_the_end(postgres_server: PostgresServer, namespace: str, tmp_path: Path) -> None:
     url = postgres_server.url
     with Client.from_url(url, namespace=namespace) as locks, closing(postgres_server.connect()) as outsider:
         with prepared(locks, url, namespace, tmp_path) as place:
@@ -75,7 +75,7 @@ def test_its_table_is_dropped_in_the_end(postgres_server: PostgresServer, namesp
         assert outsider.execute("SELECT to_regclass(%s) IS NULL", (place.name,)).fetchone() == (True,)
 
 
-def test_who_may_make_no_table_counts_in_a_cell(
+def test_a_user_that_cannot_create_tables_counts_in_a_cell(
     postgres_server: PostgresServer, namespace: str, tmp_path: Path
 ) -> None:
     parts = urlsplit(postgres_server.url)

@@ -145,7 +145,7 @@ def test_the_command_to_repeat_a_run_has_no_password() -> None:
 # --- drawings ------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
+def test_the_page_is_well_formed_and_self_contained() -> None:
     html = page(example())
     root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
     assert_self_contained(html)
@@ -158,7 +158,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert "$" not in html
 
 
-def test_the_page_says_when_nothing_succeeded() -> None:
+def test_the_page_reports_that_no_request_succeeded() -> None:
     result = example()
     down = RowResult(Guard.NONE, 2, 0, 0.1, (), (Failure("<down>"), Failure("<down>")))
     html = page(replace(result, rows=(down, result.rows[1])))
@@ -168,7 +168,7 @@ def test_the_page_says_when_nothing_succeeded() -> None:
     assert "nothing to draw" in text
 
 
-def test_the_picture_is_well_formed_and_needs_nothing_else() -> None:
+def test_the_picture_is_well_formed_and_self_contained() -> None:
     svg = picture(example())
     root = ElementTree.fromstring(svg)
     assert_self_contained(svg)
@@ -194,7 +194,7 @@ def test_nginx_never_sends_a_request_twice(tmp_path: Path) -> None:
     assert "listen 127.0.0.1:8000" in config
 
 
-def test_nginx_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nginx_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with Children(tmp_path) as children, pytest.raises(Exception, match="nginx is not installed"):
         children.nginx([1])
@@ -226,7 +226,7 @@ def test_on_sqlite_leasehold_is_exact_and_no_lock_loses(tmp_path: Path) -> None:
     ElementTree.fromstring(drawing.read_text())
 
 
-def test_without_options_it_prints_a_table_and_what_one_sees() -> None:
+def test_without_options_it_prints_a_table_and_a_summary() -> None:
     done = leasehold_demo("--requests", "20")
     assert done.returncode == 0, done.stderr
     assert "thread lock in each process" in done.stdout
@@ -289,7 +289,7 @@ def test_bad_input_is_refused_at_once(arguments: list[str], code: int, words: st
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_it_ends_no_child_stays(sent: signal.Signals, tmp_path: Path) -> None:
+def test_no_child_process_survives_the_demo(sent: signal.Signals, tmp_path: Path) -> None:
     arguments = ["--requests", "3000", *(["--nginx"] if has_nginx() else [])]
     with started(*arguments, TMPDIR=str(tmp_path)) as demo:
         assert demo.stderr is not None

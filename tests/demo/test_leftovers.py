@@ -89,7 +89,7 @@ def left(request: pytest.FixtureRequest, kind: str) -> tuple[str, Callable[[], s
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "etcd"])
-def test_a_demo_that_is_killed_leaves_nothing(left: tuple[str, Callable[[], set[str]]]) -> None:
+def test_a_killed_demo_leaves_nothing(left: tuple[str, Callable[[], set[str]]]) -> None:
     """Its services see that it is gone, and take its counters away."""
     url, found = left
     before = found()

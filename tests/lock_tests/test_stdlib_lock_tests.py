@@ -46,7 +46,7 @@ OF_RLOCK = {
 
 OF_SEMAPHORE = {
     "test_repr": "only the store knows how many permits are there; repr asks nobody",
-    "test_release_unacquired": "permits come from acquires alone: a_semaphore_releases_what_it_acquired, in the kit",
+    "test_release_unacquired": "permits come from acquires alone: release_ends_the_last_hold_of_the_caller, in the kit",
 }
 
 OF_BARRIER = {

@@ -126,15 +126,15 @@ class Mistake:
         return any(violation.promise in self.breaks for violation in outcome.verdict.violations)
 
 
-LOSES = {Promise.EXCLUSION, Promise.TOLD, Promise.TOKENS, Promise.FENCED}
+LOSES = {Promise.EXCLUSION, Promise.LOSS_NOTICE, Promise.TOKENS, Promise.FENCING}
 
 MISTAKES: Mapping[str, Mistake] = {
     "no look at the ticket in leave.lua": Mistake(
-        "redis", Spoilt(forgets_whose_it_is), {Promise.EXCLUSION, Promise.TOLD}
+        "redis", Spoilt(forgets_whose_it_is), {Promise.EXCLUSION, Promise.LOSS_NOTICE}
     ),
     "lease counted from the reply": Mistake("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),
     **{
-        f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WOKEN, Promise.TURNS})
+        f"no look after subscribing, {system}": Mistake(system, wrapped(SleepsOn), {Promise.WAKE_UP, Promise.FIFO})
         for system in SYSTEMS
         if system != "redlock"  # which may take so long by right
     },

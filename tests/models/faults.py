@@ -35,7 +35,7 @@ class Fault:
 
 
 class Struck(Protocol):
-    """Whom it befalls; see `models.history.Party`."""
+    """The clients that it affects; see `models.clients.ClientGroup`."""
 
     harness: SimulatedHarness
     system: System
@@ -50,123 +50,123 @@ class Struck(Protocol):
     def next_waiter(self) -> None: ...
 
 
-def strike(party: Struck, one: Strike) -> None:
+def strike(group: Struck, one: Strike) -> None:
     """Let it happen; nothing does if there is nobody left whom it could hit."""
     if (hit := CLIENTS.get(one.kind)) is None:
-        if (seconds := party.system.strike(one)) is not None:
-            party.note(one.kind, "", seconds)
+        if (seconds := group.system.strike(one)) is not None:
+            group.note(one.kind, "", seconds)
         return
-    living = [machine for machine in party.machines if not machine.machine.killed]
+    living = [machine for machine in group.machines if not machine.machine.killed]
     if one.kind is Kind.CLOSE:
-        living = [machine for machine in living if machine.machine.name not in party.closed]
+        living = [machine for machine in living if machine.machine.name not in group.closed]
     if living:
         victim = living[one.victim % len(living)]
-        party.note(one.kind, victim.machine.name, hit(party, victim, one))
+        group.note(one.kind, victim.machine.name, hit(group, victim, one))
 
 
-def _hosts(party: Struck, one: Strike) -> Sequence[Host]:
+def _hosts(group: Struck, one: Strike) -> Sequence[Host]:
     """Return whose links are concerned: of several servers often one, often all."""
-    hosts = party.system.hosts
+    hosts = group.system.hosts
     return hosts if one.luck < 0.5 else [hosts[int(one.luck * 1e6) % len(hosts)]]
 
 
-def _stall(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+def _stall(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.stall(one.seconds)
     return one.seconds
 
 
-def _suspend(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+def _suspend(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.stall(one.seconds)
-    for host in party.system.hosts:
+    for host in group.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
     return one.seconds
 
 
-def _kill(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+def _kill(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
     machine.kill()
-    party.deaths[machine.machine.name] = party.now(), party.now()
-    for host in party.system.hosts:
+    group.deaths[machine.machine.name] = group.now(), group.now()
+    for host in group.system.hosts:
         host.hang_up(machine.machine, arrives=one.luck < 0.5)
-    party.next_waiter()
+    group.next_waiter()
     return 0.0
 
 
-def _close(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    party.closed[machine.machine.name] = party.now()
+def _close(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    group.closed[machine.machine.name] = group.now()
     for client in machine.clients():
         machine.spawn(client.close)
-    party.next_waiter()
+    group.next_waiter()
     return 0.0
 
 
-def _hold(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    for host in _hosts(party, one):
+def _hold(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    for host in _hosts(group, one):
         link = host.link(machine.machine.name)
-        link.requests_held = max(link.requests_held, party.now() + one.seconds)
+        link.requests_held = max(link.requests_held, group.now() + one.seconds)
     return one.seconds
 
 
-def _late(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+def _late(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
     """Hold back what is sent on the lines of now, until after the client has given them up and made others."""
-    for host in _hosts(party, one):
+    for host in _hosts(group, one):
         for line in host.lines.values():
             if line.client is machine.machine:
-                line.held = max(line.held, party.now() + LATE_BY + one.seconds)
+                line.held = max(line.held, group.now() + LATE_BY + one.seconds)
     return LATE_BY + one.seconds
 
 
-def _one_way(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    for host in _hosts(party, one):
+def _one_way(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    for host in _hosts(group, one):
         link = host.link(machine.machine.name)
-        link.replies_held = max(link.replies_held, party.now() + one.seconds)
+        link.replies_held = max(link.replies_held, group.now() + one.seconds)
     return one.seconds
 
 
-def _reset(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    for host in _hosts(party, one):
+def _reset(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    for host in _hosts(group, one):
         host.hang_up(machine.machine, arrives=one.luck * 10 % 1 < 0.5)
     return 0.0
 
 
-def _refuse(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    for host in _hosts(party, one):
+def _refuse(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    for host in _hosts(group, one):
         link = host.link(machine.machine.name)
-        link.refused = max(link.refused, party.now() + one.seconds)
+        link.refused = max(link.refused, group.now() + one.seconds)
         host.hang_up(machine.machine, arrives=one.luck * 10 % 1 < 0.5)
     return one.seconds
 
 
-def _for_a_while(party: Struck, machine: SimulatedMachine, one: Strike, field: str, value: object) -> float:
+def _for_a_while(group: Struck, machine: SimulatedMachine, one: Strike, field: str, value: object) -> float:
     """Give links another quality; they have their old one back after that."""
-    for host in _hosts(party, one):
-        _change(party, host, machine.machine.name, field, value, one.seconds)
+    for host in _hosts(group, one):
+        _change(group, host, machine.machine.name, field, value, one.seconds)
     return one.seconds
 
 
-def _change(party: Struck, host: Host, name: str, field: str, value: object, seconds: float) -> None:
+def _change(group: Struck, host: Host, name: str, field: str, value: object, seconds: float) -> None:
     link = host.link(name)
     before = getattr(link, field)
     if before == value:
         return
     setattr(link, field, value)
-    party.harness.scheduler.at(party.now() + seconds, host.machine, lambda: setattr(link, field, before))
+    group.harness.scheduler.at(group.now() + seconds, host.machine, lambda: setattr(link, field, before))
 
 
-def _slow(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    return _for_a_while(party, machine, one, "latency", SLOW)
+def _slow(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    return _for_a_while(group, machine, one, "latency", SLOW)
 
 
-def _repeat(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    return _for_a_while(party, machine, one, "repeats", 0.5)
+def _repeat(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    return _for_a_while(group, machine, one, "repeats", 0.5)
 
 
-def _deaf(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
-    return _for_a_while(party, machine, one, "deaf", 0.5 if one.luck * 10 % 1 < 0.5 else 1.0)
+def _deaf(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
+    return _for_a_while(group, machine, one, "deaf", 0.5 if one.luck * 10 % 1 < 0.5 else 1.0)
 
 
-def _wall(party: Struck, machine: SimulatedMachine, one: Strike) -> float:
+def _wall(group: Struck, machine: SimulatedMachine, one: Strike) -> float:
     seconds = (2 * one.luck - 1) * WALL
-    party.harness.scheduler.note(machine.machine.name, f"sets its wall clock by {seconds:.6f} s")
+    group.harness.scheduler.note(machine.machine.name, f"sets its wall clock by {seconds:.6f} s")
     machine.machine.wall += seconds
     return 0.0
 

@@ -71,7 +71,7 @@ def _label(fault: Fault) -> str:
 def _end(one: Hold | Try) -> float:
     if isinstance(one, Try):
         return one.answered
-    known = [time for time in (one.asked, one.granted, one.until, one.told) if time is not None]
+    known = [time for time in (one.asked, one.granted, one.until, one.notified) if time is not None]
     return max(time for time in known if time != float("inf"))
 
 
@@ -82,5 +82,5 @@ def _draw(drawn: list[str], one: Hold | Try, at: Callable[[float], int]) -> None
     if isinstance(one, Hold) and one.granted is not None:
         for place in range(at(one.granted), at(min(one.until, _end(one))) + 1):
             drawn[place] = "#"
-        if one.told is not None:
-            drawn[at(one.told)] = "!"
+        if one.notified is not None:
+            drawn[at(one.notified)] = "!"

@@ -91,7 +91,7 @@ class Tally:
         for hold in outcome.history.holds:
             self.granted += hold.granted is not None
             self.waited += hold.queued is not None
-            self.lost += hold.told is not None
+            self.lost += hold.notified is not None
             self.dropped += hold.dropped is not None
         self.fenced_off += outcome.verdict.fenced_off
         self.faults.update(f"{system} {fault.kind.name.lower()}" for fault in outcome.faults)

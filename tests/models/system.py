@@ -14,7 +14,7 @@ from models.net import Host
 from models.redis.commands import Rewrite
 from models.scenario import Menu, Strike
 
-FENCED = (Promise.FENCED, Promise.TOKENS, Promise.TOLD)
+FENCED = (Promise.FENCING, Promise.TOKENS, Promise.LOSS_NOTICE)
 """What holds even if the servers do not keep their word."""
 
 

@@ -16,7 +16,8 @@ from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.stores.etcd.renewing import GRACE
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
-from models.history import LEASE, quiet
+from models.clients import LEASE
+from models.history import quiet
 from models.net import Link
 from models.running import in_processes
 from models.system import GOOD

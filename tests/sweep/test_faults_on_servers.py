@@ -26,7 +26,7 @@ from leasehold.stores import registry
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
 from leasehold_lab.proxy.faults import Side
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.verify.clients.clients import Links
+from leasehold_lab.verify.clients.process import Connections
 
 AT_ONCE = 8
 NOISE = 0.25
@@ -99,7 +99,7 @@ class Room:
         self.inside.append(hold)
 
 
-class Pulse:
+class StallDetector:
     """What one request costs now: the server, the machine, and some tens of clients that share one loop here."""
 
     def __init__(self, locks: AsyncClient) -> None:
@@ -125,8 +125,8 @@ class Pulse:
 
 
 @contextlib.asynccontextmanager
-async def pulse(locks: AsyncClient) -> AsyncIterator[Pulse]:
-    found = Pulse(locks)
+async def pulse(locks: AsyncClient) -> AsyncIterator[StallDetector]:
+    found = StallDetector(locks)
     beats = asyncio.create_task(found.beat())
     try:
         yield found
@@ -166,7 +166,7 @@ def visit_in_a_thread(url: str, namespace: str, name: str, lease: float) -> None
                     hold.release()
 
 
-async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncClient, beats: Pulse) -> bool:
+async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncClient, beats: StallDetector) -> bool:
     """Let one of two clients meet a fault; return whether there was a k-th of what it is done to."""
     name, room = f"{deed}-{k}", Room()
     if deed in CALLS:
@@ -175,7 +175,7 @@ async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncCli
             await asyncio.gather(visit(locks, name, place.lease, room), visit(others, name, place.lease, room))
         met = len(store.calls) > k
     else:
-        links = Links(parse(Secret(place.url)), through=True)
+        links = Connections(parse(Secret(place.url)), through=True)
         faults = [WIRES[deed](proxy, k) for proxy in links.proxies]
         try:
             url = links.url.reveal()
@@ -192,7 +192,7 @@ async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncCli
     return met
 
 
-async def next_gets_it(place: Place, name: str, others: AsyncClient, beats: Pulse, room: Room) -> None:
+async def next_gets_it(place: Place, name: str, others: AsyncClient, beats: StallDetector, room: Room) -> None:
     """Acquire what all have done with, in the time that follows from what they left behind."""
     now = asyncio.get_running_loop().time
     begin = now()

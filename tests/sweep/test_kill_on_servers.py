@@ -31,7 +31,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers.zookeeper import TICK
-from support.turns import Missed, turns_missed
+from support.missed_turns import Missed, turns_missed
 
 PARTY = Path(__file__).with_name("kill_client.py")
 

@@ -1,4 +1,4 @@
-"""Three locks with the classic mistakes, as stores of their own, for a check that must find them."""
+"""Three stores with classic mistakes, which `leasehold verify` must find."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold.stores.redis import openers as redis
 
 
 class Broken:
-    """A good store; what is not spoilt in a subclass goes on to it."""
+    """Wraps a correct store; a subclass breaks one method."""
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
@@ -24,8 +24,8 @@ class Broken:
         return getattr(self._store, name)
 
 
-class ForgetsWhoseItIs(Broken):
-    """Its release deletes the lock, whoever holds it: no look at the token."""
+class ReleasesAnyHolder(Broken):
+    """Its release deletes the lock of any holder, without a check of the ticket."""
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         was_there = await self._store.release(name, ticket, reason=reason, within=within)
@@ -37,7 +37,7 @@ class ForgetsWhoseItIs(Broken):
 
 
 class CountsFromTheReply(Broken):
-    """Its lease begins, for the holder, when the reply or the message has come: later than for the server."""
+    """Its holder counts the lease from the arrival of the reply or the message: later than the server does."""
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         answer = await self._store.try_acquire(name, ticket, join=join, within=within)
@@ -48,8 +48,8 @@ class CountsFromTheReply(Broken):
         return granted and granted._replace(since=self._runtime.now())
 
 
-class SleepsOn(Broken):
-    """Its waiters subscribe, and do not look whether the lock was handed over before they had."""
+class MissesEarlyReleases(Broken):
+    """Its waiters do not check after subscribing whether the lock was released before."""
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         await self._runtime.sleep(timeout)
@@ -57,21 +57,21 @@ class SleepsOn(Broken):
 
 
 @dataclass(frozen=True)
-class Spoils:
+class BrokenOpener:
     opener: Opener
-    how: Callable[[Store, Runtime], Any]
+    wrap: Callable[[Store, Runtime], Any]
 
     def open(self, runtime: Runtime, namespace: str) -> Any:
-        return self.how(self.opener.open(runtime, namespace), runtime)
+        return self.wrap(self.opener.open(runtime, namespace), runtime)
 
 
-def forgets_whose_it_is(url: StoreURL) -> Spoils:
-    return Spoils(redis.from_url(replace(url, scheme="redis")), ForgetsWhoseItIs)
+def releases_any_holder(url: StoreURL) -> BrokenOpener:
+    return BrokenOpener(redis.from_url(replace(url, scheme="redis")), ReleasesAnyHolder)
 
 
-def counts_from_the_reply(url: StoreURL) -> Spoils:
-    return Spoils(redis.from_url(replace(url, scheme="redis")), CountsFromTheReply)
+def counts_from_the_reply(url: StoreURL) -> BrokenOpener:
+    return BrokenOpener(redis.from_url(replace(url, scheme="redis")), CountsFromTheReply)
 
 
-def sleeps_on(url: StoreURL) -> Spoils:
-    return Spoils(redis.from_url(replace(url, scheme="redis")), SleepsOn)
+def misses_early_releases(url: StoreURL) -> BrokenOpener:
+    return BrokenOpener(redis.from_url(replace(url, scheme="redis")), MissesEarlyReleases)

@@ -1,4 +1,4 @@
-"""What a fault of the servers excuses: overlaps with what was granted before it, and waits; tokens never."""
+"""A server fault excuses overlaps with grants from before it, and waits; it never excuses tokens and loss notices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def two(first: tuple[float, float], second: tuple[float, float], tokens: tuple[i
     [
         (two((9.5, 10.6), (10.3, 10.5)), True),
         (two((9.5, 9.8), (9.7, 9.9)), False),  # before the loss
-        (two((10.105, 10.6), (10.3, 10.5)), True),  # asked before the end of the loss, heard of after it
+        (two((10.105, 10.6), (10.3, 10.5)), True),  # requested before the end of the loss, answered after it
         (two((10.2, 10.6), (10.3, 10.5)), False),  # both were granted after it
         (two((9.5, 12.5), (11.5, 12.0)), False),  # more than a lease after it
     ],
     ids=["granted before, overlaps after", "both before", "asked before", "both after", "too long after"],
 )
-def test_an_overlap_with_what_was_forgotten_is_excused_for_a_lease(history: History, excused: bool) -> None:
+def test_an_overlap_with_a_forgotten_grant_is_excused_for_a_lease(history: History, excused: bool) -> None:
     verdict, outside = judge(history, 1.0, URL, [LOST])
     assert verdict.ok is excused
     assert bool(outside) is excused
@@ -45,15 +45,16 @@ def test_an_overlap_with_what_was_forgotten_is_excused_for_a_lease(history: Hist
 
 
 @pytest.mark.parametrize(
-    ("since", "heard", "excused"),
+    ("since", "answered", "excused"),
     [(10.05, 10.9, True), (10.15, 10.2, False)],
-    ids=["granted before the loss was over, and heard of late", "asked for again after it"],
+    ids=["granted before the loss was over, answered late", "requested again after it"],
 )
-def test_what_counts_from_after_the_loss_was_granted_after_it(since: float, heard: float, excused: bool) -> None:
+def test_a_lease_that_counts_from_after_the_loss_is_not_excused(since: float, answered: float, excused: bool) -> None:
+    later = answered + 0.01
     history = History(
         holds=(
-            Hold("1.0", "x", 9.5, heard, 11.0, 11.0, 1, lease=1.0, since=since),
-            Hold("2.0", "x", heard + 0.01, heard + 0.02, heard + 0.1, heard + 0.1, 2, lease=1.0, since=heard + 0.01),
+            Hold("1.0", "x", 9.5, answered, 11.0, 11.0, 1, lease=1.0, since=since),
+            Hold("2.0", "x", later, later + 0.01, later + 0.1, later + 0.1, 2, lease=1.0, since=later),
         )
     )
     assert judge(history, 1.0, URL, [LOST])[0].ok is excused
@@ -71,14 +72,14 @@ def test_tokens_and_guarded_writes_are_never_excused() -> None:
         )
     )
     verdict, outside = judge(stale, 1.0, URL, [LOST])
-    assert verdict.by_promise[Promise.FENCED] == 1
+    assert verdict.by_promise[Promise.FENCING] == 1
     assert not outside
 
 
-def test_grants_that_were_under_way_together_show_an_overlap_and_not_a_token_that_went_back() -> None:
+def test_concurrent_grants_with_swapped_tokens_count_as_an_overlap() -> None:
     late = History(
         holds=(
-            Hold("1.0", "x", 9.9, 10.4, 10.6, 10.6, 1, lease=1.0),  # granted, forgotten, and then heard of
+            Hold("1.0", "x", 9.9, 10.4, 10.6, 10.6, 1, lease=1.0),  # granted, forgotten, and then answered
             Hold("2.0", "x", 10.2, 10.3, 10.5, 10.5, 2, lease=1.0),
         )
     )
@@ -89,9 +90,9 @@ def test_grants_that_were_under_way_together_show_an_overlap_and_not_a_token_tha
     assert {one.promise for one in outside} >= {Promise.EXCLUSION}
 
 
-def test_who_asked_in_vain_while_the_servers_were_away_is_excused_and_nobody_later() -> None:
+def test_a_refusal_is_excused_only_while_the_servers_are_away() -> None:
     def refused(asked: float) -> Violation:
-        return Violation(Promise.FREE, (Try("1.0", "x", asked, asked + 0.1),), "")
+        return Violation(Promise.AVAILABILITY, (Try("1.0", "x", asked, asked + 0.1),), "")
 
     assert KEPT.excuses(refused(10.0))
     assert KEPT.excuses(refused(11.9))
@@ -99,6 +100,6 @@ def test_who_asked_in_vain_while_the_servers_were_away_is_excused_and_nobody_lat
     assert not KEPT.excuses(refused(9.8))
 
 
-def test_a_loss_that_was_told_late_is_never_excused() -> None:
-    late = Violation(Promise.TOLD, (Hold("1.0", "x", 9.0, 9.1, 10.0, told=11.0, deadline=10.0),), "")
+def test_a_late_loss_notice_is_never_excused() -> None:
+    late = Violation(Promise.LOSS_NOTICE, (Hold("1.0", "x", 9.0, 9.1, 10.0, notified=11.0, deadline=10.0),), "")
     assert not LOST.excuses(late)

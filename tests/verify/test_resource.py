@@ -1,4 +1,4 @@
-"""What the runs' locks protect refuses what is too late, by the guard that users have, and writes down all of it."""
+"""The guarded resource of a run refuses late writes by means of `leasehold.guards`, and records all writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from leasehold.guards import sql
-from leasehold_lab.verify.clients.resource import Resource, Values, Visitor
+from leasehold_lab.verify.clients.resource import Resource, ResourceClient, Values
 
 
 @pytest.fixture(params=["values", "resource"])
@@ -21,11 +21,11 @@ def values(request: pytest.FixtureRequest) -> Iterator[Values]:
             yield resource
 
 
-def test_what_is_applied(values: Values) -> None:
+def test_applies_writes_in_token_order(values: Values) -> None:
     for who, token, applied in (
         ("one", 5, True),
         ("one", 5, True),  # the same holder writes again
-        ("other", 5, False),  # nobody else has its token
+        ("other", 5, False),  # the token belongs to another holder
         ("other", 4, False),
         ("other", 6, True),
         ("one", 5, False),
@@ -35,9 +35,9 @@ def test_what_is_applied(values: Values) -> None:
     assert [write.accepted for write in values.writes] == [True, True, False, False, True, False, True]
 
 
-def test_it_is_the_guard_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Resource(monotonic) as resource, closing(Visitor(resource.port)) as visitor:
-        assert visitor.write("one", "stock", 5)
-        assert not visitor.write("other", "stock", 4)
+def test_the_guard_refuses_stale_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Resource(monotonic) as resource, closing(ResourceClient(resource.port)) as resource:
+        assert resource.write("one", "stock", 5)
+        assert not resource.write("other", "stock", 4)
         monkeypatch.setattr(sql, "update", lambda *args, **options: 1)
-        assert visitor.write("other", "stock", 4), "a guard that lets all pass is seen"
+        assert resource.write("other", "stock", 4), "without the guard, the write passes"

@@ -1,4 +1,4 @@
-"""``leasehold verify``: good stores keep every promise under every fault, and three classic mistakes are found."""
+"""``leasehold verify``: correct stores keep every promise under every fault, and three classic mistakes are found."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from leasehold._url import parse
 from leasehold_lab.history import Promise
 from leasehold_lab.servers import RedisServer
-from leasehold_lab.verify.clients.clients import VerifyError
+from leasehold_lab.verify.clients.process import VerifyError
 from leasehold_lab.verify.deployments import PLANS
 from leasehold_lab.verify.faults.client_faults import KINDS
-from leasehold_lab.verify.run import possible, read_url
+from leasehold_lab.verify.run import impossible_faults, read_url
 
 HERE = Path(__file__).parent
 WITHIN = 60.0
@@ -36,7 +36,7 @@ def verify(*arguments: str, url: str | None = None, **settings: str) -> subproce
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
-def told(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def report_of(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
@@ -52,7 +52,7 @@ def test_redis_keeps_every_promise_under_every_fault(tmp_path: Path) -> None:
     with RedisServer(password=password) as server:
         page = tmp_path / "report.html"
         ended = verify("--seconds", "20", "--clients", "4", "--json", "--html", str(page), url=server.url)
-        report = told(ended)
+        report = report_of(ended)
     assert report["ok"], report["violations"] or report["failed_clients"]
     assert ended.returncode == 0
     assert report["not_made"] == {}
@@ -65,12 +65,12 @@ def test_redis_keeps_every_promise_under_every_fault(tmp_path: Path) -> None:
         assert password not in text
 
 
-def test_sqlite_keeps_every_promise_and_says_what_cannot_be_made_there(tmp_path: Path) -> None:
+def test_sqlite_keeps_every_promise_and_lists_impossible_faults(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     ended = verify(f"sqlite:{tmp_path}/locks.db", "--seconds", "8", "--clients", "4", "--html", str(page))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("\nkept ") == len(Promise) - 1, ended.stdout  # and the first line
-    assert "not made" in ended.stdout
+    assert "not injected" in ended.stdout
     assert "the store is reached without a network" in ended.stdout
     drawing = ET.fromstring(page.read_text(encoding="utf-8"))
     text = "".join(drawing.itertext())
@@ -89,7 +89,7 @@ def test_sqlite_keeps_every_promise_and_says_what_cannot_be_made_there(tmp_path:
 @pytest.mark.parametrize("seed", range(10))
 def test_redis_keeps_every_promise_for_a_minute(seed: int) -> None:
     with RedisServer() as server:
-        report = told(verify(server.url, "--seconds", "60", "--seed", str(seed), "--json"))
+        report = report_of(verify(server.url, "--seconds", "60", "--seed", str(seed), "--json"))
     assert report["ok"], report["violations"] or report["failed_clients"]
 
 
@@ -101,9 +101,9 @@ def test_redis_keeps_every_promise_for_a_minute(seed: int) -> None:
     [
         ("broken-release", "--faults stall", "exclusion", "overlap"),
         ("broken-lease", "--faults delay", "exclusion", "overlap"),
-        ("broken-wait", "--faults none --lease 3", "woken", "nobody held"),
+        ("broken-wait", "--faults none --lease 3", "wake_up", "nobody held"),
     ],
-    ids=["no look at the token on release", "lease counted from the reply", "no look after subscribing"],
+    ids=["release of any holder", "lease counted from the reply", "no check after subscribing"],
 )
 def test_a_classic_mistake_is_found_within_a_minute(
     scheme: str, options: str, promise: str, shown: str, tmp_path: Path
@@ -115,7 +115,7 @@ def test_a_classic_mistake_is_found_within_a_minute(
         while (left := until - time.monotonic()) > 5:
             seconds = str(min(15.0, left))
             ended = verify(url, "--seconds", seconds, *options.split(), "--json", "--html", str(page))
-            report = told(ended)
+            report = report_of(ended)
             if report["promises"][promise]:
                 break
         else:
@@ -131,20 +131,20 @@ def test_a_classic_mistake_is_found_within_a_minute(
 
 
 def test_bad_input_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    for arguments, says in (
-        (["--faults", "earthquake"], "known are: stall, kill"),
-        (["memory:"], "seen by one process only"),
+    for arguments, message in (
+        (["--faults", "earthquake"], "known faults: stall, kill"),
+        (["memory:"], "visible to one process only"),
         (["nothing://here"], "unknown scheme"),
         (["--clients", "1"], "clients"),
         (["redis://127.0.0.1:1"], "unavailable"),
-        (["--faults", "server-flush"], "no fault"),
-        (["--servers", "etcd", "--faults", "server-flush"], "no fault"),
+        (["--faults", "server-flush"], "not a fault"),
+        (["--servers", "etcd", "--faults", "server-flush"], "not a fault"),
         (["--servers", "redis", "redis://localhost"], "not both"),
         (["--servers", "oracle"], "oracle"),
     ):
         ended = verify(*arguments, url=f"sqlite:{tmp_path}/locks.db")
         assert ended.returncode not in (0, 2), arguments
-        assert says in ended.stderr, ended.stderr
+        assert message in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr
 
 
@@ -157,18 +157,18 @@ def test_list_names_every_fault() -> None:
         assert [line.split()[0] for line in block.splitlines()[1:]] == [fault.key for fault in plan.faults]
 
 
-def test_faults_of_links_need_servers_that_stand_in_the_url() -> None:
-    assert possible(parse("redis://localhost")) == {}
-    assert possible(parse("zookeeper://a,b,c/locks")) == {}
-    assert "find their servers by themselves" in possible(parse("redis+cluster://a:1"))["cut"]
-    assert "without a network" in possible(parse("sqlite:/tmp/x"))["cut"]
+def test_connection_faults_need_servers_in_the_url() -> None:
+    assert impossible_faults(parse("redis://localhost")) == {}
+    assert impossible_faults(parse("zookeeper://a,b,c/locks")) == {}
+    assert "discover their servers by themselves" in impossible_faults(parse("redis+cluster://a:1"))["cut"]
+    assert "without a network" in impossible_faults(parse("sqlite:/tmp/x"))["cut"]
     with pytest.raises(VerifyError):
-        possible(parse("memory:"))
+        impossible_faults(parse("memory:"))
 
 
-def test_its_own_namespace_is_left_empty(tmp_path: Path) -> None:
+def test_the_namespace_of_a_run_is_empty_afterwards(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/locks.db"
-    report = told(verify(url, "--seconds", "4", "--faults", "kill", "--json", "--clients", "2"))
+    report = report_of(verify(url, "--seconds", "4", "--faults", "kill", "--json", "--clients", "2"))
     assert report["ok"], report["violations"]
     from leasehold import Client
 
@@ -177,7 +177,7 @@ def test_its_own_namespace_is_left_empty(tmp_path: Path) -> None:
         assert [info.name for info in client.holds() if info.holders] == []
 
 
-def test_the_url_in_the_command_that_repeats_a_run_has_no_password() -> None:
+def test_the_repeat_command_has_no_password() -> None:
     from leasehold_lab.verify.report.run_information import command
     from leasehold_lab.verify.run import Settings
 

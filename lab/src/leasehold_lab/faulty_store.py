@@ -1,10 +1,10 @@
-"""A store that fails as planned: wrap any opener, in any harness, to see what your code does then.
+"""A store with planned faults: wrap any opener, in any harness, to test how your code handles them.
 
 Theory of operation
 -------------------
 Each call of a store is a request and a reply, and either can be lost, doubled or late. `Faulty` numbers the calls and
-asks a *plan* for each: ``plan(call)`` returns a `Fault`, or None to let it pass. What the caller sees is what a real
-store would show: `StoreUnavailable`, with ``unknown`` true where it cannot know whether the request was carried out.
+calls a *plan* for each: ``plan(call)`` returns a `Fault`, or None for no fault. The caller sees what a real store would
+show: `StoreUnavailable`, with ``unknown`` true if it cannot know whether the request was executed.
 
 Example:
     ```python
@@ -12,7 +12,7 @@ Example:
 
     store = Faulty(registry.opener("memory:"), nth(0, Fault(Kind.DROP_REPLY), method="try_acquire"))
     with Client(store) as locks:
-        with locks.lock("stock:42"):  # the first claim is carried out, its reply is lost: it is asked again
+        with locks.lock("stock:42"):  # the first request is executed, its reply is lost, and it is repeated
             ...
     ```
 
@@ -46,21 +46,21 @@ T = TypeVar("T")
 
 
 class Kind(enum.Enum):
-    """What goes wrong with a call."""
+    """The kinds of faults of a call."""
 
-    REFUSE = "refuse"  # not carried out, and the caller knows
-    DROP_REQUEST = "drop request"  # not carried out; the caller cannot know
-    DROP_REPLY = "drop reply"  # carried out; the caller cannot know
-    DUPLICATE = "duplicate"  # carried out twice; the second answer counts
-    DELAY_REQUEST = "delay request"  # carried out later, if the caller's patience lasts; else as LATE
-    DELAY_REPLY = "delay reply"  # carried out now, answered later, if the caller's patience lasts
-    LATE = "late"  # the caller gives up; the request is carried out after that
-    DEAF = "deaf"  # `changed` and `wait_for_cell` only: the message that wakes the waiter is lost
+    REFUSE = "refuse"  # not executed, and the caller knows
+    DROP_REQUEST = "drop request"  # not executed; the caller cannot know
+    DROP_REPLY = "drop reply"  # executed; the caller cannot know
+    DUPLICATE = "duplicate"  # executed twice; the second answer counts
+    DELAY_REQUEST = "delay request"  # executed later, within the caller's timeout; else as LATE
+    DELAY_REPLY = "delay reply"  # executed now, answered later, within the caller's timeout
+    LATE = "late"  # the caller times out; the request is executed after that
+    DEAF = "deaf"  # `wait` and `wait_for_cell` only: the message that wakes the waiter is lost
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A kind, and the seconds that it takes: before an error is raised, or of a delay."""
+    """A kind, and its seconds: until the error is raised, or of the delay."""
 
     kind: Kind
     seconds: float = 0.0
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the store: its number through this opener, from 0, its method, and the name concerned."""
+    """One call of the store: its number through this opener, from 0, its method, and its name."""
 
     number: int
     method: str
@@ -78,11 +78,11 @@ class Call:
 Plan = Callable[[Call], Fault | None]
 
 METHODS = ("try_acquire", "try_acquire_many", "release", "release_many", "renew", "inspect", "compare_and_set")
-"""All that a store is asked, but for `changed`."""
+"""All methods of a store except `wait`."""
 
 
 def nth(number: int, fault: Fault, *, method: str | None = None) -> Plan:
-    """Plan one fault: at the call of that number, from 0; of that method, if one is named."""
+    """Plan one fault: at the call of that number, from 0; only calls of ``method`` count if it is given."""
     met = -1
 
     def plan(call: Call) -> Fault | None:
@@ -102,7 +102,7 @@ def always(fault: Fault, methods: Iterable[str] = METHODS) -> Plan:
 
 
 def sometimes(chance: random.Random, rates: Mapping[Kind, float], longest: float) -> Plan:
-    """Plan faults by chance: each kind at its rate, taking up to ``longest`` seconds."""
+    """Plan random faults: each kind at its rate, taking up to ``longest`` seconds."""
 
     def plan(call: Call) -> Fault | None:
         draw = chance.random()
@@ -119,7 +119,7 @@ def sometimes(chance: random.Random, rates: Mapping[Kind, float], longest: float
 
 @dataclass(eq=False)
 class Faulty:
-    """An opener that wraps another; all stores that it opens share its plan. ``calls`` is what was called so far."""
+    """An opener that wraps another; all its stores share its plan. ``calls`` lists the calls so far."""
 
     opener: Opener
     plan: Plan
@@ -135,14 +135,14 @@ class Faulty:
 
 
 class FaultyStore:
-    """A store whose calls fail as planned."""
+    """A store with planned faults."""
 
     def __init__(self, inner: Store, runtime: Runtime, faulty: Faulty) -> None:
         self._inner = inner
         self._runtime = runtime
         self._faulty = faulty
         self._mutex = runtime.mutex()
-        self._deaf: dict[str, Signal] = {}  # by ticket id, those who wait for a message that will not come
+        self._deaf: dict[str, Signal] = {}  # by ticket id: the waiters whose message was lost
 
     @property
     def capabilities(self) -> Capabilities:
@@ -180,7 +180,7 @@ class FaultyStore:
         for (_, ticket), result in zip(tickets, results, strict=True):
             deaf = self._deaf.get(ticket.id)
             if deaf is not None and result is not RenewalResult.QUEUED:
-                deaf.set()  # the renewal tells what the lost message said
+                deaf.set()  # the renewal reports what the lost message said
         return results
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -253,7 +253,7 @@ class FaultyStore:
         await self._runtime.sleep(seconds)
         try:
             await request()
-        except StoreUnavailable:  # nobody listens any more
+        except StoreUnavailable:  # the caller has given up
             pass
 
     async def _failure(self, method: str, fault: Fault, within: float) -> StoreUnavailable:
@@ -267,5 +267,5 @@ class FaultyStore:
 
 
 def _since(answer: Granted | Wait, since: float) -> Granted | Wait:
-    """Count a grant from before the caller asked; one that counts from earlier still, as with a session, does so."""
+    """Let a grant count from before the caller's request, unless it counts from earlier still, as with a session."""
     return answer._replace(since=min(since, answer.since)) if isinstance(answer, Granted) else answer

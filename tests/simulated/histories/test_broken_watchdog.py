@@ -63,8 +63,8 @@ def shown(promise: Promise, kept: Assumptions, spoilt: Spoilt = GOOD) -> bool:
     ("mistake", "promise", "kept"),
     [
         (from_the_reply, Promise.EXCLUSION, Assumptions.KEPT),
-        (too_late, Promise.KEPT, Assumptions.KEPT),
-        (loss_is_not_noticed, Promise.TOLD, Assumptions.BROKEN),
+        (too_late, Promise.RENEWAL, Assumptions.KEPT),
+        (loss_is_not_noticed, Promise.LOSS_NOTICE, Assumptions.BROKEN),
     ],
     ids=["from the reply", "too late", "loss is not noticed"],
 )
@@ -77,4 +77,4 @@ def test_a_mistake_of_the_watchdog_is_found(
 
 @pytest.mark.timeout(300)
 def test_a_renewal_that_does_not_look_at_the_ticket_is_found() -> None:
-    assert shown(Promise.TOLD, Assumptions.BROKEN, Spoilt(by_anybody))
+    assert shown(Promise.LOSS_NOTICE, Assumptions.BROKEN, Spoilt(by_anybody))

@@ -1,4 +1,4 @@
-"""Holds that one task acquires and another uses, that are dropped, and clients that are closed under use."""
+"""Histories in which holds move between tasks, holds are dropped, and clients are closed while in use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Later, Lease
-from leasehold._engine.lease_states import State
+from leasehold._engine.lease import Later, Lease, State
 from leasehold._engine.watchdog.watchdog import Watchdog
-from leasehold_lab.verify.clients import passing
-from leasehold_lab.verify.clients.passing import Way
+from leasehold_lab.verify.clients import transfers
+from leasehold_lab.verify.clients.transfers import TransferUse
 from models import running
 from models.history import Outcome, run
 from models.report import failure
@@ -21,13 +20,13 @@ from models.systems import SYSTEMS
 
 FIRST = 20_261_124
 EACH = 30
-"""Histories of each system by day."""
+"""Histories of each system in a normal run."""
 
-BY_NIGHT = 100_000
+NIGHTLY = 100_000
 NIGHT_PARTS = 10
 
 MOST = 1000
-"""Histories within which a mistake must show."""
+"""Histories within which a mistake must be found."""
 
 Note = Callable[[str, object], None]
 Patch = pytest.MonkeyPatch
@@ -40,7 +39,7 @@ def test_every_promise_is_kept(system: str, record_property: Note) -> None:
         outcome = run(seed, system, passed=True)
         assert outcome.ok, failure(outcome)
         dropped += sum(hold.dropped is not None for hold in outcome.history.holds)
-        lost += sum(hold.told is not None for hold in outcome.history.holds)
+        lost += sum(hold.notified is not None for hold in outcome.history.holds)
     assert 0 < dropped < lost
     record_property("sum:simulation: histories of holds that are passed on", EACH)
 
@@ -48,8 +47,8 @@ def test_every_promise_is_kept(system: str, record_property: Note) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(NIGHT_PARTS))
-def test_every_promise_is_kept_by_night(part: int, record_property: Note) -> None:
-    first, count = secrets.randbits(40), BY_NIGHT // NIGHT_PARTS
+def test_every_promise_is_kept_in_a_nightly_run(part: int, record_property: Note) -> None:
+    first, count = secrets.randbits(40), NIGHTLY // NIGHT_PARTS
     tally = running.run_many(first, count, 1, passed=True)
     print(f"\nfrom seed {first}\n{tally.summary()}")
     record_property("sum:simulation: histories of holds that are passed on", tally.count)
@@ -57,25 +56,27 @@ def test_every_promise_is_kept_by_night(part: int, record_property: Note) -> Non
     assert tally.passed == tally.count == count
 
 
-def test_clients_of_every_system_are_closed_under_use() -> None:
+def test_clients_of_every_system_are_closed_while_in_use() -> None:
     for system in SYSTEMS:
         scenarios = [draw(seed, system, SYSTEMS[system].menu, passed=True) for seed in range(EACH)]
         assert any(scenario.hits(Kind.CLOSE) for scenario in scenarios)
 
 
-def test_some_histories_are_of_this_kind_by_chance_and_the_others_are_as_they_would_be_without_it() -> None:
+def test_transfers_in_some_scenarios_do_not_change_the_other_scenarios() -> None:
     drawn = [draw(seed, "redis", SYSTEMS["redis"].menu) for seed in range(400)]
     assert 60 < sum(scenario.passed > 0 for scenario in drawn) < 140
     for scenario in drawn:
         assert scenario == draw(scenario.seed, "redis", SYSTEMS["redis"].menu, passed=scenario.passed > 0)
 
 
-@pytest.mark.parametrize("way", Way)
-def test_each_way_to_pass_a_hold_on_is_taken(way: Way, monkeypatch: Patch) -> None:
-    if way is Way.REENTERED:
-        monkeypatch.setattr(passing, "chosen", lambda worker, target: way if target.reenters else Way.PLAIN)
+@pytest.mark.parametrize("use", TransferUse)
+def test_transferred_holds_keep_every_promise_for_each_use(use: TransferUse, monkeypatch: Patch) -> None:
+    if use is TransferUse.REENTERED:
+        monkeypatch.setattr(
+            transfers, "choose_use", lambda worker, target: use if target.reenters else TransferUse.PLAIN
+        )
     else:
-        monkeypatch.setattr(passing, "chosen", lambda worker, target: way)
+        monkeypatch.setattr(transfers, "choose_use", lambda worker, target: use)
     for seed in range(FIRST, FIRST + 10):
         outcome = run(seed, "redis", passed=True)
         assert outcome.ok, failure(outcome)
@@ -85,41 +86,41 @@ def test_each_way_to_pass_a_hold_on_is_taken(way: Way, monkeypatch: Patch) -> No
 
 
 def given_up_when_its_acquirer_has_ended(patch: Patch) -> None:
-    """The rule of old: a lease ended with the task that acquired it, in silence."""
-    plain = Watchdog._needs_renewal
+    """An earlier rule: a lease ended with the task that acquired it, without a notice."""
+    plain = Watchdog._is_to_renew
 
-    def needs_renewal(watchdog: Watchdog, lease: Lease, now: float, later: Later | None) -> bool:
+    def is_to_renew(watchdog: Watchdog, lease: Lease, now: float, later: Later | None) -> bool:
         entry = lease.entry
-        if entry is None or entry.caller.alive():  # type: ignore[attr-defined]
+        if entry is None or entry.party.alive():  # type: ignore[attr-defined]
             return plain(watchdog, lease, now, later)
-        lease.begin_release()
+        lease.leaves()
         watchdog.forget(lease)
         watchdog.retry_release(lease.name, lease.ticket)
         return False
 
-    patch.setattr(Watchdog, "_needs_renewal", needs_renewal)
+    patch.setattr(Watchdog, "_is_to_renew", is_to_renew)
 
 
-def given_up_in_silence(patch: Patch) -> None:
-    plain = Watchdog._release_abandoned
+def given_up_without_a_notice(patch: Patch) -> None:
+    plain = Watchdog._give_up
 
-    def release_abandoned(watchdog: Watchdog, lease: Lease, later: Later | None) -> None:
+    def give_up(watchdog: Watchdog, lease: Lease, later: Later | None) -> None:
         if lease.state is State.QUEUED:
             plain(watchdog, lease, later)
             return
-        lease.begin_release()
+        lease.leaves()
         watchdog.forget(lease)
         watchdog.retry_release(lease.name, lease.ticket)
 
-    patch.setattr(Watchdog, "_release_abandoned", release_abandoned)
+    patch.setattr(Watchdog, "_give_up", give_up)
 
 
 def never_given_up(patch: Patch) -> None:
-    patch.setattr(Lease, "is_reachable", lambda lease: True)
+    patch.setattr(Lease, "is_kept", lambda lease: True)
 
 
-def closed_in_silence(patch: Patch) -> None:
-    patch.setattr(Engine, "_end_lease", lambda engine, lease, calls: lease.begin_release())
+def closed_without_a_notice(patch: Patch) -> None:
+    patch.setattr(Engine, "_ends", lambda engine, lease, calls: lease.leaves())
 
 
 def closed_before_blocks_have_ended(patch: Patch) -> None:
@@ -127,7 +128,7 @@ def closed_before_blocks_have_ended(patch: Patch) -> None:
         for lease in ended:
             lease.scopes = ()
 
-    patch.setattr(Engine, "_notify_holders", nobody_waits)
+    patch.setattr(Engine, "_holders_know", nobody_waits)
 
 
 @pytest.mark.timeout(300)
@@ -136,9 +137,9 @@ def closed_before_blocks_have_ended(patch: Patch) -> None:
     "mistake",
     [
         given_up_when_its_acquirer_has_ended,
-        given_up_in_silence,
+        given_up_without_a_notice,
         never_given_up,
-        closed_in_silence,
+        closed_without_a_notice,
         closed_before_blocks_have_ended,
     ],
 )

@@ -15,9 +15,9 @@ import pytest
 
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers.zookeeper import TICK
+from support.missed_turns import turns_missed
 from support.stores.doc_pages import row
 from support.stores.killed_clients import parties
-from support.turns import turns_missed
 
 SESSION = 1.5
 """Seconds of a session of ZooKeeper."""

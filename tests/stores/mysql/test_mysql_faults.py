@@ -28,8 +28,8 @@ from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
+from support.missed_turns import turns_missed
 from support.steps import TO_THE_END, after_steps
-from support.turns import turns_missed
 
 NOISE = 1.0
 """Seconds that a busy machine may be late."""

@@ -17,8 +17,8 @@ import sqlalchemy.ext.asyncio
 from leasehold import AcquireTimeout, Client, Unsupported
 from leasehold.postgres import async_transaction_lock, transaction_lock
 from leasehold_lab.servers import PostgresServer
+from support.missed_turns import turns_missed
 from support.steps import TO_THE_END, after_steps
-from support.turns import turns_missed
 
 NOISE = 1.0
 

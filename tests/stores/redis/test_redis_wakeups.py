@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.turns import Missed, turns_missed
+from support.missed_turns import Missed, turns_missed
 
 PARTY = Path(__file__).parents[2] / "support" / "programs" / "handover_client.py"
 

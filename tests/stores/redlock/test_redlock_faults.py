@@ -28,7 +28,7 @@ from support.flavors import both
 from support.patience import until
 from support.steps import TO_THE_END, after_steps
 
-ORDER = Bounds(linearizable=False, tries=False, turns=False, told=1.0)
+ORDER = Bounds(linearizable=False, tries=False, fifo=False, notified=1.0)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def load(harness, url, namespace, records, until, *, clients=3, lease=3.0)
             try:
                 journal.freed(n, await hold.release())
             except LeaseLost:
-                journal.told(n, harness.now())
+                journal.notified(n, harness.now())
             turns += 1
 
     for job in [harness.spawn(lambda number=number: work(number)) for number in range(clients)]:

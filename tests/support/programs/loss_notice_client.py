@@ -15,8 +15,8 @@ from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
 from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.runtimes.sync_facade import sync_facade
-from leasehold_lab.verify.clients.stall_detector import called_back
-from support.turns import turns_missed
+from leasehold_lab.verify.clients.stall_detector import timed_callback
+from support.missed_turns import turns_missed
 
 DEEDS = ("check", "extend", "release")
 """What a holder asks of its hold; each does another of them, as often as it is let."""
@@ -47,7 +47,7 @@ async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, al
     told, last, holds = dict[int, float](), dict[str, float](), list[Any]()
     for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=20)
-        hold.on_lost(called_back(lambda _, number=number: told.setdefault(number, boottime())))
+        hold.on_lost(timed_callback(lambda _, number=number: told.setdefault(number, boottime())))
         holds.append(hold)
     print(json.dumps({"holds": count}), flush=True)
     await alongside(

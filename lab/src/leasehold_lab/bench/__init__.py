@@ -1,1 +1,1 @@
-"""Measure locks side by side, in one run on one server: leasehold, the least that is possible, other libraries."""
+"""Measures locks side by side, in one run on one server: leasehold, the floor, and other libraries."""

@@ -1,4 +1,4 @@
-"""Who is measured: leasehold, the floors, and other libraries, each set as its users are told to set it."""
+"""The contestants: leasehold, the floors, and other libraries, each configured as its documentation recommends."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Mode(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a contestant stands for in the result."""
+    """The role of a contestant in the result."""
 
     OURS = "ours"
     FLOOR = "floor"
     PEER = "peer"
 
 
-class Harm(enum.StrEnum):
-    """What happens to one server of several as a trial begins."""
+class Disturbance(enum.StrEnum):
+    """What happens to one of several servers at the beginning of a trial."""
 
     KILLED = "killed"  # it refuses connections
-    STALLED = "stalled"  # by SIGSTOP: it takes what is sent, and answers nothing
+    STALLED = "stalled"  # by SIGSTOP: it accepts requests and does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Contestant:
     Attributes:
         key: for the command line and JSON; a floor takes part where a measure names it.
         title: for people.
-        role: what it stands for.
-        module: in `leasehold_lab.bench.subjects`; see `subjects.base` for what it offers. Of a library of another
-            language empty: it has a program in `leasehold_lab.bench.foreign`.
+        role: its role in the result.
+        module: in `leasehold_lab.bench.subjects`, with the interface of `subjects.base`. Empty for a library of another
+            language, which has a program in `leasehold_lab.bench.foreign`.
         modes: how it can be called.
         places: the kinds of store that it works with.
         requires: the module that must be importable; empty for none.
         package: of that module, for its version; empty if it is part of leasehold.
-        settings: what is not the default, for people.
-        contends: it is measured in hand-over, too.
-        rests: it is measured in holding and waiting, too.
-        harm: what happens to one of the servers meanwhile; it takes part only where that is measured.
+        settings: the settings that are not the default, for people.
+        contends: whether it is also measured in hand-over.
+        idle: whether it is also measured in holding and waiting.
+        disturbance: what happens to one of the servers meanwhile; then it takes part only where that is measured.
 
     """
 
@@ -61,8 +61,8 @@ class Contestant:
     settings: str = ""
     places: frozenset[Place] = frozenset({Place.REDIS})
     contends: bool = True
-    rests: bool = False
-    harm: Harm | None = None
+    idle: bool = False
+    disturbance: Disturbance | None = None
 
 
 BOTH = frozenset({Mode.BLOCKING, Mode.ASYNCIO})
@@ -80,7 +80,7 @@ OURS = Contestant(
     "",
     settings="defaults: lease 30 s, renewed, with token and queue",
     places=frozenset(Place),
-    rests=True,
+    idle=True,
 )
 
 CONTESTANTS: tuple[Contestant, ...] = (
@@ -110,7 +110,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         ASYNCIO,
         "hiredis",
         settings="one key for each lock, all renewed each 10 s by pipelined PEXPIRE",
-        rests=True,
+        idle=True,
     ),
     Contestant(
         "floor-sqlite",
@@ -186,14 +186,14 @@ CONTESTANTS: tuple[Contestant, ...] = (
     *[
         replace(
             OURS,
-            key=f"leasehold-{harm}",
-            title=f"leasehold, one of five {harm}",
-            settings=f"as leasehold; one server is {harm} as the trial begins, after connecting to all",
+            key=f"leasehold-{disturbance}",
+            title=f"leasehold, one of five {disturbance}",
+            settings=f"as leasehold; one server is {disturbance} as the trial begins, after connecting to all",
             places=frozenset({Place.REDLOCK}),
-            rests=False,
-            harm=harm,
+            idle=False,
+            disturbance=disturbance,
         )
-        for harm in Harm
+        for disturbance in Disturbance
     ],
     Contestant(
         "redis-py",
@@ -203,7 +203,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BOTH,
         package="redis",
         settings="timeout=30, else defaults (polls each 0.1 s); more than 50 tasks: a blocking pool of 50",
-        rests=True,
+        idle=True,
     ),
     Contestant(
         "python-redis-lock",
@@ -224,7 +224,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         "coredis",
         "coredis",
         settings="timeout=30, else defaults (polls each 0.1 s); at most 50 connections",
-        rests=True,
+        idle=True,
     ),
     Contestant(
         "aioredlock",
@@ -234,7 +234,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         ASYNCIO,
         "aioredlock",
         "aioredlock",
-        settings="one server, lock_timeout=30, else defaults (three tries, 0.1 to 0.3 s apart; then asked again)",
+        settings="one server, lock_timeout=30, else defaults (three tries, 0.1 to 0.3 s apart; then retried)",
     ),
     Contestant(
         "sherlock",

@@ -31,22 +31,22 @@ from leasehold_lab.servers import (
 from leasehold_lab.servers.base import Server
 
 PORTS = {Place.POSTGRES: 5432, Place.MYSQL: 3306, Place.ZOOKEEPER: 2181, Place.ETCD: 2379}
-"""Where a URL without a port leads."""
+"""Default ports of URLs."""
 
 SAFE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "64MB"}
-"""Settings of a PostgreSQL that is to be measured: its commits reach the disk."""
+"""Settings of a PostgreSQL server that is measured: its commits reach the disk."""
 
 
 @dataclass(slots=True)
-class Site:
+class OpenStore:
     """One store that is measured.
 
     Attributes:
         scope: its URL, and a namespace for this run.
-        observer: who looks at it.
-        server: what this process started, where it is one process that can be pinned.
-        servers: those that this process started, where there are several of a kind.
-        relay: in front of it, for counting requests; None where the server counts, or there is no transport.
+        observer: reads its counters.
+        server: the server that this process started, if it is one process that can be pinned.
+        servers: the servers that this process started, if there are several of a kind.
+        relay: counts the requests; None if the server counts them itself, or if there is no network.
         relayed: the URL through the relay.
 
     """
@@ -59,20 +59,20 @@ class Site:
     servers: Sequence[RedisServer] = ()
 
 
-class Sites:
+class OpenStores:
     """Opens stores, and closes them at the end of the run."""
 
     def __init__(self, stack: ExitStack, url: str | None) -> None:
         self._stack = stack
         self._url = url
         self.folder = self._folder(url)
-        self.opened: dict[Place, Site] = {}
+        self.opened: dict[Place, OpenStore] = {}
 
-    def open(self, place: Place) -> Site:
-        """Open one.
+    def open(self, place: Place) -> OpenStore:
+        """Open a store.
 
         Raises:
-            MissingServer: its program or its driver is not installed; the message says what to install.
+            MissingServer: its program or its driver is not installed; the message names what to install.
             LeaseholdError: the server at the URL cannot be used.
 
         """
@@ -87,13 +87,13 @@ class Sites:
         observer = _observer(place, scope, server.pid if isinstance(server, Server) else None)
         self._stack.callback(observer.close)
         self._stack.callback(observer.clean, scope.namespace)
-        site = Site(scope, observer, server if isinstance(server, RedisServer) else None)
+        store = OpenStore(scope, observer, server if isinstance(server, RedisServer) else None)
         if isinstance(server, RedlockNodes):
-            site.servers = server.nodes
+            store.servers = server.nodes
         if place in PORTS:
-            self._put_in_between(site, PORTS[place])
-        self.opened[place] = site
-        return site
+            self._insert_relay(store, PORTS[place])
+        self.opened[place] = store
+        return store
 
     def _start(self, place: Place) -> tuple[str, Any]:
         if place is Place.FILE:
@@ -101,15 +101,15 @@ class Sites:
         server = self._stack.enter_context(_server(place))
         return server.url, server
 
-    def _put_in_between(self, site: Site, port: int) -> None:
-        there = parse(site.scope.url)
-        parts = urlsplit(site.scope.url)
+    def _insert_relay(self, store: OpenStore, port: int) -> None:
+        there = parse(store.scope.url)
+        parts = urlsplit(store.scope.url)
         if len(there.hosts) != 1:
             return
         host, given = there.hosts[0]
-        site.relay = self._stack.enter_context(Relay((host, given or port)))
+        store.relay = self._stack.enter_context(Relay((host, given or port)))
         user, at, _ = parts.netloc.rpartition("@")
-        site.relayed = parts._replace(netloc=f"{user}{at}127.0.0.1:{site.relay.port}").geturl()
+        store.relayed = parts._replace(netloc=f"{user}{at}127.0.0.1:{store.relay.port}").geturl()
 
     def _folder(self, url: str | None) -> str:
         """Make a folder for files: beside the file that the URL names, or where temporary files are."""
@@ -121,7 +121,7 @@ class Sites:
 
 
 def _try(scope: Scope) -> None:
-    """See whether the store can be used, before anything is measured: leasehold's errors say best why not."""
+    """Check that the store can be used before anything is measured; leasehold's errors explain best why not."""
     with Client.from_url(scope.url, namespace=scope.namespace) as client:
         hold = client.lock("try").acquire()
         if hold is not None:
@@ -129,7 +129,7 @@ def _try(scope: Scope) -> None:
 
 
 def _server(place: Place) -> Any:
-    """Make a server that keeps what it has promised: for tests they do not force their data to the disk."""
+    """Make a server that forces its data to the disk; the servers of tests do not."""
     match place:
         case Place.REDIS:
             return RedisServer()
@@ -165,6 +165,6 @@ def _observer(place: Place, scope: Scope, pid: int | None) -> Observer:
             return FileObserver(pid)
 
 
-def through(site: Site) -> Scope:
+def through(store: OpenStore) -> Scope:
     """Return the scope whose requests the relay counts."""
-    return replace(site.scope, url=site.relayed)
+    return replace(store.scope, url=store.relayed)

@@ -1,4 +1,4 @@
-"""On what a run was made: machine, versions, load."""
+"""The environment of a run: machine, versions, load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRIVERS = ("redis", "hiredis", "psycopg", "PyMySQL", "kazoo")
 def facts(
     servers: Sequence[str], seconds: float, rounds: int, versions: Mapping[str, str], *, own: bool
 ) -> dict[str, str]:
-    """Collect what a reader must know to repeat a run."""
+    """Collect the facts that a reader needs to repeat a run."""
     load = os.getloadavg()[0]
     whose = ", started for this run, on loopback" if own else ", given; others may use it, too"
     return {
@@ -49,14 +49,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Bustle:
-    """How busy the whole machine was between two looks, where the kernel tells (Linux)."""
+class MachineLoad:
+    """The load of the whole machine since this object was made, if the kernel reports it (Linux)."""
 
     def __init__(self) -> None:
         self._before = _jiffies()
 
     def seconds(self) -> float | None:
-        """Return the seconds of processor time that all processes used since; None where that is not known."""
+        """Return the seconds of processor time that all processes have used since; None if unknown."""
         now = _jiffies()
         if now is None or self._before is None:
             return None

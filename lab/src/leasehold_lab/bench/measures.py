@@ -1,4 +1,4 @@
-"""What is measured: one row is one measure, run for each contestant that can take part."""
+"""The measures: each is one row of the result, run for each contestant that can take part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold_lab.bench.places import Place
 
 
 class Trial(enum.StrEnum):
-    """What a trial does with the lock."""
+    """The kinds of trials."""
 
     PAIRS = "pairs"
     HANDOVER = "handover"
@@ -25,17 +25,17 @@ class Measure:
     Attributes:
         key: for the command line and JSON.
         title: for people.
-        trial: what is done.
+        trial: its kind.
         mode: how the contestants are called.
-        concurrency: threads, tasks or processes that contend or take turns.
-        floor: key of the contestant that says what the transport allows.
+        concurrency: threads, tasks or processes that contend or alternate.
+        floor: key of the contestant that is the floor.
         work: seconds of work inside the lock.
         full: only in a full run.
         processes: the contenders are processes, not tasks of one.
         place: the kind of store.
         also: keys of further floors, for comparison.
-        names: how many there are, shared out among the threads or tasks.
-        harms: contestants are measured of which one server fails, beside leasehold with all that it has.
+        names: how many there are, divided among the threads or tasks.
+        disturbed: whether one server of the contestants fails; leasehold with all servers is measured, too.
 
     """
 
@@ -51,15 +51,15 @@ class Measure:
     place: Place = Place.REDIS
     also: tuple[str, ...] = ()
     names: int = 1000
-    harms: bool = False
+    disturbed: bool = False
 
     @property
-    def rests(self) -> bool:
-        """Whether it measures what it costs to do nothing."""
+    def idle(self) -> bool:
+        """Whether it measures the cost of idle holders or waiters."""
         return self.trial in (Trial.HELD, Trial.WAITING)
 
     def is_called(self, word: str) -> bool:
-        """Say whether ``word`` is the key, or whole parts from the beginning of it."""
+        """Return whether ``word`` is the key, or a prefix of it that consists of whole parts."""
         return f"{self.key}-".startswith(f"{word}-")
 
 
@@ -71,7 +71,7 @@ def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
     return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
 
 
-def _elsewhere(place: Place, title: str, threads: int, floor: str, *also: str) -> Measure:
+def _other_store(place: Place, title: str, threads: int, floor: str, *also: str) -> Measure:
     inside = "1 thread" if threads == 1 else f"{threads} threads"
     title = f"{title}, acquire + release, {inside}"
     return Measure(
@@ -97,7 +97,7 @@ def _failing(mode: Mode, inside: str) -> Measure:
         "leasehold",
         place=Place.REDLOCK,
         names=FEW,
-        harms=True,
+        disturbed=True,
     )
 
 
@@ -135,18 +135,18 @@ MEASURES: tuple[Measure, ...] = (
         1000,
         "floor-token",
     ),
-    _elsewhere(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
+    _other_store(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
     _failing(Mode.BLOCKING, "1 thread"),
     _failing(Mode.ASYNCIO, "1 asyncio task"),
-    _elsewhere(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
-    _elsewhere(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
-    _elsewhere(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
-    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
-    _elsewhere(Place.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
-    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
-    _elsewhere(Place.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
-    _elsewhere(Place.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
-    _elsewhere(Place.ETCD, "etcd", 8, "floor-etcd"),
+    _other_store(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
+    _other_store(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
+    _other_store(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
+    _other_store(Place.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
+    _other_store(Place.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
+    _other_store(Place.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
+    _other_store(Place.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
+    _other_store(Place.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
+    _other_store(Place.ETCD, "etcd", 8, "floor-etcd"),
     Measure(
         "held-10000",
         "10,000 locks held by tasks and renewed",

@@ -1,4 +1,4 @@
-"""What is seen of the other stores while they are measured: version, and where they were started here their cores."""
+"""Observers of the stores other than Redis: version, processor time, and clean-up."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from leasehold._url import parse
-from leasehold_lab.bench.processes.server_counters import Look
+from leasehold_lab.bench.processes.server_counters import Counters
 from leasehold_lab.bench.subjects.base import Scope
 from leasehold_lab.bench.subjects.floors.rows import table_of
 
 
 class Started:
-    """Counts the processor time of a server that this process started, and of its children; 0 for another's.
+    """Counts the processor time of a server that this process started, and of its children; 0 for other servers.
 
-    The kernel tells hundredths of a second: short trials show little of it.
+    The kernel reports hundredths of a second, which is too coarse for short trials.
     """
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
 
-    def look(self) -> Look:
-        """Look now."""
+    def read(self) -> Counters:
+        """Read the counters."""
         ticks = 0 if self._pid is None else _ticks(self._pid)
-        return Look({}, 0, ticks / float(os.sysconf("SC_CLK_TCK")), 0)
+        return Counters({}, 0, ticks / float(os.sysconf("SC_CLK_TCK")), 0)
 
     def close(self) -> None:
-        """Close connections: none is kept."""
+        """Do nothing: no connection is kept."""
 
 
 class FileObserver(Started):
@@ -37,7 +37,7 @@ class FileObserver(Started):
     version = ""
 
     def clean(self, namespace: str) -> None:
-        """Leave the files to the end of their folder."""
+        """Do nothing: the files are deleted with their folder."""
 
 
 class SqlObserver(Started):
@@ -49,7 +49,7 @@ class SqlObserver(Started):
 
     @property
     def version(self) -> str:
-        """Program and version, as the server says it."""
+        """Program and version, as the server reports them."""
         (said,) = self._rows("SELECT version()")
         text = str(said[0])
         return " ".join(text.split()[:2]) if text.startswith("PostgreSQL") else f"MySQL or MariaDB {text}"
@@ -98,7 +98,7 @@ class ZooKeeperObserver(Started):
 
 
 class _Kazoo:
-    """A session for the length of a block."""
+    """A session for one block."""
 
     def __init__(self, url: str) -> None:
         from leasehold_lab.bench.subjects.floors.nodes import connect

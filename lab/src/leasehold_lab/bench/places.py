@@ -1,4 +1,4 @@
-"""Where locks are kept while they are measured: each kind of store, its URLs, and what must be installed for it."""
+"""The kinds of stores that can be measured: their URLs and the modules that they need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a kind of store.
+    """The description of a kind of store.
 
     Attributes:
         title: for people.
@@ -51,10 +51,10 @@ KINDS = {
 
 
 def place_of(url: str) -> Place:
-    """Return what a URL leads to.
+    """Return the kind of store of a URL.
 
     Raises:
-        ValueError: it is malformed, or of a scheme that cannot be measured.
+        ValueError: the URL is malformed, or its scheme cannot be measured.
 
     """
     scheme = parse(url).scheme
@@ -62,11 +62,11 @@ def place_of(url: str) -> Place:
         if scheme in kind.schemes:
             return place
     known = ", ".join(f"{one}:" for kind in KINDS.values() for one in kind.schemes)
-    raise ValueError(f"a {scheme} URL cannot be measured: the floors speak to {known} only, without TLS")
+    raise ValueError(f"a {scheme} URL cannot be measured: the floors only support {known}, without TLS")
 
 
 def lacks(place: Place) -> str:
-    """Say what must be installed before a kind of store can be measured; empty if nothing."""
+    """Return what must be installed to measure a kind of store, as text; empty if nothing is missing."""
     kind = KINDS[place]
     if all(find_spec(module) is not None for module in kind.modules):
         return ""

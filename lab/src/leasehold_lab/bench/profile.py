@@ -1,4 +1,4 @@
-"""Where the time of one acquire and release goes, in the client and in the server, for leasehold and for the floor."""
+"""Profiles: the processor time of one acquire and release by part, in the client and in the server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from leasehold_lab.bench.contestants import Mode
 from leasehold_lab.bench.measures import Measure, Trial
 from leasehold_lab.bench.places import Place
-from leasehold_lab.bench.processes.server_counters import Look
+from leasehold_lab.bench.processes.server_counters import Counters
 from leasehold_lab.bench.trials.sampling import KERNEL
-from leasehold_lab.bench.trials.talk import Outcome
+from leasehold_lab.bench.trials.trial_pipe import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Profile:
     """Microseconds of processor time for one acquire and release.
 
     Attributes:
-        client: by part, the largest first; what lies in the kernel is counted in its parts, and once more by itself.
+        client: by part, the largest first; time in the kernel counts in its part, and is also listed by itself.
         executing: of the server, in its commands and scripts.
-        serving: of the server, in all else: reading, parsing, writing, its loop.
+        serving: of the server, in everything else: reading, parsing, writing, its event loop.
 
     """
 
@@ -28,8 +28,8 @@ class Profile:
     serving: float
 
     @classmethod
-    def of(cls, outcome: Outcome, work: Look) -> Profile:
-        """Share out what a trial took among its acquires."""
+    def of(cls, outcome: Outcome, work: Counters) -> Profile:
+        """Divide the time of a trial by its acquires."""
         each = 1e6 / max(1, outcome.turns)
         parts = sorted(outcome.profile.items(), key=lambda pair: -pair[1])
         return cls(
@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def lines(self) -> dict[str, float]:
-        """All of it, by name."""
+        """Return all figures by name."""
         client = {f"client: {name}": value for name, value in self.client.items() if name != KERNEL}
         return {
             **client,
@@ -51,7 +51,7 @@ class Profile:
 
 
 def may_be_profiled(measure: Measure) -> bool:
-    """Say whether the time of a measure can be looked into: it must pass in main threads, on Redis."""
+    """Return whether a measure can be profiled: it must run in main threads, on Redis."""
     main = measure.mode is Mode.ASYNCIO or measure.processes or measure.concurrency == 1
-    redis = measure.place in (Place.REDIS, Place.REDLOCK) and not measure.harms
+    redis = measure.place in (Place.REDIS, Place.REDLOCK) and not measure.disturbed
     return redis and main and measure.trial in (Trial.PAIRS, Trial.HANDOVER)

@@ -1,4 +1,4 @@
-"""What a run found: medians and ratios of rounds that were taken in turn, as values and as JSON."""
+"""The result of a run: medians and ratios over its rounds, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from leasehold_lab.bench.contestants import Contestant, Role
 from leasehold_lab.bench.measures import Measure
 from leasehold_lab.bench.profile import Profile
-from leasehold_lab.bench.trials.talk import Outcome
+from leasehold_lab.bench.trials.trial_pipe import Outcome
 
 FORMAT = 1
 """Version of the JSON."""
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and between what it lay."""
+    """A median, with the lowest and the highest value."""
 
     median: float
     least: float
@@ -26,14 +26,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Take the median of some values; there is at least one."""
+        """Return the spread of at least one value."""
         found = sorted(values)
         return cls(median(found), found[0], found[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One trial of one contestant in one round, and what the server did for it."""
+    """One trial of one contestant in one round, with the counters of the server."""
 
     outcome: Outcome
     commands: dict[str, int]
@@ -47,13 +47,13 @@ class Sample:
         return self.outcome.operations / self.outcome.seconds
 
     def per_operation(self, amount: float) -> float:
-        """Share an amount out among the acquires of this trial; 0 if there were none."""
+        """Divide an amount by the acquires of this trial; 0 if there were none."""
         return amount / self.outcome.turns if self.outcome.turns else 0.0
 
 
 @dataclass(slots=True)
 class Entry:
-    """One contestant in one measure: its samples, one a round, or why there are none."""
+    """One contestant in one measure: its samples, one a round, or the reason why there are none."""
 
     contestant: Contestant
     samples: list[Sample] = field(default_factory=list[Sample])
@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def reads(self) -> float:
-        """Times that the server read from a connection, or was sent a request, for one acquire and release."""
+        """Reads of the server from connections, or requests to it, for one acquire and release."""
         return median(sample.per_operation(sample.reads) for sample in self.samples)
 
     @property
@@ -90,7 +90,7 @@ class Entry:
         return median(sample.per_operation(sum(sample.commands.values())) for sample in self.samples)
 
     def share(self, whose: str) -> float:
-        """Return the part of one core that the ``client`` or the ``server`` used."""
+        """Return the fraction of one core that the ``client`` or the ``server`` used."""
         used = [sample.outcome.cpu if whose == "client" else sample.server_cpu for sample in self.samples]
         return median(cpu / sample.outcome.seconds for cpu, sample in zip(used, self.samples, strict=True))
 
@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def overlaps(self) -> int:
-        """How often two were inside at the same time, in all rounds."""
+        """How often two contenders held the lock at the same time, in all rounds."""
         return sum(sample.outcome.overlaps for sample in self.samples)
 
     def ratio(self, other: Entry | None) -> Spread | None:
@@ -118,7 +118,7 @@ class Entry:
         return Spread.of(ratios) if ratios else None
 
     def cpu_ratio(self, other: Entry | None) -> float | None:
-        """Return how many times the client's processor time of another it takes."""
+        """Return the client's processor time as a multiple of the other's."""
         return (
             self.client_us / other.client_us if other and other.samples and self.samples and other.client_us else None
         )
@@ -126,19 +126,19 @@ class Entry:
 
 @dataclass(slots=True)
 class Row:
-    """One measure with all who took part."""
+    """One measure with all its contestants."""
 
     measure: Measure
     entries: list[Entry]
 
     @property
     def floor(self) -> Entry | None:
-        """What the transport allows."""
+        """The floor."""
         return next((one for one in self.entries if one.contestant.key == self.measure.floor and one.samples), None)
 
     @property
     def ours(self) -> Entry | None:
-        """Us."""
+        """The entry of leasehold."""
         return next((one for one in self.entries if one.contestant.role is Role.OURS and one.samples), None)
 
 
@@ -149,9 +149,9 @@ class Result:
     Attributes:
         rows: one for each measure.
         facts: machine, versions, settings.
-        settings: what is not the default, by the contestant's title.
-        missing: who could not take part, and why.
-        seconds: how long the run took.
+        settings: the settings that are not the default, by the contestant's title.
+        missing: the contestants that could not take part, with the reason.
+        seconds: the length of the run.
 
     """
 
@@ -163,12 +163,12 @@ class Result:
 
     @property
     def sound(self) -> bool:
-        """Whether leasehold was measured in all rows, and excluded others in each of them."""
+        """Whether leasehold was measured in all rows, and no two contenders held its lock at once."""
         ours = [entry for row in self.rows for entry in row.entries if entry.contestant.role is Role.OURS]
         return all(not entry.error and not entry.overlaps for entry in ours)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the result as plain values."""
         return {
             "format": FORMAT,
             "seconds": round(self.seconds, 1),
@@ -215,7 +215,7 @@ def _entry(entry: Entry, row: Row) -> dict[str, Any]:
         }
     if entry.profile is not None:
         record["profile_us"] = asdict(entry.profile)
-    if entry.samples and row.measure.rests:
+    if entry.samples and row.measure.idle:
         record |= {
             "client_cores": entry.share("client"),
             "server_cores": entry.share("server"),
@@ -242,7 +242,7 @@ def _spread(spread: Spread | None) -> dict[str, float] | None:
 
 
 def in_order(entries: Sequence[Entry], floor: str) -> list[Entry]:
-    """Put the floor first, then further floors, then us, then the others by rate."""
+    """Sort entries: the floor, other floors, leasehold, then the other libraries by rate."""
     ranks = {Role.FLOOR: 1, Role.OURS: 2, Role.PEER: 3}
 
     def place(one: Entry) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""One run: each measure in several rounds, in each round every contestant once, in an order that moves on."""
+"""One run: each measure has several rounds; each round has one trial of every contestant, in a rotating order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leasehold_lab.bench.contestants import CONTESTANTS, Contestant, Role
-from leasehold_lab.bench.deployments import Site, Sites
+from leasehold_lab.bench.deployments import OpenStore, OpenStores
 from leasehold_lab.bench.machine import facts
 from leasehold_lab.bench.measures import MEASURES, Measure, Trial
 from leasehold_lab.bench.places import KINDS, Place, place_of
 from leasehold_lab.bench.processes.pinning import Cores, Pin
-from leasehold_lab.bench.processes.runs import Tries
+from leasehold_lab.bench.processes.runs import Trials
 from leasehold_lab.bench.processes.workers import Worker
 from leasehold_lab.bench.profile import may_be_profiled
 from leasehold_lab.bench.result import Entry, Result, Row, in_order
@@ -23,17 +23,17 @@ from leasehold_lab.servers.base import MissingServer
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to run.
+    """The settings of a run.
 
     Attributes:
-        url: the store, whose kind says what is measured; None measures all kinds, on servers started for the run.
+        url: the store, whose kind decides what is measured; None measures all kinds, on servers started for the run.
         seconds: length of a trial.
         rounds: trials of each contestant in each measure.
-        only: keys of measures, or beginnings of them; none means all.
-        full: with the measures that take long.
-        peers_python: the interpreter that has further libraries; None measures what is installed here.
-        profile: whether to say of leasehold and the floor where the time goes, on Redis.
-        pin: which measures run on chosen cores, where the server is started here and the system can.
+        only: keys of measures, or prefixes of them; empty means all.
+        full: whether to include the measures that take long.
+        peers_python: the interpreter with other libraries; None measures those installed here.
+        profile: whether to profile leasehold and the floor, on Redis.
+        pin: which measures run on chosen cores, if the server is started here and the system supports it.
 
     """
 
@@ -48,7 +48,7 @@ class Settings:
 
     @property
     def again(self) -> str:
-        """The command that makes such a run again; the URL stands as a word, since it may have a password."""
+        """The command that repeats the run; the URL is a placeholder, since it may have a password."""
         words = ["leasehold", "bench", *(["URL"] if self.url else []), "--pin", self.pin.value]
         words += ["--seconds", f"{self.seconds:g}", "--rounds", str(self.rounds)]
         words += [word for key in self.only for word in ("--only", key)]
@@ -59,85 +59,85 @@ class Settings:
         """Choose the measures.
 
         Raises:
-            ValueError: nothing is called so, or not on the store at the URL; or the URL cannot be measured.
+            ValueError: there is no such measure for the store at the URL, or the URL cannot be measured.
 
         """
         place = place_of(self.url) if self.url else None
-        offered = [one for one in MEASURES if place in (None, one.place) and not (self.url and one.harms)]
+        offered = [one for one in MEASURES if place in (None, one.place) and not (self.url and one.disturbed)]
         for word in self.only:
             if not any(measure.is_called(word) for measure in offered):
                 known = ", ".join(measure.key for measure in offered)
                 where = f" on {KINDS[place].title}" if place else ""
-                raise ValueError(f"no measure{where} is called {word!r}; there are: {known}")
+                raise ValueError(f"there is no measure{where} {word!r}; known measures: {known}")
         if self.only:
             return [measure for measure in offered if any(map(measure.is_called, self.only))]
         return [measure for measure in offered if self.full or not measure.full]
 
 
 class Progress(Protocol):
-    """Who is told how far it is."""
+    """Displays the progress of a run."""
 
     def trial_begins(self, measure: Measure, contestant: Contestant, done: int, of: int) -> None:
-        """Hear what runs now."""
+        """Show the trial that begins."""
         ...
 
     def row_ends(self, row: Row) -> None:
-        """Hear what a measure came to."""
+        """Show the result of a measure."""
         ...
 
 
 def run(settings: Settings, progress: Progress) -> Result:
-    """Measure. A store whose server or driver is not installed is left out, and the result says so.
+    """Measure. Skips a store whose server or driver is not installed, and records that in the result.
 
     Raises:
-        MissingServer: that is so for all of them; the message says what to install.
+        MissingServer: no store can be measured; the message names what to install.
         LeaseholdError: the server at the URL cannot be used.
 
     """
     measures, start = settings.measures(), time.monotonic()
     with ExitStack() as stack:
-        sites, missing = Sites(stack, settings.url), dict[str, str]()
+        stores, missing = OpenStores(stack, settings.url), dict[str, str]()
         for place in dict.fromkeys(measure.place for measure in measures):
             try:
-                sites.open(place)
+                stores.open(place)
             except MissingServer as error:
                 missing[KINDS[place].title] = str(error)
-        if not sites.opened:
+        if not stores.opened:
             raise MissingServer("; ".join(f"{title}: {why}" for title, why in missing.items()))
-        measures = [measure for measure in measures if measure.place in sites.opened]
+        measures = [measure for measure in measures if measure.place in stores.opened]
         workers = _workers(stack, measures, settings, missing)
-        tries = Tries(settings.seconds, sites.opened, workers, _cores(settings, sites.opened))
-        bench = Bench(settings.rounds, workers, tries, progress, profile=settings.profile)
+        trials = Trials(settings.seconds, stores.opened, workers, _cores(settings, stores.opened))
+        bench = Bench(settings.rounds, workers, trials, progress, profile=settings.profile)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
-        told = facts(_servers(sites.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
+        told = facts(_servers(stores.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
         told |= (
             {"again": settings.again}
-            | tries.facts()
-            | {"disk": f"files of servers and locks are below {sites.folder.rpartition('/')[0]}"}
+            | trials.facts()
+            | {"disk": f"files of servers and locks are below {stores.folder.rpartition('/')[0]}"}
         )
     notes = {one.title + _where(one): one.settings for one in CONTESTANTS if one.key in workers}
     return Result(rows, told, notes, missing, time.monotonic() - start)
 
 
-def _servers(sites: Mapping[Place, Site]) -> list[str]:
-    return [site.observer.version for site in sites.values() if site.observer.version]
+def _servers(stores: Mapping[Place, OpenStore]) -> list[str]:
+    return [store.observer.version for store in stores.values() if store.observer.version]
 
 
-def _cores(settings: Settings, sites: Mapping[Place, Site]) -> Cores:
-    return Cores(settings.pin, sites[Place.REDIS].server if Place.REDIS in sites else None)
+def _cores(settings: Settings, stores: Mapping[Place, OpenStore]) -> Cores:
+    return Cores(settings.pin, stores[Place.REDIS].server if Place.REDIS in stores else None)
 
 
 def _where(contestant: Contestant) -> str:
-    """Tell apart contestants of one title."""
+    """Distinguish contestants with the same title."""
     alike = [one for one in CONTESTANTS if one.title == contestant.title]
     return "" if len(alike) == 1 else f" ({', '.join(KINDS[place].title for place in contestant.places)})"
 
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:
-    """Say whether a contestant is run in a measure."""
-    if measure.harms or contestant.harm is not None:
-        return measure.harms and contestant.role is Role.OURS
+    """Return whether a contestant takes part in a measure."""
+    if measure.disturbed or contestant.disturbance is not None:
+        return measure.disturbed and contestant.role is Role.OURS
     if contestant.role is Role.FLOOR:
         return contestant.key in (measure.floor, *measure.also)
     if measure.place not in contestant.places or measure.mode not in contestant.modes:
@@ -146,9 +146,9 @@ def takes_part(contestant: Contestant, measure: Measure) -> bool:
         case Trial.HANDOVER:
             return contestant.contends
         case Trial.HELD:
-            return contestant.role is Role.OURS  # of the others none renews by default without a thread for each
+            return contestant.role is Role.OURS  # no other library renews by default without a thread for each lock
         case Trial.WAITING:
-            return contestant.rests
+            return contestant.idle
         case Trial.PAIRS:
             return True
 
@@ -168,21 +168,21 @@ def _workers(
 
 
 class Bench:
-    """The order in which all is tried."""
+    """Runs all trials in order."""
 
     def __init__(
-        self, rounds: int, workers: Mapping[str, Worker], tries: Tries, progress: Progress, *, profile: bool = False
+        self, rounds: int, workers: Mapping[str, Worker], trials: Trials, progress: Progress, *, profile: bool = False
     ) -> None:
         self._rounds = rounds
         self._workers = workers
-        self._tries = tries
+        self._trials = trials
         self._progress = progress
         self._profile = profile
         self._done = 0
         self._of = 0
 
     def rows(self, measures: Sequence[Measure]) -> list[Row]:
-        """Take one measure after the other."""
+        """Run one measure after the other."""
         rows = [Row(measure, [Entry(one) for one in self._for(measure)]) for measure in measures]
         self._of = sum(len(row.entries) for row in rows) * self._rounds
         for row in rows:
@@ -201,8 +201,8 @@ class Bench:
                 self._progress.trial_begins(row.measure, entry.contestant, self._done, self._of)
                 self._done += 1
                 if not entry.error:
-                    self._tries.one(row.measure, entry)
+                    self._trials.one(row.measure, entry)
         if self._profile and may_be_profiled(row.measure):
             for one in (row.floor, row.ours):
                 if one is not None:
-                    self._tries.profile(row.measure, one)
+                    self._trials.profile(row.measure, one)

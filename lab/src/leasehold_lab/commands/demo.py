@@ -1,4 +1,4 @@
-"""``leasehold demo``: count page views in several services, without and with a lock, and show what is lost."""
+"""``leasehold demo``: counts page views in several services, without and with a lock, and shows the lost updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``leasehold verify``: let clients work in a store under faults, and say whether any promise was broken."""
+"""``leasehold verify``: runs clients under faults, and reports whether any promise was broken."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.history import Promise
 from leasehold_lab.servers import MissingServer
-from leasehold_lab.verify.clients.clients import VerifyError
-from leasehold_lab.verify.deployments import PLANS, Site, known, site
+from leasehold_lab.verify.clients.process import VerifyError
+from leasehold_lab.verify.deployments import PLANS, Deployment, deploy, known
 from leasehold_lab.verify.faults.client_faults import KINDS
 from leasehold_lab.verify.faults.leases import default_lease
 from leasehold_lab.verify.report.figures import Figures, measure
@@ -30,13 +30,13 @@ REDRAW_EVERY = 0.2
 
 
 class ProgressLine:
-    """Shows on standard error how far the run is: one line that moves on a terminal, else nothing."""
+    """Shows the progress of a run on standard error: one updated line on a terminal, else nothing."""
 
     def __init__(self) -> None:
         self._moves = sys.stderr.isatty()
         self._drawn = 0.0
 
-    def moves(self, seconds: float, of: float, fault: str) -> None:
+    def update(self, seconds: float, of: float, fault: str) -> None:
         """Redraw the line."""
         now = time.monotonic()
         if self._moves and now - self._drawn >= REDRAW_EVERY:
@@ -44,8 +44,8 @@ class ProgressLine:
             line = f"{min(seconds, of):.0f} of {of:.0f} s" + (f", fault: {fault}" if fault else "")
             click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
 
-    def ends(self) -> None:
-        """Leave the line."""
+    def end(self) -> None:
+        """Clear the line."""
         if self._moves:
             click.echo("\r\x1b[K", nl=False, err=True)
 
@@ -56,17 +56,19 @@ class ProgressLine:
     "--servers",
     type=click.Choice(list(PLANS)),
     metavar="KIND",
-    help=f"Start servers on this machine instead, and break them, too: {', '.join(PLANS)}.",
+    help=f"Start servers on this machine, and inject faults into them, too: {', '.join(PLANS)}.",
 )
-@click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Processes that work.")
-@click.option("--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="For how long.")
-@click.option("--faults", metavar="A,B", help="Which faults to make; none for none. Default: all. See --list.")
+@click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of client processes.")
 @click.option(
-    "--lease", type=click.FloatRange(0.5, 60), default=None, help="Seconds. Default: 1, or what the store needs."
+    "--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="Duration of the run."
 )
-@click.option("--seed", default=None, help="Chooses faults and work. Default: a new one, which is printed.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with a time line.")
-@click.option("--list", "list_", is_flag=True, help="List the faults, and end.")
+@click.option("--faults", metavar="A,B", help="Faults to inject, or `none`. Default: all. See --list.")
+@click.option(
+    "--lease", type=click.FloatRange(0.5, 60), default=None, help="Seconds. Default: 1, or the store's shortest lease."
+)
+@click.option("--seed", default=None, help="Seed of faults and work. Default: a random one, which is printed.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with a timeline.")
+@click.option("--list", "list_", is_flag=True, help="List the faults and exit.")
 @json_option
 def verify(
     url: str | None,
@@ -80,17 +82,18 @@ def verify(
     list_: bool,
     json_: bool,
 ) -> None:
-    """Look for broken promises in the store at URL, or LEASEHOLD_URL, while faults are made.
+    """Check the promises of the store at URL, or LEASEHOLD_URL, while faults are injected.
 
-    Several processes acquire locks, read-write locks and semaphores and write to a guarded resource; they are stopped,
-    killed, and cut off from the store. What they saw is checked. Only a namespace of the run's own is touched, and no
-    server, but those that --servers starts. It ends with 0 if every promise was kept, with 2 if one was broken.
+    Several processes acquire locks, read-write locks and semaphores, and write to a guarded resource. They are stopped,
+    killed, and cut off from the store. Then the history of all operations is checked. A run uses a separate namespace,
+    and breaks no server except those that --servers starts. The exit code is 0 if every promise was kept, 2 if one was
+    broken.
     """
     if list_:
         _list(servers)
         return
     if servers is not None and url is not None:
-        raise click.UsageError("give a URL or --servers, not both: a run breaks only servers that it started itself")
+        raise click.UsageError("give a URL or --servers, not both: a run only breaks servers that it started itself")
     seed = os.urandom(4).hex() if seed is None else seed
     chosen = _chosen(faults, servers)
     if servers is None:
@@ -115,21 +118,21 @@ def _run_on(
 ) -> Outcome:
     lease = PLANS[servers].lease if lease is None else lease
     try:
-        with site(servers) as started:
+        with deploy(servers) as started:
             where = read_url(started.url)
             return _run(Settings(where, clients, seconds, chosen, seed, lease, servers=servers), started)
     except MissingServer as error:
         raise Failed(str(error), Exit.MISSING) from None
 
 
-def _run(settings: Settings, started: Site | None) -> Outcome:
+def _run(settings: Settings, started: Deployment | None) -> Outcome:
     line = ProgressLine()
     try:
         return run(settings, line, started)
     except VerifyError as error:
         raise Failed(str(error), Exit.UNAVAILABLE) from None
     finally:
-        line.ends()
+        line.end()
 
 
 def _chosen(faults: str | None, servers: str | None) -> tuple[str, ...]:
@@ -140,21 +143,21 @@ def _chosen(faults: str | None, servers: str | None) -> tuple[str, ...]:
     for word in chosen:
         if word not in possible:
             raise click.BadParameter(
-                f"{word!r} is no fault; known are: {', '.join(possible)}, none", param_hint="--faults"
+                f"{word!r} is not a fault; known faults: {', '.join(possible)}, none", param_hint="--faults"
             )
     return chosen
 
 
 def _list(servers: str | None) -> None:
-    """Print all faults, with the rows of the catalogue that they provoke."""
+    """Print all faults, with the rows of the fault catalogue that they provoke."""
     for kind in KINDS.values():
-        click.echo(f"{kind.key:<24} {kind.says} [{' '.join(kind.ids)}]")
+        click.echo(f"{kind.key:<24} {kind.description} [{' '.join(kind.ids)}]")
     for name, plan in PLANS.items():
         if servers in (None, name):
-            click.echo(f"\n--servers {name}: {plan.says}")
+            click.echo(f"\n--servers {name}: {plan.description}")
             for fault in plan.faults:
                 excuse = "; may lose grants" if fault.loses else ""
-                click.echo(f"{fault.key:<24} {fault.says}{excuse} [{' '.join(fault.ids)}]")
+                click.echo(f"{fault.key:<24} {fault.description}{excuse} [{' '.join(fault.ids)}]")
 
 
 def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
@@ -162,24 +165,22 @@ def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
         count = outcome.verdict.by_promise.get(promise, 0)
         click.echo(f"{'BROKEN ' + str(count) + ' x' if count else 'kept':<10} {promise.value}")
     if outcome.outside:
-        click.echo(
-            f"{'outside':<10} {len(outcome.outside)} times a fault of the servers suspended a promise, as documented"
-        )
+        click.echo(f"{'excused':<10} {len(outcome.outside)} violations by a server fault that suspended the promise")
     for violation in outcome.verdict.violations[:3]:
         click.echo(f"\n{violation}")
     click.echo()
     for name, text in figures.lines().items():
-        click.echo(f"{name:<22} {text}")
+        click.echo(f"{name:<28} {text}")
     made = {kind: sum(fault.kind == kind for fault in outcome.faults) for kind in outcome.settings.faults}
-    click.echo(f"{'faults':<22} " + (", ".join(f"{kind} {count}" for kind, count in made.items() if count) or "none"))
+    click.echo(f"{'faults':<28} " + (", ".join(f"{kind} {count}" for kind, count in made.items() if count) or "none"))
     if outcome.left_out:
         why = next(iter(outcome.left_out.values()))
-        click.echo(f"{'not made':<22} {', '.join(outcome.left_out)}: {why}")
+        click.echo(f"{'not injected':<28} {', '.join(outcome.left_out)}: {why}")
     for who, words in outcome.broken.items():
         click.echo(f"client {who} failed: {words}")
-    click.echo(f"{'again':<22} {command(outcome.settings)}")
+    click.echo(f"{'repeat with':<28} {command(outcome.settings)}")
     if html is not None:
-        click.echo(f"{'picture':<22} {html}")
+        click.echo(f"{'page':<28} {html}")
 
 
 def record(outcome: Outcome, figures: Figures) -> dict[str, object]:

@@ -1,21 +1,21 @@
-"""The conformance kit: what every store must do, stated once, for stores of this library and of others.
+"""The conformance kit: the promises of every store as test cases, for stores of this library and of others.
 
-A case is a coroutine function of a harness and of what opens the store. In a test file of yours:
+A case is a coroutine function of a harness and of a URL or an `Opener`. In your test file:
 
 Example:
     ```python
     import pytest
     from leasehold_lab.conformance import cases
-    from leasehold_lab.runtimes.harnesses import AsyncioWorld, BlockingWorld
+    from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 
-    @pytest.mark.parametrize("harness", [BlockingWorld(), AsyncioWorld()], ids=str)
+    @pytest.mark.parametrize("harness", [BlockingHarness(), AsyncioHarness()], ids=str)
     @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in cases()])
     def test_my_store(harness, case):
         harness.run(lambda harness: case(harness, "mystore://localhost:4321"))
     ```
 
-Cases are told apart by namespaces, so one server serves all of them, one after another or at the same time. A store
-that does not promise everything passes its `Capabilities`: ``cases(MyStore.capabilities)``. To see both sides of a
+Each case has its own namespace, so one server serves all cases, one after another or at the same time. For a store
+that does not promise everything, pass its `Capabilities`: ``cases(MyStore.capabilities)``. To see both sides of a
 failed comparison, call ``pytest.register_assert_rewrite("leasehold_lab.conformance")`` in your ``conftest.py``.
 """
 
@@ -28,58 +28,58 @@ from leasehold_lab.conformance.case_context import REGISTER, Case
 from leasehold_lab.conformance.locks import (
     exclusion,
     leases,
-    losing,
-    naming,
+    losses,
+    multi_locks,
+    names,
     permits,
-    queueing,
-    reading,
-    reentrance,
-    releasing,
-    renewing,
-    several,
+    queues,
+    read_write_locks,
+    reentrant_locks,
+    releases,
+    renewals,
 )
 from leasehold_lab.conformance.objects import (
+    barriers,
+    cached_values,
     cells,
-    counting,
-    doing_once,
-    electing,
-    meeting,
-    optimistic,
-    sharing,
+    elections,
+    latches,
+    once,
+    versioned_values,
 )
-from leasehold_lab.conformance.store import breaking, inspecting, protocol
+from leasehold_lab.conformance.store import force_release, inspection, protocol
 
 __all__ = ["Case", "cases"]
 
-PARTS = (
+MODULES = (
     exclusion,
-    queueing,
-    releasing,
+    queues,
+    releases,
     leases,
-    losing,
-    inspecting,
-    breaking,
-    naming,
-    reentrance,
-    reading,
+    losses,
+    inspection,
+    force_release,
+    names,
+    reentrant_locks,
+    read_write_locks,
     permits,
-    renewing,
-    several,
-    electing,
+    renewals,
+    multi_locks,
+    elections,
     protocol,
     cells,
-    optimistic,
-    doing_once,
-    sharing,
-    counting,
-    meeting,
+    versioned_values,
+    once,
+    cached_values,
+    latches,
+    barriers,
 )
-"""The modules that state cases, in the order in which a new store meets them."""
+"""The modules with cases, in a useful order for a new store."""
 
 
 def cases(promised: Capabilities | None = None) -> Iterator[tuple[str, Case]]:
-    """Yield the id and the body of each case that a store with these capabilities must pass; without them, of all."""
-    for part in PARTS:
-        for stated in REGISTER[part.__name__]:
-            if promised is None or all(getattr(promised, need) for need in stated.needs):
-                yield stated.id, stated.body
+    """Yield the id and the body of each case that a store with these capabilities must pass; of all cases for None."""
+    for module in MODULES:
+        for registered in REGISTER[module.__name__]:
+            if promised is None or all(getattr(promised, need) for need in registered.needs):
+                yield registered.id, registered.body

@@ -1,4 +1,4 @@
-"""Where a case takes place: clients in a namespace of its own, and the lock that the case is about."""
+"""The context of a conformance case: its namespace, its clients, and the kind of lock that it tests."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ H = TypeVar("H", bound=AsyncHold)
 NAME = "stock:42"
 
 SHORT = 0.4
-"""Seconds of a lease that a case lets run out."""
+"""Seconds of a lease that a case lets expire."""
 
 NOISE = 1.0
-"""Seconds that a busy machine may be late."""
+"""Seconds by which a busy machine may be late."""
 
 GIVES_UP = 1.5
-"""Seconds after which a waiter gives up: by then the next one stands behind it, on a busy machine, too."""
+"""Seconds after which a waiter times out: long enough for the next one to queue, even on a busy machine."""
 
 SOON = 5.0
-"""Seconds in which something that does not depend on a lease must have happened."""
+"""Seconds within which an operation that does not depend on a lease must end."""
 
 WITHIN = 5.0
-"""Seconds that one call of a store may take."""
+"""Seconds that one call of the store may take."""
 
 Case = Callable[[Harness, str | Opener], Coroutine[Any, Any, None]]
-"""A case as it is run: in which harness, and what opens the store."""
+"""A case: takes the harness, and the URL or the opener of the store."""
 
 
 class Variant(enum.Enum):
-    """Which lock a case is about."""
+    """The kinds of locks that a case can test."""
 
     LOCK = "lock"
     FAIR_LOCK = "fair-lock"
@@ -56,17 +56,17 @@ class Variant(enum.Enum):
 
     @property
     def fair(self) -> bool:
-        """Whether it serves in order of arrival."""
+        """Whether this lock serves in order of arrival."""
         return self in (Variant.FAIR_LOCK, Variant.FAIR_RLOCK)
 
     @property
     def kind(self) -> str:
-        """As what it is shown to people."""
+        """The kind that `inspect` shows."""
         return {Variant.WRITER: "rw", Variant.ONE_PERMIT: "semaphore"}.get(self, "mutex")
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The capabilities without which there is no such lock."""
+        """The capabilities that this lock needs."""
         match self:
             case Variant.WRITER:
                 return ("shared", "fair")
@@ -78,28 +78,28 @@ class Variant(enum.Enum):
 
 
 ALL = tuple(Variant)
-STAND_INS = (Variant.WRITER, Variant.ONE_PERMIT, Variant.ONE_NAME, Variant.ELECTION)
-"""What else excludes all others: a writer, a semaphore of one permit, a multi-lock of one name, a candidate."""
+EQUIVALENTS = (Variant.WRITER, Variant.ONE_PERMIT, Variant.ONE_NAME, Variant.ELECTION)
+"""Other exclusive locks: a writer, a semaphore of one permit, a multi-lock of one name, a candidate."""
 
-UNFAIR = (Variant.LOCK, Variant.RLOCK, *STAND_INS)
-MUTEX = (Variant.LOCK, *STAND_INS)
+UNFAIR = (Variant.LOCK, Variant.RLOCK, *EQUIVALENTS)
+MUTEX = (Variant.LOCK, *EQUIVALENTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """A case as it is registered: its id, its body, and the capabilities without which it does not apply."""
+class RegisteredCase:
+    """A registered case: its id, its body, and the capabilities that it needs."""
 
     id: str
     body: Case
     needs: tuple[str, ...] = ()
 
 
-REGISTER: defaultdict[str, list[Stated]] = defaultdict(list)
-"""All cases by the module that states them."""
+REGISTER: defaultdict[str, list[RegisteredCase]] = defaultdict(list)
+"""All cases by module."""
 
 
 class CaseContext:
-    """One run of one case. Its clients share a namespace that nobody else has."""
+    """One run of one case. Its clients share a namespace of their own."""
 
     def __init__(self, harness: Harness, where: str | Opener, variant: Variant) -> None:
         self.harness = harness
@@ -110,11 +110,11 @@ class CaseContext:
 
     @property
     def name(self) -> str:
-        """The name of the lock as people see it."""
-        return self.spelled(NAME)
+        """The name of the lock as `inspect` shows it."""
+        return self.shown(NAME)
 
-    def spelled(self, name: str) -> str:
-        """Return a lock's name as people see it."""
+    def shown(self, name: str) -> str:
+        """Return the name of a lock as `inspect` shows it."""
         return f"election/{name}" if self.variant is Variant.ELECTION else name
 
     def client(self, **options: Any) -> AsyncClient:
@@ -125,7 +125,7 @@ class CaseContext:
 
     @property
     def promised(self) -> Capabilities:
-        """What the store promises."""
+        """The capabilities of the store."""
         if self._promised is None:
             self.client()
         assert self._promised is not None
@@ -133,19 +133,19 @@ class CaseContext:
 
     @property
     def short(self) -> float:
-        """Seconds of a lease that a case lets run out: as short as the store can keep one."""
-        return self.kept(SHORT)
+        """Seconds of a lease that a case lets expire: `SHORT`, or the shortest lease of the store."""
+        return self.at_least_shortest(SHORT)
 
-    def kept(self, seconds: float) -> float:
-        """Return for how many seconds the store keeps a lease or a cell that asks for so many."""
+    def at_least_shortest(self, seconds: float) -> float:
+        """Return for how many seconds the store keeps a lease or a cell with this duration."""
         return max(seconds, self.promised.shortest)
 
-    def gone(self, seconds: float) -> float:
-        """Return after how many seconds the store has surely noticed that a lease or a cell of so many has ended."""
-        return self.kept(seconds) + 0.1 + self.promised.tardy
+    def expired_after(self, seconds: float) -> float:
+        """Return after how many seconds the store has surely expired a lease or a cell with this duration."""
+        return self.at_least_shortest(seconds) + 0.1 + self.promised.tardy
 
     def lock(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncMutex:
-        """Make the lock that the case is about, of a client of its own unless one is given."""
+        """Make the lock that the case tests, of the given client or of a new one."""
         client = self.client() if client is None else client
         if self.variant in (Variant.RLOCK, Variant.FAIR_RLOCK):
             return client.rlock(name, fair=self.variant.fair, **options)
@@ -164,14 +164,14 @@ class CaseContext:
         return held(await self.lock(client, name, **options).acquire(timeout=SOON))
 
     async def queued(self, client: AsyncClient, count: int, name: str | None = None) -> LockInfo:
-        """Wait until ``count`` tickets wait for the name, and return what is seen."""
+        """Wait until ``count`` tickets wait for the name; return the result of `inspect`."""
         name = self.name if name is None else name
         until = self.harness.now() + SOON
         while True:
             info = await client.inspect(name)
             if info is not None and len(info.waiters) == count:
                 return info
-            assert self.harness.now() < until, f"{count} waiters expected, but seen is {info}"
+            assert self.harness.now() < until, f"{count} waiters expected, not {info}"
             await self.harness.sleep(0.005)
 
 
@@ -184,7 +184,7 @@ def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...]
     def register(body: Body) -> Body:
         for variant in variants:
             name = f"{variant.value}/{body.__name__}"
-            REGISTER[body.__module__].append(Stated(name, _run(body, variant), needs + variant.needs))
+            REGISTER[body.__module__].append(RegisteredCase(name, _run(body, variant), needs + variant.needs))
         return body
 
     return register
@@ -200,13 +200,13 @@ def _run(body: Body, variant: Variant) -> Case:
 
 
 def held(hold: H | None) -> H:
-    """Return the hold, which must be one."""
-    assert hold is not None, "the lock was not had"
+    """Return the hold; fail for None."""
+    assert hold is not None, "the lock was not acquired"
     return hold
 
 
 async def raised(expected: type[E], work: Awaitable[object]) -> E:
-    """Await ``work`` and return the error that it must raise."""
+    """Await ``work``, and return the error that it must raise."""
     try:
         result = await work
     except expected as error:
@@ -215,13 +215,13 @@ async def raised(expected: type[E], work: Awaitable[object]) -> E:
 
 
 async def checked(hold: AsyncHold) -> None:
-    """Call `AsyncHold.check`, as something to await."""
+    """Call `AsyncHold.raise_if_lost`, as a coroutine."""
     hold.raise_if_lost()
 
 
 def ticket(
     client: AsyncClient, mode: LockMode | None = None, *, lease: float = 30.0, lock_delay: float = 0.0
 ) -> Ticket:
-    """Make a ticket as the engine would, for cases that speak with the store itself."""
+    """Make a ticket as the engine does, for cases that call the store directly."""
     terms = LeaseTerms(mode or LockMode(), Owner.parse(client.owner), lease, lock_delay)
     return Ticket(ticket_id(os.urandom(16)), terms)

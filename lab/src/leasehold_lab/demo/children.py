@@ -1,4 +1,4 @@
-"""The processes that the demo starts: services, nginx, Redis servers. Each ends with the demo, whatever ends that."""
+"""The child processes of the demo: services, nginx, Redis servers. They end with the demo, however that ends."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from types import TracebackType
 from leasehold_lab.demo import service
 
 STARTS_WITHIN = 30.0
-"""Seconds that a child may take to serve."""
+"""Seconds within which a child must serve."""
 
 ENDS_WITHIN = 5.0
-"""Seconds that the children get to end by themselves before they are killed."""
+"""Seconds that the children get to exit before they are killed."""
 
 PORT_ATTEMPTS = 5
-"""How often a server that cannot choose its port itself is tried on another, should someone else take it meanwhile."""
+"""Tries with another port for a server that cannot choose its port itself, if another process takes the port."""
 
 
 class DemoError(Exception):
-    """The demo cannot run; the message says why, and what to do."""
+    """The demo cannot run; the message has the reason and what to do."""
 
 
 class Children:
-    """Starts processes, and ends all of them at the end of its ``with`` block."""
+    """Starts processes, and stops all of them at the end of its ``with`` block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, arguments: Sequence[str], settings: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-        """Start a Python module with its standard input tied to this process and its complaints in ``log``."""
+        """Start a Python module with a pipe as standard input, and its standard error in ``log``."""
         with log.open("wb") as complaints:
             child = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
@@ -50,7 +50,7 @@ class Children:
         return child
 
     def services(self, count: int, settings: Mapping[str, str]) -> list[int]:
-        """Start the services side by side; return their ports."""
+        """Start all services at the same time; return their ports."""
         started: list[tuple[subprocess.Popen[bytes], Path]] = []
         for number in range(1, count + 1):
             log = self._folder / f"service-{number}.log"
@@ -59,7 +59,7 @@ class Children:
         return [_first_line_as_port(child, log) for child, log in started]
 
     def nginx(self, services: Sequence[int]) -> int:
-        """Start nginx before the services, as a reverse proxy with a configuration of its own; return its port."""
+        """Start nginx as a reverse proxy for the services, with its own configuration; return its port."""
         program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
         if program is None:
             raise DemoError(
@@ -140,7 +140,7 @@ http {{
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

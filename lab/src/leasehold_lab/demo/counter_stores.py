@@ -1,7 +1,7 @@
-"""The demo's counters in each kind of place: cells of the store, keys of Redis or etcd, rows of a table.
+"""The demo's counters in each kind of store: cells of the store, keys of Redis or etcd, rows of a table.
 
-Reading and writing are two requests. A row of the demo without a lock writes without a token, as programs do that know
-none.
+Reading and writing are two requests. A row of the demo without a lock writes without a token, as programs without locks
+do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Counter(Protocol):
     """The counters of all rows of the demo, seen from one process. Used by many threads at once."""
 
     def read(self, guard: Guard) -> int:
-        """Return how often was counted."""
+        """Return the count."""
         ...
 
     def write(self, guard: Guard, value: int, hold: Hold | None) -> None:
@@ -35,17 +35,17 @@ class Counter(Protocol):
 
         Raises:
             Stale: a newer holder has written before.
-            LeaseLost: the lock is not held any more.
+            LeaseLost: the lock is no longer held.
 
         """
         ...
 
     def discard(self) -> None:
-        """Take away what does not end by itself; once more does no harm."""
+        """Delete the counters that do not expire; idempotent."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
@@ -65,10 +65,10 @@ class Cells:
             raise Stale(f"the write with token {token} was refused", token=token)
 
     def discard(self) -> None:
-        """Leave them: they end by themselves."""
+        """Do nothing: the counters expire."""
 
     def close(self) -> None:
-        """Leave the client open, which is another's."""
+        """Do nothing: the client belongs to the caller."""
 
 
 class Keys:
@@ -98,7 +98,7 @@ class Keys:
                 redis.write(self._redis, self._key(guard), b"%d" % value, token=hold.token, ttl=COUNTER_LIFE)
 
     def discard(self) -> None:
-        """Leave them: they end by themselves."""
+        """Do nothing: the counters expire."""
 
     def close(self) -> None:
         self._redis.close()
@@ -154,11 +154,11 @@ class EtcdKeys:
 
     def discard(self) -> None:
         """End their lease, and them with it."""
-        with suppress(StoreUnavailable):  # it has ended, or ends by itself
+        with suppress(StoreUnavailable):  # it has expired, or it will
             _send(self._client, "/v3/lease/revoke", {"ID": str(self._lease)})
 
     def close(self) -> None:
-        """Leave the client open, which is another's."""
+        """Do nothing: the client belongs to the caller."""
 
     def _key(self, guard: Guard) -> str:
         return self._stem + counter_name(guard)

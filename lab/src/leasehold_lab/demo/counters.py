@@ -1,9 +1,10 @@
-"""What the demo's locks protect: a counter, kept where its locks are and written through a guard of `leasehold.guards`.
+"""The counter that the demo's locks protect: kept in the store of the locks, written through `leasehold.guards`.
 
-A row of a table on PostgreSQL, MySQL and MariaDB, a row of a SQLite file of the demo's own beside locks in SQLite or of
-Redlock, whose servers have no value in common, a key on one Redis server and on etcd. Elsewhere (ZooKeeper, Redis under
-Sentinel or as a cluster, a database whose user may make no table) it is a cell of the store, whose write compares the
-token, too.
+- PostgreSQL, MySQL and MariaDB: a row of a table.
+- SQLite, and Redlock, whose servers share no value: a row of a separate SQLite file.
+- One Redis server, and etcd: a key.
+- All others (ZooKeeper, Redis Sentinel and Cluster, a database whose user cannot create tables): a cell of the store,
+  whose write compares the token, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the counters are: what they are, and the name of the table, the path of the file, or the lease in etcd."""
+    """The kind of the counters, and the name of the table, the path of the file, or the lease in etcd."""
 
     kind: str
     name: str = ""
@@ -50,13 +51,13 @@ class Place:
 
     @property
     def words(self) -> str:
-        """Say it to people."""
+        """Describe it for people."""
         return WORDS[self.kind]
 
 
 @contextmanager
 def prepared(client: Client, url: str, namespace: str, folder: Path) -> Generator[Place]:
-    """Make the counters, and take them away in the end; those that end by themselves stay for `COUNTER_LIFE`."""
+    """Create the counters, and delete them at the end; those that expire stay for `COUNTER_LIFE`."""
     opener: Any = registry.opener(url)
     match _maker(opener):
         case "redis.Redis":
@@ -96,7 +97,7 @@ def counter_at(place: Place, client: Client, url: str, namespace: str) -> Counte
 
 
 def _maker(opener: Any) -> str:
-    """Say which store of ours it opens, by module and class."""
+    """Return which store it opens, by module and class."""
     store = type(opener).__module__.removeprefix("leasehold.stores.").partition(".")[0]
     return f"{store}.{type(opener).__name__}"
 

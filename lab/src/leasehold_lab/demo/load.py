@@ -1,4 +1,4 @@
-"""The load generator: all requests at once, each on a connection of its own."""
+"""The load generator: sends all requests at once, each on its own connection."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Progress = Callable[[int, int], None]
 
 
 def fire_beside(ports: Sequence[int], path: str, requests: int, progress: Progress) -> list[Visit | Failure]:
-    """Do what `fire` does in a thread beside the caller's, and wait for it.
+    """Run `fire` in another thread, and wait for it.
 
-    Signals arrive in the main thread. An exception that a signal raises in the middle of the loop's own code can lose
-    one of its callbacks, and then the loop waits for that task for ever; here it can only interrupt the waiting.
+    Signals arrive in the main thread. An exception that a signal raises inside the event loop's own code can lose a
+    callback, and then the loop waits for that task for ever. Here it can only interrupt the wait.
     """
     running: Future[Callable[[], object]] = Future()
     outcome: Future[list[Visit | Failure]] = Future()
@@ -48,7 +48,7 @@ def fire_beside(ports: Sequence[int], path: str, requests: int, progress: Progre
 
 
 async def fire(ports: Sequence[int], path: str, requests: int, progress: Progress) -> list[Visit | Failure]:
-    """Send ``requests`` requests at the same time, in turn to each of ``ports``; return what became of each."""
+    """Send ``requests`` requests at the same time, in turn to each of ``ports``; return the outcome of each."""
     answered = failed = 0
 
     async def one(index: int) -> Visit | Failure:

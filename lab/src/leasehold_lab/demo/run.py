@@ -1,4 +1,4 @@
-"""Run the demo: start the services, fire the requests of each row, count."""
+"""Runs the demo: starts the services, sends the requests of each row, and counts."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Settings:
     nginx: bool = False
 
 
-class Witness(Protocol):
-    """Someone who watches a run."""
+class Progress(Protocol):
+    """Displays the progress of a run."""
 
     def row_begins(self, guard: Guard, requests: int) -> None: ...
 
@@ -54,11 +54,11 @@ class Witness(Protocol):
     def row_ends(self, row: RowResult) -> None: ...
 
 
-def run(settings: Settings, witness: Witness) -> DemoResult:
+def run(settings: Settings, progress: Progress) -> DemoResult:
     """Run all rows, one after the other, in the same services.
 
     Raises:
-        DemoError: it cannot run here; the message says why.
+        DemoError: it cannot run here; the message has the reason.
         ValueError, MissingDriver, StoreUnavailable: the store cannot be used.
 
     """
@@ -69,14 +69,14 @@ def run(settings: Settings, witness: Witness) -> DemoResult:
         url = settings.url or f"sqlite:{folder / 'locks.db'}"
         namespace = NAMESPACE_PREFIX + secrets.token_hex(6)
         client = stack.enter_context(Client.from_url(url, namespace=namespace))
-        client.inspect("page-views")  # a store that is down says so before anything starts
+        client.inspect("page-views")  # raises before anything starts if the store is down
         place = stack.enter_context(prepared(client, url, namespace, folder))
         counter = stack.enter_context(closing(counter_at(place, client, url, namespace)))
         children = stack.enter_context(Children(folder))
         redlock = _redlock_url(children)
         ports = children.services(settings.services, _environment(url, namespace, place, redlock))
         doors = [children.nginx(ports)] if settings.nginx else ports
-        rows = [_run_row(guard, counter, doors, settings.requests, witness) for guard in _guards(redlock)]
+        rows = [_run_row(guard, counter, doors, settings.requests, progress) for guard in _guards(redlock)]
     seconds = time.monotonic() - began
     return _result(settings, place, tuple(rows), seconds)
 
@@ -127,16 +127,16 @@ def _guards(redlock: str | None) -> Sequence[Guard]:
     return [guard for guard in Guard if guard is not Guard.REDLOCK or redlock is not None]
 
 
-def _run_row(guard: Guard, counter: Counter, ports: Sequence[int], requests: int, witness: Witness) -> RowResult:
-    witness.row_begins(guard, requests)
+def _run_row(guard: Guard, counter: Counter, ports: Sequence[int], requests: int, progress: Progress) -> RowResult:
+    progress.row_begins(guard, requests)
     began = time.perf_counter()
-    outcomes = fire_beside(ports, f"/{guard.value}", requests, witness.row_moves)
+    outcomes = fire_beside(ports, f"/{guard.value}", requests, progress.row_moves)
     seconds = time.perf_counter() - began
     final = counter.read(guard)
     visits = tuple(outcome for outcome in outcomes if isinstance(outcome, Visit))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     row = RowResult(guard, requests, final, seconds, visits, failures)
-    witness.row_ends(row)
+    progress.row_ends(row)
     return row
 
 
@@ -163,7 +163,7 @@ def _facts(settings: Settings) -> Mapping[str, str]:
 
 
 def repeat_command(settings: Settings) -> str:
-    """Write the command that runs the same again; a password in the URL is left out."""
+    """Return the command that repeats the run; without a password in the URL."""
     words = ["leasehold", "demo"]
     if settings.url is not None:
         words += ["--url", str(parse(settings.url))]

@@ -4,9 +4,9 @@
 writing are two requests, so without a lock two may read the same value, and one of the two updates is lost. With a lock
 the write goes through a guard, which refuses it if a newer holder has written (`leasehold_lab.demo.counters`).
 
-It takes its settings from the environment, since a URL may have a password and arguments can be seen by others; it
-prints its port, and ends when its standard input ends, that is with the demo, whatever ended that. It takes the
-counters away then, since a demo that was killed cannot.
+It reads its settings from the environment, since a URL may have a password and other users can see arguments. It prints
+its port, and ends when its standard input ends, that is with the demo, however that ends. Then it deletes the counters,
+since a killed demo cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMESPACE = "LEASEHOLD_DEMO_NAMESPACE"
 NUMBER = "LEASEHOLD_DEMO_SERVICE"
 
 LONGEST_WAIT = 60.0
-"""Seconds that a request waits for its turn at most; then it fails, and is counted as failed."""
+"""The most seconds that a request waits for the lock; then it counts as failed."""
 
 ANSWERS_WITHIN = 20.0
 """Seconds that a server of locks may take to answer: hundreds of threads want the processor at once here."""
@@ -133,7 +133,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 def main() -> None:
@@ -159,7 +159,7 @@ def _take_away(counter: Counter) -> None:
     """Discard the counters, if their server answers in time."""
 
     def discard() -> None:
-        with suppress(Exception):  # whatever the driver raises: the demo is over, and nobody is there to be told
+        with suppress(Exception):  # any error of the driver: the demo is over, and nobody can use the error
             counter.discard()
 
     discarding = threading.Thread(target=discard, daemon=True)

@@ -1,7 +1,7 @@
-"""The table of a demo in a database: made for one run, and dropped after it.
+"""The table of a demo in a database: created for one run, and dropped after it.
 
-What a demo cannot drop, since its machine died, the next one does in the same database: the time at which a table was
-made stands in its name, and after a day no run is under way any more.
+If the machine of a demo dies, the next demo in the same database drops its table. The name of a table contains its
+creation time, and no run takes longer than a day.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOW = {
 """What time it is, and in which schema a table is made."""
 
 PATIENCE = {"postgresql": "SET lock_timeout = '2s'", "mysql": "SET SESSION lock_wait_timeout = 2"}
-"""What keeps a drop from waiting for whoever uses the table."""
+"""Settings so that a drop does not wait for users of the table."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""A checker for histories of locks: what clients saw, and whether any lock could have answered so.
+"""A checker for histories of locks: records what clients saw, and decides whether a correct lock can have answered so.
 
-Finding out whether a history of concurrent operations is linearizable is NP-complete in general (Gibbons and Korach,
-"Testing shared memories", 1997). For locks it is not, since we know who held, and the token: a sort and one pass decide
-it exactly (see `exclusion` and `fencing`, whose answers the tests compare with an exhaustive search).
+Checking whether a history of concurrent operations is linearizable is NP-complete in general (Gibbons and Korach,
+"Testing shared memories", 1997). For locks it is not, since the holder and the token are known. A sort and one pass
+decide it exactly: see `exclusion` and `fencing`. The tests compare their answers with an exhaustive search.
 
 All times of a history are readings of one clock, in seconds: the boot-time clock of one machine, or a simulated one.
 
@@ -18,7 +18,7 @@ Example:
     ```
 """
 
-from leasehold_lab.history.operations import History, Hold, Mode, Stall, Try, Write, joined, stood_still
+from leasehold_lab.history.operations import History, Hold, Mode, Stall, Try, Write, merged, paused_for
 from leasehold_lab.history.verdict import Bounds, Promise, Verdict, Violation, check
 
 __all__ = [
@@ -33,6 +33,6 @@ __all__ = [
     "Violation",
     "Write",
     "check",
-    "joined",
-    "stood_still",
+    "merged",
+    "paused_for",
 ]

@@ -1,9 +1,9 @@
-"""Whether holds that exclude each other overlapped, and whether a try was refused while the name was free.
+"""Finds holds that overlap although they exclude each other, and tries that were refused while the name was free.
 
 The *core* of a hold is its claim [granted, until]. The store may have granted earlier and given up later, so every
-span in which it can have held contains the core; and to choose the core itself can only remove overlaps. So there
-is an order in which a lock could have answered like this **if and only if** no two cores overlap: sort, and compare
-neighbours. The same holds for readers and writers, and for permits: sweep the cores, and count.
+span in which it can have held contains the core. Choosing the core itself can only remove overlaps. So a correct lock
+can have answered like this **if and only if** no two cores overlap: sort, and compare neighbours. The same is true
+for readers and writers, and for permits: sweep the cores, and count.
 
 An acquire that was never answered may be assumed not to have happened, so it constrains nothing.
 """
@@ -18,7 +18,7 @@ from leasehold_lab.history.operations import Hold, Mode, Try
 
 
 def overlaps(holds: Iterable[Hold]) -> Iterator[tuple[Hold, ...]]:
-    """Yield, for one name, each smallest set of holds that cannot all have been valid at once.
+    """Yield, for one name, each smallest set of holds that cannot all have been valid at the same time.
 
     Claims are half open: one that begins when another ends does not overlap it. Takes O(n log n).
     """
@@ -40,14 +40,14 @@ def overlaps(holds: Iterable[Hold]) -> Iterator[tuple[Hold, ...]]:
 
 
 def _fits(hold: Hold, shared: int, taken: int) -> bool:
-    """Say whether it may stand beside that many readers and permits."""
+    """Return whether the hold may coexist with that many readers and permits."""
     if hold.mode is Mode.SHARED:
         return not taken
     return not shared and taken + hold.permits <= hold.limit
 
 
 def _smallest(hold: Hold, others: Sequence[Hold]) -> tuple[Hold, ...]:
-    """Choose as few of the others as are needed to show that this one may not stand beside them."""
+    """Choose as few of the others as are needed to show a conflict with this hold."""
     for other in others:
         if other.mode is not hold.mode or hold.mode is Mode.EXCLUSIVE:
             return other, hold
@@ -61,10 +61,10 @@ def _smallest(hold: Hold, others: Sequence[Hold]) -> tuple[Hold, ...]:
 
 
 def refused_while_free(holds: Iterable[Hold], tries: Iterable[Try]) -> Iterator[tuple[Try, tuple[Hold, ...]]]:
-    """Yield the tries for one exclusive name whose whole window lay in a time in which nobody can have held it.
+    """Yield the tries for one exclusive name whose whole window lies in a time in which nobody can have held it.
 
-    With each comes the hold before that time and the one after it, as far as there are such. An acquire that was never
-    answered excuses every try after it: the one side on which this is not exact, and never a false alarm.
+    Each comes with the hold before that time and the hold after it, if there are such. An acquire that was never
+    answered excuses every try after it. There this check is not exact, but it never raises a false alarm.
     """
     spans = sorted(_spans(holds), key=lambda span: span[0])
     ends = list[float]()  # the latest end of any span up to this one
@@ -75,14 +75,14 @@ def refused_while_free(holds: Iterable[Hold], tries: Iterable[Try]) -> Iterator[
         last.append(hold if later else last[-1])
     starts = [start for start, _, _ in spans]
     for attempt in tries:
-        after = bisect_right(starts, attempt.answered)  # whoever asked while it was tried may have been first
+        after = bisect_right(starts, attempt.answered)  # a request sent during the try may have been served first
         if not after or ends[after - 1] < attempt.asked:
             before = (last[after - 1],) if after else ()
             yield attempt, (*before, *(hold for _, _, hold in spans[after : after + 1]))
 
 
 def _spans(holds: Iterable[Hold]) -> Iterator[tuple[float, float, Hold]]:
-    """Yield the longest time for which each may have been kept: neighbours meet wherever their windows allow it."""
+    """Yield the longest time for which the store may have kept each hold, as far as its neighbours allow."""
     known = list[Hold]()
     for hold in holds:
         if hold.granted is None:
@@ -105,7 +105,7 @@ def _begin(hold: Hold) -> float:
 
 
 def broken_nesting(holds: Iterable[Hold]) -> Iterator[tuple[Hold, ...]]:
-    """Yield the holds acquired again by an owner that had not held, or whose token is not that of the outermost."""
+    """Yield the nested holds whose owner did not hold the name, or whose token differs from the outermost hold's."""
     outer: dict[str, Hold] = {}
     for hold in sorted((hold for hold in holds if hold.granted is not None), key=_begin):
         if not hold.nested:

@@ -1,12 +1,11 @@
-"""Whether tokens increase from grant to grant, and whether a guarded resource ever applied an older holder's write.
+"""Checks that tokens increase from grant to grant, and that a guarded resource never applied an older holder's write.
 
 Tokens fix the order of the grants, so nothing needs to be searched. Walk through the holds in the order of their
-tokens and give each the earliest point that is left to it: not before it was asked for, not before the one ahead.
-A point after its answer is impossible, and then two holds show it: one that was answered before the other, with
-the smaller token, was asked for.
+tokens. Give each the earliest possible point: not before its request, and not before the previous point. A point
+after its answer is impossible. Two holds show it: one was answered before the other, with the smaller token, was sent.
 
-Where a lock is linearizable, claims and tokens have the same order, too. Redlock promises the former only: a slow
-client may learn of its grant after a newer one; its token is smaller then, and it is fenced off from the start.
+Where a lock is linearizable, claims and tokens have the same order, too. Redlock promises only that tokens increase in
+real time. A slow client may receive its grant after a newer one. Its token is then smaller, and it is fenced off.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ def repeated_tokens(holds: Iterable[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 
 def tokens_against_time(holds: Iterable[Hold]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield pairs of grants of one name: the one with the smaller token was asked for after the other was answered.
+    """Yield pairs of grants of one name: the one with the smaller token was requested after the other was answered.
 
-    Of those that may stand beside each other (readers, permits) only grants that exclude each other are compared,
-    since some stores number them by arrival. Takes O(n log n).
+    Readers and permits may coexist, and some stores number them by arrival. So only grants that exclude each other
+    are compared. Takes O(n log n).
     """
-    latest: Hold | None = None  # the one asked for last, among those with smaller tokens
+    latest: Hold | None = None  # the one requested last, among those with smaller tokens
     latest_alone: Hold | None = None
     for hold in sorted(_granted(holds), key=_token):
         assert hold.granted is not None
@@ -45,7 +44,7 @@ def tokens_against_time(holds: Iterable[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 
 def tokens_against_claims(holds: Iterable[Hold]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield pairs of exclusive claims of one name that came one after the other, the later with the smaller token."""
+    """Yield pairs of successive exclusive claims of one name of which the later has the smaller token."""
     highest: Hold | None = None
     for hold in sorted((hold for hold in _granted(holds) if hold.mode is Mode.EXCLUSIVE), key=_answered):
         if highest is not None and _token(hold) < _token(highest):
@@ -55,7 +54,10 @@ def tokens_against_claims(holds: Iterable[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 
 def stale_writes(writes: Iterable[Write]) -> Iterator[tuple[Write, Write]]:
-    """Yield pairs of writes that one resource applied, the later with the smaller token, or an equal one of another."""
+    """Yield pairs of writes that one resource applied although the later has a smaller token.
+
+    An equal token of another owner counts as smaller.
+    """
     highest: Write | None = None
     for write in sorted((write for write in writes if write.accepted), key=lambda write: write.order):
         if highest is None or write.token > highest.token:
@@ -65,9 +67,9 @@ def stale_writes(writes: Iterable[Write]) -> Iterator[tuple[Write, Write]]:
 
 
 def refused_in_time(holds: Iterable[Hold], writes: Iterable[Write]) -> Iterator[tuple[Hold, Write]]:
-    """Yield the writes that a resource refused while the exclusive claim under which they were made was valid.
+    """Yield the writes that a resource refused although the exclusive claim of their writer was valid.
 
-    A newer holder had written before, so two held at once.
+    A newer holder had written before, so two clients held the lock at the same time.
     """
     claims = {(hold.who, hold.token): hold for hold in _granted(holds) if hold.mode is Mode.EXCLUSIVE}
     for write in writes:

@@ -1,7 +1,7 @@
-"""What a history consists of: holds, tries that failed, guarded writes, and times at which a client stood still.
+"""The values of a history: holds, failed tries, guarded writes, and times in which a client was paused.
 
-An operation has a *window*: it was sent at one moment, and answered at a later one. The store acted somewhere between.
-What was never answered has no end; what it did is unknown, and it may not be counted against anybody.
+An operation has a *window*: it was sent at one moment, and answered at a later one. The store acted in between. An
+operation that was never answered has no end. Its effect is unknown, so it is never counted as a violation.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ FOREVER = math.inf
 
 
 class Mode(enum.StrEnum):
-    """Beside whom a hold may stand."""
+    """With which other holds a hold may coexist."""
 
     EXCLUSIVE = "exclusive"
-    SHARED = "shared"  # beside other shared ones: a reader
-    PERMITS = "permits"  # beside others while all permits together stay within the limit
+    SHARED = "shared"  # with other shared holds: a reader
+    PERMITS = "permits"  # with others, while all permits together stay within the limit
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One acquire, and what became of it. Its *claim* is [granted, until].
+    """One acquire and its outcome. Its *claim* is [granted, until].
 
     Attributes:
         who: the client, thread or task; one that acquires again what it holds does so within its claim.
-        name: what was held.
+        name: of the lock.
         asked: when the acquire was sent.
         granted: when it was answered; None if it never was, so that it may or may not have held.
-        until: when the claim ended as its holder saw it: it sent the release, was told of the loss, died, or its
+        until: when the claim ended as its holder saw it: it sent the release, was notified of the loss, died, or its
             deadline passed, whatever came first.
         freed: when the store confirmed the release; None if it never did.
         token: the fencing token; None if unknown.
         lease: seconds for which the store may keep it beyond `until` if no release was confirmed.
-        queued: when the store had said that it must wait, so that it had its place; None if it was never told.
-        told: when the holder was told that it had lost it; None if it was not lost.
+        queued: when the store had answered that the acquire has a queue entry; None if it never did.
+        notified: when the holder was notified of the loss; None if the hold was not lost.
         deadline: the last end of its validity that the holder knew.
-        checked: the last moment at which the holder asked whether it still held, and heard yes; None if never.
+        checked: the last moment at which a check reported the hold as valid; None if never.
         nested: whether it was acquired inside a hold of the same owner.
-        since: from when its lease counts: the request that was granted was sent then or later, and so the store granted
+        since: from when its lease counts: the granted request was sent at this moment or later, so the store granted
             it then or later; None if unknown.
         renews: whether its lease is renewed as long as it is held.
-        believed: of a hold that was renewed, seconds until its deadline, as it was known when it was last checked, from
-            the last that its client had sent by then; None if unknown.
-        dropped: when nobody had it any more who could release it. Somebody may still listen for its loss, so its claim
+        believed: of a renewed hold, the seconds from the last request of its client to its deadline, as known at the
+            last check; None if unknown.
+        dropped: when nothing could release it any more. A callback may still listen for its loss, so its claim
             goes on; None if it was never dropped.
 
     """
@@ -63,7 +63,7 @@ class Hold:
     limit: int = 1
     lease: float = FOREVER
     queued: float | None = None
-    told: float | None = None
+    notified: float | None = None
     deadline: float = FOREVER
     checked: float | None = None
     nested: bool = False
@@ -87,11 +87,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """An acquire that ended without the name: somebody else had it.
+    """An acquire that was refused, since the name was held.
 
     Attributes:
-        queued: when the store had said that it must wait. From then on it may have been granted, and given up unseen.
-        lease: seconds for which the store may have kept what was granted to it, if it could not give it up.
+        queued: when the store had answered that the acquire has a queue entry. From then on the store may have granted
+            it, and the client may have given the grant up unseen.
+        lease: seconds for which the store may have kept such a grant, if the client could not give it up.
 
     """
 
@@ -108,10 +109,10 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write that a guarded resource saw, in the order in which it saw them.
+    """A write that a guarded resource received.
 
     Attributes:
-        order: counts the writes of one resource; given by the resource itself.
+        order: numbers the writes of one resource; the resource assigns it.
         accepted: whether the resource applied it.
 
     """
@@ -141,14 +142,14 @@ class Stall:
     end: float = FOREVER
 
     def within(self, who: str, begin: float, end: float) -> float:
-        """Return for how many seconds of that time it kept ``who`` from going on."""
+        """Return for how many seconds of that time it paused ``who``."""
         if self.who not in (who, who.partition(".")[0]):
             return 0.0
         return max(0.0, min(self.end, end) - max(self.begin, begin))
 
 
-def stood_still(pauses: Iterable[Stall], who: str, begin: float, end: float) -> float:
-    """Return for how many seconds of that time ``who`` could not go on; pauses that overlap count once."""
+def paused_for(pauses: Iterable[Stall], who: str, begin: float, end: float) -> float:
+    """Return for how many seconds of that time ``who`` was paused; pauses that overlap count once."""
     total, until = 0.0, begin
     for pause in sorted((one for one in pauses if one.within(who, begin, end)), key=lambda one: one.begin):
         total += pause.within(who, until, end)
@@ -156,8 +157,8 @@ def stood_still(pauses: Iterable[Stall], who: str, begin: float, end: float) -> 
     return total
 
 
-def joined(pauses: Iterable[Stall], between: float) -> Iterator[Stall]:
-    """Yield pauses; of those of one client, what lies no more than ``between`` seconds apart as one."""
+def merged(pauses: Iterable[Stall], between: float) -> Iterator[Stall]:
+    """Yield the pauses, merging those of one client that lie no more than ``between`` seconds apart."""
     last: Stall | None = None
     for pause in sorted(pauses, key=lambda one: (one.who, one.begin)):
         if last is not None and last.who == pause.who and pause.begin - last.end <= between:
@@ -177,8 +178,8 @@ class History:
     Attributes:
         stalls: when clients could not run.
         outages: when clients could not reach the store.
-        moments: when clients could not run, for so short a time each that nobody loses a place by it.
-        lulls: when nothing was carried between clients that could run and the store, for as short a time.
+        short_pauses: when clients could not run, each for too short a time to lose a queue entry.
+        relay_pauses: when the process that carries bytes between the clients and the store did not run, as short.
         removals: when the store lost every hold that it had granted until then.
 
     """
@@ -188,8 +189,8 @@ class History:
     writes: tuple[Write, ...] = ()
     stalls: tuple[Stall, ...] = ()
     outages: tuple[Stall, ...] = ()
-    moments: tuple[Stall, ...] = ()
-    lulls: tuple[Stall, ...] = ()
+    short_pauses: tuple[Stall, ...] = ()
+    relay_pauses: tuple[Stall, ...] = ()
     removals: tuple[float, ...] = ()
 
     def __add__(self, other: History) -> History:
@@ -199,7 +200,7 @@ class History:
             self.writes + other.writes,
             self.stalls + other.stalls,
             self.outages + other.outages,
-            self.moments + other.moments,
-            self.lulls + other.lulls,
+            self.short_pauses + other.short_pauses,
+            self.relay_pauses + other.relay_pauses,
             self.removals + other.removals,
         )

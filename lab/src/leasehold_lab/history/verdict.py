@@ -1,4 +1,4 @@
-"""From a history to a verdict: each promise kept, or the smallest set of operations that shows that it was not."""
+"""Checks a history against every promise; shows each violation by the smallest set of operations."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from leasehold_lab.history.fencing import (
     tokens_against_claims,
     tokens_against_time,
 )
-from leasehold_lab.history.operations import History, Hold, Mode, Try, Write
-from leasehold_lab.history.telling import (
-    believed_too_long,
-    kept_for_nobody,
-    lost_needlessly,
+from leasehold_lab.history.loss_notices import (
+    late_give_ups,
+    late_notices,
+    needless_losses,
+    overlong_deadlines,
     silent_losses,
-    told_late,
-    unnoticed,
+    unnoticed_losses,
 )
-from leasehold_lab.history.turns import ghosts, inversions, late_wakes, passing
+from leasehold_lab.history.operations import History, Hold, Mode, Try, Write
+from leasehold_lab.history.waiting import inversions, late_wake_ups, possible_grants, possible_grants_of_tries
 
 
 class Promise(enum.StrEnum):
     """What is checked. The order is that of a report: the gravest first."""
 
-    FENCED = "a guarded write of an older holder never follows a newer one's"
+    FENCING = "a guarded resource never applies a write of an older holder after one of a newer holder"
     TOKENS = "tokens increase from grant to grant"
     EXCLUSION = "claims that exclude each other never overlap"
-    TOLD = "a holder that lost its hold is told in time, and never told the opposite"
-    KEPT = "a holder that can run and reach the store keeps what is renewed"
-    NESTING = "what is acquired again is held once, with one token"
-    WOKEN = "a waiter is woken in time"
-    TURNS = "a fair lock serves in order of arrival"
-    FREE = "a free name is given to who asks"
+    LOSS_NOTICE = "a holder that lost its hold is notified in time, and no check succeeds after that"
+    RENEWAL = "a holder that can run and reach the store keeps a renewed hold"
+    NESTING = "a lock acquired again by its holder is held once, with one token"
+    WAKE_UP = "a waiter is woken in time"
+    FIFO = "a fair lock serves in order of arrival"
+    AVAILABILITY = "a free name is granted on request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,27 @@ class Bounds:
     """What counts as late, in seconds, and which order of tokens the store promises.
 
     Attributes:
-        told: after the deadline, until the holder has heard of it.
-        woken: after the name was free, until the next waiter has it.
+        notified: from the deadline until the holder is notified.
+        wake_up: from the moment at which the name is free until the next waiter has it.
         linearizable: claims and tokens have the same order; else tokens increase in real time only (Redlock).
-        tries: whether a try may not be refused while the name is free.
-        turns: whether fair locks must serve in order (a waiter cut off for longer than its lease loses its place).
-        keeps_place: seconds for which a waiter may have been cut off, or have stood still, without losing its place.
-        passed_over: whether a fair waiter that is cut off when its turn comes may be passed over, without losing its
-            place: by one that hears of its grant within so many seconds. None if it may not.
-        keeps_hold: seconds in which a holder that can run and reach the store renews its hold for sure.
-        noticed: after the store lost a hold, until its holder has heard of it, by a renewal.
-        gives_up: after nobody can release a hold any more, until its client gives it up, and whoever listens is told.
+        tries: whether a try must succeed while the name is free.
+        fifo: whether fair locks must serve in order (a waiter cut off for longer than its lease loses its entry).
+        keeps_entry: seconds for which a waiter may be cut off or paused without losing its queue entry.
+        passed_over: seconds within which another waiter receives its grant, if a fair waiter that is cut off may be
+            passed over without losing its queue entry. None if it may not.
+        keeps_hold: seconds in which a holder that can run and reach the store surely renews its hold.
+        noticed: from the moment at which the store lost a hold until a renewal has notified its holder.
+        gives_up: from the moment at which nothing can release a hold any more until its client gives it up, and
+            notifies the callbacks.
 
     """
 
-    told: float = 0.05
-    woken: float = math.inf
+    notified: float = 0.05
+    wake_up: float = math.inf
     linearizable: bool = True
     tries: bool = True
-    turns: bool = True
-    keeps_place: float = 0.0
+    fifo: bool = True
+    keeps_entry: float = 0.0
     passed_over: float | None = None
     keeps_hold: float = math.inf
     noticed: float = math.inf
@@ -79,7 +80,7 @@ class Violation:
 
     Attributes:
         operations: as few as show it, in order of time.
-        what: what they show, in words.
+        what: what they show, as text.
 
     """
 
@@ -93,11 +94,11 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a history shows.
+    """The result of a check.
 
     Attributes:
-        checked: how many operations were looked at.
-        fenced_off: writes of older holders that the guarded resource refused, as it should.
+        checked: the number of operations.
+        fenced_off: writes of older holders that the guarded resource refused, as it must.
 
     """
 
@@ -112,7 +113,7 @@ class Verdict:
         return not self.violations
 
     def report(self) -> str:
-        """Return the verdict as text: one line if all is well, else each violation with its operations."""
+        """Return the verdict as text: one line if there is no violation, else each violation with its operations."""
         if self.ok:
             return f"{self.checked} operations, every promise kept"
         return "\n".join([f"{self.checked} operations, {len(self.violations)} violations", *map(str, self.violations)])
@@ -123,9 +124,9 @@ def check(history: History, bounds: Bounds = Bounds()) -> Verdict:
     by_name: defaultdict[str, list[Hold]] = defaultdict(list)
     for hold in history.holds:
         by_name[hold.name].append(hold)
-    found = [*_written(history, bounds), *_told(history, bounds)]
+    found = [*_check_writes(history, bounds), *_check_notices(history, bounds)]
     for name, holds in by_name.items():
-        found += _of_name(holds, [attempt for attempt in history.tries if attempt.name == name], history, bounds)
+        found += _check_name(holds, [attempt for attempt in history.tries if attempt.name == name], history, bounds)
     found.sort(key=lambda violation: list(Promise).index(violation.promise))
     counts = {promise: sum(one.promise is promise for one in found) for promise in Promise}
     refused = sum(not write.accepted for write in history.writes)
@@ -133,37 +134,40 @@ def check(history: History, bounds: Bounds = Bounds()) -> Verdict:
     return Verdict(tuple(found), operations, refused, counts)
 
 
-def _of_name(holds: list[Hold], tries: list[Try], history: History, bounds: Bounds) -> Iterator[Violation]:
+def _check_name(holds: list[Hold], tries: list[Try], history: History, bounds: Bounds) -> Iterator[Violation]:
     for pair in repeated_tokens(holds):
         yield Violation(Promise.TOKENS, pair, "two grants carry one token")
     for pair in tokens_against_time(holds):
-        yield Violation(Promise.TOKENS, pair[::-1], "asked for when the other was had, with a smaller token")
+        yield Violation(Promise.TOKENS, pair[::-1], "requested after the other was granted, with a smaller token")
     for together in overlaps(holds):
-        yield Violation(Promise.EXCLUSION, together, _when(together))
+        yield Violation(Promise.EXCLUSION, together, _describe(together))
     for nest in broken_nesting(holds):
         yield Violation(Promise.NESTING, nest, "it was not inside a hold of its owner with the same token")
     if all(hold.mode is Mode.EXCLUSIVE for hold in holds):
-        yield from _exclusive(holds, tries, history, bounds)
-    if bounds.turns:
+        yield from _check_exclusive(holds, tries, history, bounds)
+    if bounds.fifo:
         pauses = history.stalls + history.outages
-        for pair in inversions(holds, pauses, bounds.keeps_place, bounds.passed_over).pairs:
-            yield Violation(Promise.TURNS, pair, "the first was in line before the second asked")
+        for pair in inversions(holds, pauses, bounds.keeps_entry, bounds.passed_over).pairs:
+            yield Violation(Promise.FIFO, pair, "the first had its queue entry before the second sent its request")
 
 
-def _exclusive(holds: list[Hold], tries: list[Try], history: History, bounds: Bounds) -> Iterator[Violation]:
+def _check_exclusive(holds: list[Hold], tries: list[Try], history: History, bounds: Bounds) -> Iterator[Violation]:
     if bounds.linearizable:
         for pair in tokens_against_claims(holds):
             yield Violation(Promise.TOKENS, pair, "the later claim has the smaller token")
     pauses = history.stalls + history.outages
     if bounds.tries:
-        perhaps = [*holds, *ghosts([*holds, *tries], pauses), *passing(tries)]
-        for attempt, alongside in refused_while_free(perhaps, tries):
-            yield Violation(Promise.FREE, (*alongside, attempt), "refused though nobody can have held the name")
-    for before, waiter, gap in late_wakes(holds, tries, bounds.woken, pauses, history.moments + history.lulls):
-        yield Violation(Promise.WOKEN, (before, waiter), f"nobody held the name for {gap:.3f} s beside a waiter")
+        perhaps = [*holds, *possible_grants([*holds, *tries], pauses), *possible_grants_of_tries(tries)]
+        for attempt, neighbours in refused_while_free(perhaps, tries):
+            why = "refused although nobody can have held the name"
+            yield Violation(Promise.AVAILABILITY, (*neighbours, attempt), why)
+    short = history.short_pauses + history.relay_pauses
+    for before, waiter, gap in late_wake_ups(holds, tries, bounds.wake_up, pauses, short):
+        why = f"nobody held the name for {gap:.3f} s while a waiter was queued"
+        yield Violation(Promise.WAKE_UP, (before, waiter), why)
 
 
-def _written(history: History, bounds: Bounds) -> Iterator[Violation]:
+def _check_writes(history: History, bounds: Bounds) -> Iterator[Violation]:
     if bounds.linearizable:
         for hold, refused in refused_in_time(history.holds, history.writes):
             yield Violation(Promise.EXCLUSION, (hold, refused), "a newer holder wrote during this claim")
@@ -172,29 +176,31 @@ def _written(history: History, bounds: Bounds) -> Iterator[Violation]:
         by_resource[write.resource].append(write)
     for one in by_resource.values():
         for pair in stale_writes(one):
-            yield Violation(Promise.FENCED, pair, "the older token was applied after the newer one")
+            yield Violation(Promise.FENCING, pair, "the older token was applied after the newer one")
 
 
-def _told(history: History, bounds: Bounds) -> Iterator[Violation]:
+def _check_notices(history: History, bounds: Bounds) -> Iterator[Violation]:
     for hold in silent_losses(history.holds):
-        yield Violation(Promise.TOLD, (hold,), f"a check said yes at {hold.checked}, after the hold was lost")
-    for hold, late in told_late(history.holds, bounds.told, history.stalls + history.moments):
-        yield Violation(Promise.TOLD, (hold,), f"it was told {late:.3f} s after the deadline")
-    for hold, seconds in believed_too_long(history.holds):
-        yield Violation(Promise.EXCLUSION, (hold,), f"believed in for {seconds:.3f} s from the last that was sent")
+        yield Violation(Promise.LOSS_NOTICE, (hold,), f"a check succeeded at {hold.checked}, after the hold was lost")
+    for hold, late in late_notices(history.holds, bounds.notified, history.stalls + history.short_pauses):
+        yield Violation(Promise.LOSS_NOTICE, (hold,), f"its holder was notified {late:.3f} s after the deadline")
+    for hold, seconds in overlong_deadlines(history.holds):
+        why = f"its deadline was {seconds:.3f} s after the last request of its client"
+        yield Violation(Promise.EXCLUSION, (hold,), why)
     pauses = history.stalls + history.outages
-    for hold, believed in unnoticed(history.holds, history.removals, bounds.noticed, pauses):
-        yield Violation(Promise.TOLD, (hold,), f"it was believed in for {believed:.3f} s after the store had lost it")
-    for hold, seconds in kept_for_nobody(history.holds, bounds.gives_up, pauses):
-        yield Violation(Promise.FREE, (hold,), f"it was dropped at {hold.dropped}, and kept for {seconds:.3f} s more")
+    for hold, seconds in unnoticed_losses(history.holds, history.removals, bounds.noticed, pauses):
+        why = f"its holder had no notice for {seconds:.3f} s after the store had lost it"
+        yield Violation(Promise.LOSS_NOTICE, (hold,), why)
+    for hold, seconds in late_give_ups(history.holds, bounds.gives_up, pauses):
+        why = f"it was dropped at {hold.dropped}, and kept for another {seconds:.3f} s"
+        yield Violation(Promise.AVAILABILITY, (hold,), why)
     if bounds.keeps_hold < math.inf:
-        for hold in lost_needlessly(history.holds, bounds.keeps_hold, pauses):
-            yield Violation(
-                Promise.KEPT, (hold,), f"lost, though nothing kept it from {bounds.keeps_hold} s of renewals"
-            )
+        for hold in needless_losses(history.holds, bounds.keeps_hold, pauses):
+            why = f"lost, although its client could renew it for {bounds.keeps_hold} s"
+            yield Violation(Promise.RENEWAL, (hold,), why)
 
 
-def _when(together: tuple[Hold, ...]) -> str:
+def _describe(together: tuple[Hold, ...]) -> str:
     begin = max(hold.granted or 0.0 for hold in together)
     end = min(hold.until for hold in together)
     return f"{len(together)} claims at once, from {begin:.4f} to {end:.4f}"

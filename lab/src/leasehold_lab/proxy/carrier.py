@@ -1,4 +1,4 @@
-"""The inside of the fault proxy: what runs in its thread. It carries bytes, and asks every fault about every chunk."""
+"""The event loop of the fault proxy: it relays bytes, and passes every chunk to every fault."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from leasehold_lab.proxy.faults import Deed, Fault, Side
+from leasehold_lab.proxy.faults import Effect, Fault, Side
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s: closing sends RST
 CHUNK = 1 << 16
-QUEUE = 16  # places for connections that the kernel took and nobody accepted yet
-TRAILS = 1.0  # seconds, at most, that a client's goodbye stays behind a request that was held
+QUEUE = 16  # length of the listening socket's queue
+TRAILS = 1.0  # the most seconds for which the end of a stream is delayed after a held request
 
 
 class Pair:
-    """One connection of a client, and ours to the server."""
+    """A connection of a client, and the proxy's connection to the server."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
         self.deaf_to_replies = False
-        self.torn = False  # bytes are missing in it: no connection goes on after that, so nor may this one
+        self.torn = False  # bytes are missing: a real connection could not continue, so it is reset
         self.pumps: list[asyncio.Task[None]] = []
-        self.answered = asyncio.Event()  # since a request went on that had been held
+        self.answered = asyncio.Event()  # set when the server has answered a request that was held
         self.answered.set()
 
     def close(self, *, reset: bool) -> None:
@@ -43,14 +43,14 @@ class Pair:
 
 
 def unwatch(link: socket.socket) -> None:
-    """Let the loop forget a socket before it is closed: its number may be another's at once."""
+    """Remove a socket from the loop before it is closed: its descriptor may be reused at once."""
     loop = asyncio.get_running_loop()
     loop.remove_reader(link)
     loop.remove_writer(link)
 
 
 class Carrier:
-    """Listens, connects, carries. All of it is used in the thread of its loop only."""
+    """Listens, connects and relays; used only in the thread of its loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, target: tuple[str, int] | str) -> None:
         self.target = target
@@ -65,7 +65,7 @@ class Carrier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def remove(self, fault: Fault) -> None:
-        """End a fault; what it held goes on."""
+        """End a fault; the bytes that it held are relayed."""
         if fault in self.faults:
             self.faults.remove(fault)
         fault.over.set()
@@ -82,7 +82,7 @@ class Carrier:
         self._stuffing = []
 
     def listen(self) -> None:
-        """Listen, on the port of before if there was one."""
+        """Listen, on the same port as before if there was one."""
         if self._listener is not None:
             return
         self._listener = socket.socket()
@@ -116,12 +116,12 @@ class Carrier:
         return len(pairs)
 
     def stuff(self) -> None:
-        """Accept nobody, and fill the queue of those who wait to be accepted."""
+        """Accept no connection, and fill the queue of the listening socket."""
         if self._listener is None:
             return
         unwatch(self._listener)
         self._listener.listen(0)
-        for _ in range(3):  # one fills a queue of length 0; more only ask for a place
+        for _ in range(3):  # one connection fills a queue of length 0; further ones only try
             link = socket.socket()
             link.setblocking(False)
             link.connect_ex(("127.0.0.1", self.port))
@@ -138,7 +138,7 @@ class Carrier:
             return
         try:
             client, _ = self._listener.accept()
-        except OSError:  # it went away again
+        except OSError:  # the client has closed it
             return
         client.setblocking(False)
         self.connections += 1
@@ -175,17 +175,17 @@ class Carrier:
         self._end(pair, reset=False)
 
     async def _next(self, pair: Pair, side: Side, source: socket.socket, sink: socket.socket) -> bytes:
-        """Return the next chunk that a fault may meet, or that the sink does not take; carry all others meanwhile.
+        """Return the next chunk that a fault may affect, or that the sink does not accept; relay all others meanwhile.
 
-        A chunk that only passes by is carried as soon as it is there, by the loop itself: to wake a task for each, and
-        to watch the socket anew, would take several times as long.
+        The loop itself relays other chunks as soon as they arrive: waking a task for each, and registering the socket
+        again, would take several times as long.
         """
         if source.fileno() < 0:  # a fault has just ended it
             raise ConnectionResetError
         found = self._loop.create_future()
 
         def carry() -> None:
-            if found.done():  # the task is about to go on, and to read by itself
+            if found.done():  # the task is about to resume and will read itself
                 return
             try:
                 data = source.recv(CHUNK)
@@ -221,43 +221,43 @@ class Carrier:
         if side is Side.REPLIES and pair.deaf_to_replies:
             self._end(pair, reset=True)
             return False
-        if pair.torn and all(fault.deed is not Deed.BLACKHOLE for fault in self.faults):
+        if pair.torn and all(fault.effect is not Effect.BLACKHOLE for fault in self.faults):
             self._end(pair, reset=True)
             return False
         met = [fault for fault in tuple(self.faults) if fault.meets(side, data)]
         for fault in met:
             if not await self._act(fault, pair):
                 return False
-        if side is Side.REQUESTS and any(fault.deed is Deed.HOLD for fault in met):
+        if side is Side.REQUESTS and any(fault.effect is Effect.HOLD for fault in met):
             pair.answered.clear()
         return True
 
     async def _act(self, fault: Fault, pair: Pair) -> bool:
-        match fault.deed:
-            case Deed.DELAY:
+        match fault.effect:
+            case Effect.DELAY:
                 await asyncio.sleep(fault.seconds)
-            case Deed.HOLD:
+            case Effect.HOLD:
                 await fault.over.wait()
-            case Deed.DROP:
+            case Effect.DROP:
                 return False
-            case Deed.BLACKHOLE:
+            case Effect.BLACKHOLE:
                 pair.torn = True
                 return False
-            case Deed.DROP_REPLY:
+            case Effect.DROP_REPLY:
                 pair.deaf_to_replies = True
-            case Deed.CUT:
+            case Effect.CUT:
                 self._end(pair, reset=True)
                 return False
         return True
 
     async def _while_held(self) -> None:
-        """Let an end of file wait, too, while nothing may pass."""
+        """Delay an end of file, too, while nothing may pass."""
         for fault in tuple(self.faults):
-            if fault.deed is Deed.BLACKHOLE:
+            if fault.effect is Effect.BLACKHOLE:
                 await fault.over.wait()
 
     async def _trail(self, pair: Pair) -> None:
-        """Let an end of file stay behind a request that was held: who sees it may drop what it has not begun."""
+        """Delay an end of file after a held request: a server that sees it may drop requests that it has not begun."""
         with suppress(TimeoutError):
             await asyncio.wait_for(pair.answered.wait(), TRAILS)
 

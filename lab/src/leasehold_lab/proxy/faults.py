@@ -1,4 +1,4 @@
-"""What the fault proxy can do to the bytes that it carries."""
+"""The faults that the proxy can inject into the bytes that it relays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Side(enum.Enum):
     REPLIES = "replies"  # from the server to the client
 
 
-class Deed(enum.Enum):
-    """What a fault does to the bytes that it meets."""
+class Effect(enum.Enum):
+    """The effect of a fault on the bytes that it matches."""
 
     DELAY = "delay"
     HOLD = "hold"
@@ -27,23 +27,23 @@ class Deed(enum.Enum):
 
 
 class Fault:
-    """One fault that was set. `remove` ends it.
+    """One active fault. `remove` ends it.
 
     Attributes:
-        hits: how often it acted so far.
+        hits: how often it has taken effect.
 
     """
 
     def __init__(
         self,
-        deed: Deed,
+        effect: Effect,
         side: Side | None,
         where: bytes,
         nth: int,
         seconds: float,
         remove: Callable[[Fault], None],
     ) -> None:
-        self.deed = deed
+        self.effect = effect
         self.seconds = seconds
         self.hits = 0
         self._remove = remove
@@ -55,15 +55,15 @@ class Fault:
         self.over = asyncio.Event()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it acted for the first time; return whether it did."""
+        """Wait until it takes effect for the first time; return whether it did."""
         return self._hit.wait(timeout)
 
     def remove(self) -> None:
-        """End it; what it held goes on its way."""
+        """End it; the bytes that it held are relayed."""
         self._remove(self)
 
     def meets(self, side: Side, data: bytes) -> bool:
-        """Say whether it acts on this chunk, and count."""
+        """Return whether it affects this chunk, and count."""
         if (self._side is not None and side is not self._side) or self._where not in data:
             return False
         before, self._seen = self._seen, self._seen + (data.count(self._where) if self._where else 1)

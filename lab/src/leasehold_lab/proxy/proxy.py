@@ -1,14 +1,14 @@
-"""A TCP proxy that injects faults between a client and a server: what a network, a kernel or a crash does, on demand.
+"""A TCP proxy that injects faults of networks, kernels and crashes between a client and a server.
 
-One thread with an event loop of its own carries all connections; a verb has taken effect when it returns. Bytes are
-looked at chunk by chunk, as they were sent: a client that writes a request in one go is seen request by request. A
-fault may wait for the k-th occurrence of some bytes, counted over all connections from when the fault was set.
+One thread with its own event loop relays all connections; a method has taken effect when it returns. The proxy inspects
+bytes chunk by chunk, as they were sent: if a client writes each request at once, a chunk is a request. A fault can wait
+for the k-th occurrence of some bytes, counted over all connections since the fault was set.
 
 Example:
     ```python
     with RedisServer() as server, FaultProxy(server.port) as proxy:
         with Client.from_url(f"redis://127.0.0.1:{proxy.port}") as locks:
-            lost = proxy.drop_reply(where=b"EVALSHA")  # the next script runs, and its client never hears of it
+            lost = proxy.drop_reply(where=b"EVALSHA")  # the next script runs, and its reply is lost
             locks.lock("stock:42").acquire()
             assert lost.hits == 1
     ```
@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from leasehold_lab.proxy.carrier import Carrier
-from leasehold_lab.proxy.faults import Deed, Fault, Side
+from leasehold_lab.proxy.faults import Effect, Fault, Side
 
 __all__ = ["Fault", "FaultProxy", "Side"]
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class FaultProxy:
-    """Forwards a port of 127.0.0.1 to a server, faithfully until told otherwise.
+    """Forwards a port of 127.0.0.1 to a server, without faults by default.
 
     Args:
         target: a port of 127.0.0.1, a pair of host and port, or the path of a Unix socket.
@@ -58,7 +58,7 @@ class FaultProxy:
         return self
 
     def stop(self) -> None:
-        """Stop listening and reset all connections: the server looks dead, and connecting is refused."""
+        """Stop listening and reset all connections: the server seems dead, and connections are refused."""
         self._call(self._carrier.stop)
 
     def close(self) -> None:
@@ -82,74 +82,74 @@ class FaultProxy:
     # --- faults ------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """End all faults: what was held goes on, new connections are accepted. What was dropped stays lost."""
+        """End all faults: held bytes are relayed, and new connections accepted. Dropped bytes stay lost."""
         self._call(self._carrier.heal)
 
     def delay(self, seconds: float, side: Side | None = None, *, where: bytes = b"", nth: int = 0) -> Fault:
-        """Keep each chunk (the ``nth`` with ``where``, if given) for so long; what follows it waits behind it."""
-        return self._set(Deed.DELAY, side, where, nth, seconds)
+        """Delay each chunk (the ``nth`` with ``where``, if given) for that many seconds, and all chunks behind it."""
+        return self._set(Effect.DELAY, side, where, nth, seconds)
 
     def hold(self, side: Side = Side.REQUESTS, *, where: bytes = b"", nth: int = 0) -> Fault:
-        """Keep chunks, in order, until `Fault.remove` or `heal`; connections stay open.
+        """Hold chunks, in order, until `Fault.remove` or `heal`; connections stay open.
 
-        A request so kept is answered before the server sees that its client has given up and closed the connection.
+        The server answers a held request before it sees that the client has closed the connection.
         """
-        return self._set(Deed.HOLD, side, where, nth)
+        return self._set(Effect.HOLD, side, where, nth)
 
     def drop(self, side: Side = Side.REPLIES, *, where: bytes, nth: int = 0) -> Fault:
-        """Throw away chunks with ``where`` (0: all of them) and go on: for messages, which nobody waits for."""
-        return self._set(Deed.DROP, side, where, nth)
+        """Drop chunks with ``where`` (0: all of them) and go on: for messages, which need no answer."""
+        return self._set(Effect.DROP, side, where, nth)
 
     def drop_reply(self, nth: int = 1, *, where: bytes = b"") -> Fault:
-        """Forward the ``nth`` request with ``where`` (0: each), swallow what comes back, and cut the client's side."""
-        return self._set(Deed.DROP_REPLY, Side.REQUESTS, where, nth)
+        """Forward the ``nth`` request with ``where`` (0: each), drop the reply, and reset the client's connection."""
+        return self._set(Effect.DROP_REPLY, Side.REQUESTS, where, nth)
 
     def cut_at(self, nth: int = 1, side: Side = Side.REQUESTS, *, where: bytes = b"") -> Fault:
         """Reset the connection instead of forwarding the ``nth`` chunk with ``where`` (0: each)."""
-        return self._set(Deed.CUT, side, where, nth)
+        return self._set(Effect.CUT, side, where, nth)
 
     def cut(self) -> int:
         """Reset all connections now; return how many there were."""
         return self._call(self._carrier.cut_all)
 
     def blackhole(self) -> Fault:
-        """Accept and read, and say nothing: everything is swallowed in both directions.
+        """Accept and read, and drop everything in both directions.
 
-        A connection that lost bytes so is reset when it is used after the fault has ended: no network takes bytes out
-        of the middle of a stream and lets it go on.
+        A connection that lost bytes is reset when it is used after the end of the fault: no network removes bytes from
+        the middle of a stream.
         """
-        return self._set(Deed.BLACKHOLE, None, b"", 0)
+        return self._set(Effect.BLACKHOLE, None, b"", 0)
 
     def deaf(self) -> None:
-        """Accept nobody: the listening socket's queue is full, and connecting takes for ever. `heal` ends it."""
+        """Accept no connection: the listening socket's queue is full, so connecting blocks. `heal` ends it."""
         self._call(self._carrier.stuff)
 
     # --- looking -----------------------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
-        """How many connections were accepted so far."""
+        """The number of connections accepted so far."""
         return self._call(lambda: self._carrier.connections)
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return self._call(lambda: len(self._carrier.pairs))
 
     def count(self, where: bytes, side: Side = Side.REQUESTS) -> int:
-        """Return how often ``where`` was seen since the start or the last `forget`, whatever became of it."""
+        """Return how often ``where`` was received since the start or the last `forget`, relayed or not."""
         return self._call(lambda: self._carrier.seen[side].count(where))
 
     def seen(self, side: Side = Side.REQUESTS) -> bytes:
-        """Return all bytes seen since the start or the last `forget`."""
+        """Return all bytes received since the start or the last `forget`."""
         return self._call(lambda: bytes(self._carrier.seen[side]))
 
     def forget(self) -> None:
-        """Begin counting anew."""
+        """Restart the counts."""
         self._call(lambda: self._carrier.seen.update({side: bytearray() for side in Side}))
 
-    def _set(self, deed: Deed, side: Side | None, where: bytes, nth: int, seconds: float = 0.0) -> Fault:
-        fault = Fault(deed, side, where, nth, seconds, self._remove)
+    def _set(self, effect: Effect, side: Side | None, where: bytes, nth: int, seconds: float = 0.0) -> Fault:
+        fault = Fault(effect, side, where, nth, seconds, self._remove)
         self._call(lambda: self._carrier.faults.append(fault))
         return fault
 
@@ -158,7 +158,7 @@ class FaultProxy:
 
     def _call(self, call: Callable[[], T]) -> T:
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a verb of the proxy is used in its own thread, which would wait for itself")
+            raise RuntimeError("a method of the proxy was called in its own thread, which would wait for itself")
 
         async def work() -> T:
             return call()

@@ -1,29 +1,29 @@
-"""Worlds: places in which the same ``async def`` test body runs, blocking, under asyncio, or in simulated time.
+"""Harnesses: run the same ``async def`` test body blocking, under asyncio, or in virtual time.
 
 How to use it
 -------------
-Write the body once, as a coroutine function that takes a `Harness`, and run it in each::
+Write the body once, as a coroutine function that takes a `Harness`, and run it in each harness::
 
-    async def body(harness: World) -> None:
+    async def body(harness: Harness) -> None:
         async with harness.client("memory:") as locks:
             hold = await locks.lock("stock:42").acquire(timeout=1)
             job = harness.spawn(lambda: locks.lock("stock:42").acquire(timeout=0.1))
             assert await job.result() is None
             await hold.release()
 
-    @pytest.mark.parametrize("harness", [BlockingWorld(), AsyncioWorld(), SimulatedWorld(seed=1)], ids=str)
+    @pytest.mark.parametrize("harness", [BlockingHarness(), AsyncioHarness(), SimulatedHarness(seed=1)], ids=str)
     def test_it(harness): harness.run(body)
 
 What a harness offers:
 
 * ``client(where, **options)``: a client of the store at a URL, or of an `Opener`. It has the methods of `AsyncClient`,
-  all awaited alike; in the blocking runtime it is a `sync_facade` of the public `Client`. It is closed at the end of
-  ``run``.
-* ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`: ``await job.join(timeout)`` tells
-  whether it ended, ``await job.result()`` waits for its result or raises its error, ``job.cancel()`` cancels it.
-  An error that nobody asked for is raised at the end of ``run``.
+  and all are awaited. In the blocking harness it is a `sync_facade` of the public `Client`. It is closed at the end
+  of ``run``.
+* ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`. ``await job.join(timeout)``
+  returns whether it ended, ``await job.result()`` returns its result or raises its error, ``job.cancel()`` cancels it.
+  An error that nobody retrieved is raised at the end of ``run``.
 * ``gather(*coroutines)``: runs all at once; returns the results in order, or raises the first error when all ended.
-* ``sleep(seconds)``, ``now()``: the harness's time. ``event()``: a flag: ``set()``, ``await event.wait(timeout)``.
+* ``sleep(seconds)``, ``now()``: the harness's time. ``event()``: a flag with ``set()`` and ``await wait(timeout)``.
 * ``cancels``: whether a job can be cancelled. A thread cannot.
 * ``run(body)``: runs ``body(harness)`` to its end and returns its result.
 """
@@ -53,25 +53,25 @@ from leasehold_lab.runtimes.virtual import Machine, Scheduler
 
 T = TypeVar("T")
 
-LAST_WORDS = 2.0
-"""Seconds for which ``run`` waits, after it closed the clients, for jobs that have not ended."""
+ENDS_WITHIN = 2.0
+"""Seconds for which ``run`` waits for its jobs after it has closed the clients."""
 
 
 class Job(Generic[T]):
-    """Something that runs beside the body. One waits for it at a time."""
+    """A thread or task that runs alongside the body. Only one waiter at a time."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._end = runtime.signal()
         self._seen = False
         self._result: T | None = None
         self._error: BaseException | None = None
-        self.cancel: Callable[[], object] = _nobody_cancels
+        self.cancel: Callable[[], object] = _cannot_cancel
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Run to the end and keep what came of it."""
+        """Run to the end, and keep the result or the error."""
         try:
             self._result = await work()
-        except BaseException as error:  # kept for whoever asks, cancellation too
+        except BaseException as error:  # kept for `result` and `exception`, cancellation too
             self._error = error
         finally:
             self._end.set()
@@ -93,12 +93,12 @@ class Job(Generic[T]):
         return cast(T, self._result)
 
     def exception(self) -> BaseException | None:
-        """Return the error with which it ended, if it did."""
+        """Return the error with which it ended; None if there is none yet."""
         self._seen = True
         return self._error
 
-    def unheard(self) -> BaseException | None:
-        """Return an error that nobody asked for; a cancellation is none."""
+    def unretrieved(self) -> BaseException | None:
+        """Return an error that nobody retrieved; a cancellation does not count."""
         return None if self._seen or not isinstance(self._error, Exception) else self._error
 
 
@@ -120,7 +120,7 @@ class Harness(ABC):
         return client
 
     def clients(self) -> list[AsyncClient]:
-        """Return the clients that were made here."""
+        """Return the clients that were made by this harness."""
         return list(self._clients)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Job[T]:
@@ -170,16 +170,16 @@ class Harness(ABC):
                     await client.close()
             jobs = [job for harness in self._parts() for job in harness._jobs]
             for job in jobs:
-                if not await job.join(LAST_WORDS) and self.cancels:
+                if not await job.join(ENDS_WITHIN) and self.cancels:
                     job.cancel()
         for job in jobs:
-            error = job.unheard()
+            error = job.unretrieved()
             if error is not None:
                 raise error
         return result
 
     def _parts(self) -> list[Harness]:
-        """Return what lives in this harness and is closed with it."""
+        """Return the parts that are closed with this harness."""
         return [self]
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ class AsyncioHarness(Harness):
 
 
 class SimulatedMachine(Harness):
-    """One process of a simulated runtime: what it spawns and its clients share its clock and its fate."""
+    """One process of a simulated harness: its clients and jobs share its clock, and stop and die with it."""
 
     def __init__(self, harness: SimulatedHarness, machine: Machine) -> None:
         super().__init__()
@@ -239,13 +239,13 @@ class SimulatedMachine(Harness):
         self.runtime = self._simulated = SimulatedRuntime(harness.scheduler, machine)
 
     def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
-        """Refuse: the harness runs, not a machine of it."""
+        """Raise RuntimeError: only the harness runs."""
         raise RuntimeError("run the harness; spawn on a machine")
 
     def kill(self, *, after: int | None = None) -> None:
-        """End the process, now or ``after`` so many more steps: nothing of it ever runs again.
+        """Kill the process now, or ``after`` that many more steps: nothing of it ever runs again.
 
-        What it asked of the store goes on.
+        The store still executes its requests.
         """
         if after is not None:
             self.machine.last_step = self.machine.steps + after
@@ -254,7 +254,7 @@ class SimulatedMachine(Harness):
         self.machine.killed = True
 
     def stall(self, seconds: float) -> None:
-        """Stop the process for so long, as by SIGSTOP: time and the others go on."""
+        """Pause the process for that many seconds, as by SIGSTOP; time and other processes go on."""
         self.harness.scheduler.note(self.machine.name, f"is stopped for {seconds:.6f} s")
         until = self.harness.scheduler.time + seconds
         self.machine.stopped_until = max(self.machine.stopped_until, until)
@@ -270,8 +270,8 @@ class SimulatedMachine(Harness):
 class SimulatedHarness(Harness):
     """Tasks in virtual time, the public `AsyncClient`, the memory store behind a simulated network.
 
-    One seed, one history. ``machine(name)`` makes a further process, with a clock of its own, that can be killed or
-    stopped; what the harness itself spawns runs on ``fate``, whose clock is true. ``trace()`` tells what happened.
+    The same seed gives the same history. ``machine(name)`` makes another process, with its own clock, that can be
+    killed or paused. The harness itself runs on ``fate``, whose clock is true. ``trace()`` returns a log of all steps.
     """
 
     name = "simulated"
@@ -292,7 +292,7 @@ class SimulatedHarness(Harness):
         self.runtime = self._main.runtime
 
     def machine(self, name: str, *, offset: float | None = None, rate: float | None = None) -> SimulatedMachine:
-        """Make a process, its clock ``offset`` seconds off and ``rate`` as fast; the seed decides what is not given."""
+        """Make a process whose clock is ``offset`` seconds off and has this ``rate``; by default both are random."""
         chance = self.scheduler.random
         offset = chance.uniform(0.0, 1e5) if offset is None else offset
         rate = chance.uniform(1.0 - DRIFT, 1.0 + DRIFT) if rate is None else rate
@@ -300,17 +300,17 @@ class SimulatedHarness(Harness):
         return self._machines[-1]
 
     def remote(self, opener: Opener) -> Opener:
-        """Put the network between the clients and the store of an opener; faults happen on the client's side of it."""
+        """Put the network between the clients and the store of an opener; faults are injected on the client's side."""
         if isinstance(opener, Faulty):
             return opener.over(self.remote(opener.opener))
         if isinstance(opener, InVirtualTime):
             return opener
         if not isinstance(opener, Memory):
-            raise Unsupported("a simulated runtime needs a store that lives in its time: memory:, or a model")
+            raise Unsupported("a simulated harness needs a store that runs in virtual time: memory:, or a model")
         return Network(Memory(f"{self._space}/{opener.space}"), self._server, self._latency)
 
     def trace(self) -> str:
-        """Return what happened in the last run, a line for each step: the same text for the same seed and body."""
+        """Return the log of the last run, a line for each step: the same text for the same seed and body."""
         return self.scheduler.written()
 
     def run(self, body: Callable[[Harness], Coroutine[Any, Any, T]]) -> T:
@@ -332,8 +332,8 @@ class SimulatedHarness(Harness):
 
 
 _runs = itertools.count(1)
-"""Numbers the runs of this process, so that no run finds the memory of another."""
+"""Numbers the runs of this process, so that no run uses the memory store of another."""
 
 
-def _nobody_cancels() -> None:
-    raise RuntimeError("a thread cannot be cancelled; see World.cancels")
+def _cannot_cancel() -> None:
+    raise RuntimeError("a thread cannot be cancelled; see Harness.cancels")

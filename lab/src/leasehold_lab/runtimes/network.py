@@ -1,6 +1,6 @@
-"""A network of virtual time between a client and its store: the store has its own machine, requests and replies travel.
+"""A simulated network between a client and its store: the store has its own machine, and messages take time.
 
-A client that is killed or stopped while its request is under way does not stop the request, as in life.
+As on a real network, a request continues when its client is killed or paused.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class InVirtualTime:
-    """What opens a store that lives in simulated time by itself, with a network of its own."""
+    """Marks an opener whose store runs in virtual time, with its own network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Opens a store on a machine of its own; a message takes ``latency`` seconds at least and at most."""
+    """Opens a store on its own machine; ``latency`` is the least and the most seconds that a message takes."""
 
     opener: Opener
     server: SimulatedRuntime
@@ -49,7 +49,7 @@ class Network:
 
 
 class RemoteStore:
-    """A store as a client sees it through the network. Its clock is the server's, validity counts by the client's."""
+    """A store as a client sees it through the network; validity counts by the clock of the client."""
 
     def __init__(
         self, inner: Store, runtime: SimulatedRuntime, server: SimulatedRuntime, latency: tuple[float, float]
@@ -93,7 +93,7 @@ class RemoteStore:
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         granted = await self._inner.wait(name, ticket, mark, timeout=timeout)
-        assert granted is None, "a grant that is pushed has the time of the server's clock"
+        assert granted is None, "a pushed grant would have the time of the server's clock"
         await self._runtime.sleep(self._delay())
         return None
 
@@ -120,7 +120,7 @@ class RemoteStore:
         return self._server.scheduler.random.uniform(*self._latency)
 
     async def _ask(self, call: Callable[[], Coroutine[Any, Any, T]], what: str, within: float) -> T:
-        """Send a request and wait for the reply, at most ``within`` seconds; the request goes on without its client."""
+        """Send a request, and wait at most ``within`` seconds for the reply; the request outlives its client."""
         arrived = self._runtime.signal()
         reply: list[T | BaseException] = []
 
@@ -129,7 +129,7 @@ class RemoteStore:
             self._server.scheduler.note(self._runtime.machine.name, f"reaches the store with {what}")
             try:
                 answer: T | BaseException = await call()
-            except Exception as error:  # travels back
+            except Exception as error:  # sent back as the reply
                 answer = error
             await self._server.sleep(self._delay())
             reply.append(answer)

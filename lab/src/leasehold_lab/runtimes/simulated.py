@@ -1,4 +1,4 @@
-"""The simulated runtime: a port call suspends a task of virtual time. No thread, no clock, no chance but the seed."""
+"""The simulated runtime: calls suspend tasks in virtual time. No threads, no clock; only the seed is random."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SimulatedRuntime:
     def close(self) -> None:
         pass
 
-    # --- beyond the port -----------------------------------------------------------------------------------------
+    # --- in addition to `Runtime` --------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[Any, Any, T], name: str) -> Task[T]:
         """Start a task of this machine."""
@@ -129,8 +129,8 @@ class SimulatedRuntime:
     def _after(self, seconds: float, wake: Wake) -> Entry:
         scheduler = self.scheduler
         if scheduler.current is None:
-            raise RuntimeError("a simulated lock is used outside a task")
-        machine = scheduler.current.machine  # it is the one who waits whose clock counts, and whose death ends the wait
+            raise RuntimeError("a simulated lock was used outside a task")
+        machine = scheduler.current.machine  # the clock of the waiter counts, and its death ends the wait
         return scheduler.at(scheduler.time + seconds / machine.rate, machine, wake.fire)
 
     async def _until(self, task: Task[Any]) -> None:
@@ -139,12 +139,12 @@ class SimulatedRuntime:
 
     def _current(self) -> Task[Any]:
         if self.scheduler.current is None:
-            raise RuntimeError("a simulated lock is used outside a task")
+            raise RuntimeError("a simulated lock was used outside a task")
         return self.scheduler.current
 
 
 class Mutex:
-    """Checks that nothing is awaited while it is held: nobody ever finds it taken."""
+    """A mutex that is never contended: it checks that nothing is awaited while it is held."""
 
     __slots__ = ("_held",)
 
@@ -252,7 +252,7 @@ class SimulatedCaller:
 
 
 class SimulatedScope:
-    """Cancels the task inside its block and takes that one cancellation back at the end, as under asyncio."""
+    """Cancels the task inside its block, and undoes that one cancellation at the end, as under asyncio."""
 
     __slots__ = ("_cancelling", "_inside", "_interrupted", "_owner", "_runtime", "_task")
 

@@ -1,4 +1,4 @@
-"""A blocking object with the look of its asyncio twin, so that one test body serves both."""
+"""Wraps a blocking object in the interface of its asyncio counterpart, so that one test body serves both flavors."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any, cast
 from leasehold._runtimes.base import finish
 
 
-class Face:
-    """A blocking object whose methods are awaited as those of its asyncio twin; ``with`` is ``async with``.
+class AwaitableFacade:
+    """A blocking object whose methods are awaited as those of its asyncio counterpart; ``with`` is ``async with``.
 
-    What comes back from a method, if it has a twin itself, comes with a face. Coroutine functions that a method or a
-    decorator is given are driven to their end when they are called.
+    A result that has an asyncio counterpart is wrapped, too. Coroutine functions that are passed to a method or a
+    decorator run to their end when they are called.
     """
 
     def __init__(self, thing: Any) -> None:
         self.blocking = thing
-        self._twin = _twin(thing)
+        self._counterpart = _counterpart(thing)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.blocking, name)
         if not callable(value):
-            return _faced(value)
-        if not iscoroutinefunction(getattr(self._twin, name)):
+            return _wrapped(value)
+        if not iscoroutinefunction(getattr(self._counterpart, name)):
 
             def plain(*args: Any, **options: Any) -> Any:
-                return _faced(value(*map(_driven, args), **options))
+                return _wrapped(value(*map(_run_when_called, args), **options))
 
             return plain
 
         async def call(*args: Any, **options: Any) -> Any:
-            return _faced(value(*map(_driven, args), **options))
+            return _wrapped(value(*map(_run_when_called, args), **options))
 
         return call
 
     def __call__(self, work: Any) -> Any:
         """Decorate a coroutine function."""
-        decorated = self.blocking(_driven(work))
+        decorated = self.blocking(_run_when_called(work))
 
         @wraps(decorated)
         async def call(*args: Any, **options: Any) -> Any:
@@ -49,7 +49,7 @@ class Face:
 
     async def __aenter__(self) -> Any:
         entered = self.blocking.__enter__()
-        return self if entered is self.blocking else _faced(entered)
+        return self if entered is self.blocking else _wrapped(entered)
 
     async def __aexit__(self, *error: Any) -> Any:
         return self.blocking.__exit__(*error)
@@ -59,19 +59,19 @@ class Face:
 
 
 def sync_facade(thing: Any) -> Any:
-    """Give a blocking client, lock or hold the look of its asyncio twin."""
-    return Face(thing)
+    """Wrap a blocking client, lock or hold in the interface of its asyncio counterpart."""
+    return AwaitableFacade(thing)
 
 
-def _faced(value: Any) -> Any:
-    return Face(value) if _twin(value) is not None else value
+def _wrapped(value: Any) -> Any:
+    return AwaitableFacade(value) if _counterpart(value) is not None else value
 
 
-def _driven(value: Any) -> Any:
-    if isinstance(value, Face):
+def _run_when_called(value: Any) -> Any:
+    if isinstance(value, AwaitableFacade):
         return value.blocking
     if isinstance(value, list | tuple):
-        return [_driven(item) for item in cast(list[Any], value)]
+        return [_run_when_called(item) for item in cast(list[Any], value)]
     if not iscoroutinefunction(value):
         return value
 
@@ -82,8 +82,8 @@ def _driven(value: Any) -> Any:
     return call
 
 
-def _twin(thing: object) -> type | None:
-    """Return the asyncio class beside a blocking one: ``AsyncLock`` in the module of ``Lock``."""
+def _counterpart(thing: object) -> type | None:
+    """Return the asyncio counterpart of a blocking class: ``AsyncLock`` in the module of ``Lock``."""
     kind = type(thing)
     if not kind.__module__.startswith("leasehold."):
         return None

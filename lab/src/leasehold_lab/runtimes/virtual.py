@@ -1,15 +1,15 @@
-"""A scheduler of coroutines in virtual time: one seed, one history.
+"""A scheduler of coroutines in virtual time: the same seed gives the same history.
 
 Theory of operation
 -------------------
-What is to happen stands in a heap of (time, random tie-break, number). Time jumps to the next entry, so an hour of
-waiting costs nothing, and everything that happens at the same time happens in an order that the seed decides. Nothing
-else is random and no clock is read: the same seed gives the same history, line by line (`Scheduler.trace`).
+Future events are in a heap of (time, random tie-break, number). Time jumps to the next event, so an hour of waiting
+costs nothing. The seed decides the order of events at the same time. Nothing else is random and no clock is read, so
+the same seed gives the same history, line by line (`Scheduler.trace`).
 
-A task belongs to a `Machine`, which stands for one operating system process. A machine can be stopped for a while, as
-by SIGSTOP: whatever it would have done happens after that, while time and the other machines go on. It can be killed:
-its tasks never run again, no ``finally`` of theirs has any effect on others, and what it had asked of others goes on.
-Each machine has a clock of its own, with an offset and a rate.
+A task belongs to a `Machine`, which simulates one operating system process. A machine can be paused, as by SIGSTOP: its
+events happen after the pause, while time and the other machines go on. It can be killed: its tasks never run again,
+their ``finally`` blocks have no effect on others, and its requests to others continue. Each machine has its own clock,
+with an offset and a rate.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 LIMIT = 1e7
-"""Virtual seconds after which a run is given up: something goes round for ever."""
+"""Virtual seconds after which a run fails, since it seems to loop for ever."""
 
 MOST_IN_A_SECOND = 100_000
-"""What may happen within one virtual second. Whoever asks again at once, for ever, keeps time from going on."""
+"""The most events within one virtual second: a retry loop without a pause would stop the time for ever."""
 
 
 RUNS = "runs"
-"""What the trace says of a task that goes on."""
+"""The trace entry of a task that runs."""
 
 
 class Killed(BaseException):
-    """The machine was killed: raised by every wait of its tasks when they are taken apart at the end."""
+    """The machine was killed: raised by every wait of its tasks when they are dismantled at the end."""
 
 
 class Stuck(RuntimeError):
-    """It does not get on: nothing is left that could happen, or all that happens leads nowhere."""
+    """The run makes no progress: there is no event left, or events repeat without end."""
 
 
 @dataclass(eq=False, slots=True)
 class Machine:
     """One process: its clock reads ``offset + rate * time``, and its wall clock is ``wall`` seconds ahead of that.
 
-    With ``last_step`` it is killed after so many steps. ``spoke`` is when it last sent something.
+    With ``last_step`` it is killed after that many steps. ``spoke`` is the time at which it last sent a message.
     """
 
     name: str
@@ -69,16 +69,16 @@ class Machine:
 
 
 Entry = list[Any]
-"""Something that is to happen: ``[when, tie-break, number, machine, act]``, as the heap compares it."""
+"""A future event: ``[when, tie-break, number, machine, act]``, as the heap compares it."""
 
 
 def cancel(entry: Entry) -> None:
-    """Let it not happen."""
+    """Cancel a future event."""
     entry[4] = None
 
 
 class Wake:
-    """What a task waits for; it fires once. Awaiting it is the only way to suspend."""
+    """An awaitable that fires once. Awaiting it is the only way to suspend a task."""
 
     __slots__ = ("fired", "task")
 
@@ -87,14 +87,14 @@ class Wake:
         self.task: Task[Any] | None = None
 
     def fire(self) -> None:
-        """Let the task go on."""
+        """Resume the task."""
         if not self.fired:
             self.fired = True
             if self.task is not None:
                 self.task.resume()
 
     def __await__(self) -> Generator[Wake, None, None]:
-        yield self  # if it has fired, the task goes on at this time, in its turn
+        yield self  # if it has fired, the task resumes at this time, in its turn
 
 
 class Task(Generic[T]):
@@ -117,7 +117,7 @@ class Task(Generic[T]):
         self.resume()
 
     def done(self) -> bool:
-        """Return whether it ended, or never will because its machine was killed."""
+        """Return whether it ended, or will never run again because its machine was killed."""
         return self.ended.fired or self.machine.killed
 
     def result(self) -> T:
@@ -146,27 +146,27 @@ class Task(Generic[T]):
         return True
 
     def cancelling(self) -> int:
-        """Return how many cancellations were asked for and not taken back."""
+        """Return how many cancellations were requested and not undone."""
         return self._cancelling
 
     def uncancel(self) -> int:
-        """Take one cancellation back; return how many are left."""
+        """Undo one cancellation; return how many are left."""
         self._cancelling = max(0, self._cancelling - 1)
         if self._cancelling == 0:
             self._cancelled_with = None
         return self._cancelling
 
     def resume(self) -> None:
-        """Let it go on at this time, in its turn."""
+        """Resume it at this time, in its turn."""
         self._waits_for = None
         self._scheduler.soon(self.machine, self._step)
 
     def dismantle(self) -> None:
-        """Take apart a task that will never run, when its harness ends: every wait in its clean-up raises `Killed`."""
+        """Close a task that will never run again, when its harness ends: every wait in its clean-up raises `Killed`."""
         for _ in range(100):
             try:
                 self._context.run(self._work.throw, Killed())
-            except BaseException:  # whatever it says now has no listener
+            except BaseException:  # nobody can receive its errors any more
                 return
         self._work.close()
 
@@ -183,7 +183,7 @@ class Task(Generic[T]):
                 wake = self._context.run(self._work.throw, error)
         except StopIteration as stop:
             self._end(stop.value, None)
-        except BaseException as error:  # kept for whoever waits
+        except BaseException as error:  # kept for `result`
             self._end(None, error)
         else:
             if type(wake) is not Wake:
@@ -226,14 +226,14 @@ class Scheduler:
         return self._number
 
     def at(self, when: float, machine: Machine, act: Callable[[], None]) -> Entry:
-        """Let ``act()`` happen on ``machine`` at ``when``."""
+        """Schedule ``act()`` on ``machine`` at ``when``."""
         self._number = number = self._number + 1
         entry = [when if when > self.time else self.time, self._chance(), number, machine, act]
         heappush(self._heap, entry)
         return entry
 
     def soon(self, machine: Machine, act: Callable[[], None]) -> None:
-        """Let ``act()`` happen on ``machine`` at this time, in its turn."""
+        """Schedule ``act()`` on ``machine`` at this time, in its turn."""
         self._number = number = self._number + 1
         heappush(self._heap, [self.time, self._chance(), number, machine, act])
 
@@ -251,7 +251,7 @@ class Scheduler:
         self._tasks.pop(task.number, None)
 
     def note(self, who: str, what: object) -> None:
-        """Write a line of the trace: ``str(what)``, which must not change, is asked for when somebody reads it."""
+        """Add a line to the trace: ``str(what)``, which must not change, is evaluated when the trace is read."""
         self.trace.append((self.time, who, what))
 
     def fail(self, error: BaseException) -> None:
@@ -259,7 +259,7 @@ class Scheduler:
         self._failure = self._failure or error
 
     def run(self, machine: Machine, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` to its end, and everything else as long as it takes."""
+        """Run ``work`` to its end, and all other events until then."""
         main = self.spawn(machine, work, "main")
         try:
             self._go_on(main)
@@ -272,7 +272,7 @@ class Scheduler:
         return "\n".join(f"{when:.9f} {who} {what}" for when, who, what in self.trace)
 
     def _go_on(self, main: Task[Any]) -> None:
-        """Let one thing after the other happen until ``main`` has ended."""
+        """Process one event after the other until ``main`` has ended."""
         heap, ended = self._heap, main.ended
         second, left = 0.0, MOST_IN_A_SECOND
         while not ended.fired:
@@ -302,7 +302,7 @@ class Scheduler:
             act()
 
     def _busy(self) -> str:
-        """Name the tasks that ran most lately, the busiest first."""
+        """Return the names of the tasks that ran most often of late, the busiest first."""
         lately = Counter(who for _, who, what in self.trace[-1000:] if what == RUNS)
         return ", ".join(f"{who} ran {count} times of late" for who, count in lately.most_common(3))
 

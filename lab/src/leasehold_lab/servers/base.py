@@ -1,7 +1,8 @@
-"""What every test server has in common: a child process in a folder of its own, ended by its process id.
+"""The base of all test servers: a child process in its own folder, which is ended by its process id.
 
-The child dies with this process, however that ends: on Linux it asks the kernel for a signal at its parent's death.
-The kernel means the *thread* that started it, so all children are started by one thread that lives as long as we do.
+The child dies with this process, however that ends: on Linux it requests a signal at the death of its parent. For the
+kernel, the parent is the *thread* that started it. So one thread, which lives as long as this process, starts all
+children.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 
 class MissingServer(RuntimeError):
-    """The program of a server is not installed. The message says how to install it."""
+    """The program of a server is not installed. The message names its package."""
 
 
 class Server(ABC):
-    """One server. It is started by `start` or ``with``, and leaves nothing behind after `stop`.
+    """One server. `start` or ``with`` starts it, and `stop` leaves nothing behind.
 
-    A subclass says which program it is (`programs`, `package`), with which arguments it runs, and when it is ready.
-    A program that refuses to run as root names `accounts`: root starts it, and owns its files, as the first of them
-    that exists.
+    A subclass defines the program (`programs`, `package`), its arguments, and when it is ready. For a program that
+    refuses to run as root it names `accounts`: root starts the program as the first account that exists, which then
+    owns its files.
 
     Attributes:
         port: of 127.0.0.1; it stays the same over a restart.
@@ -80,19 +81,19 @@ class Server(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Which program in which version, for people."""
+        """The program and its version, for people."""
 
     @abstractmethod
     def _arguments(self) -> Sequence[str]:
-        """Return the arguments of the command line, writing configuration files where needed."""
+        """Return the command line arguments, and write configuration files if needed."""
 
     def _before(self) -> Sequence[str]:
-        """Return what stands before the program on the command line: nothing, as a rule."""
+        """Return the prefix of the command line: empty by default."""
         return ()
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Say whether the server answers now; `OSError` counts as no."""
+        """Return whether the server answers now; `OSError` counts as no."""
 
     @property
     def pid(self) -> int:
@@ -107,10 +108,10 @@ class Server(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it answers.
+        """Start the server, and wait until it answers.
 
         Raises:
-            RuntimeError: it ended at once or does not answer; the message has the end of its log.
+            RuntimeError: it exited or does not answer; the message has the end of its log.
 
         """
         arguments, account = self._arguments(), self.account()
@@ -134,7 +135,7 @@ class Server(ABC):
         self._remove()
 
     def terminate(self) -> None:
-        """End the server as an operator does, and keep its files."""
+        """Shut the server down cleanly, and keep its files."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
@@ -145,7 +146,7 @@ class Server(ABC):
             self.kill()
 
     def kill(self) -> None:
-        """End the process as a crash does: at once, with no last words."""
+        """Kill the process (SIGKILL), as a crash does."""
         process, self._process = self._process, None
         _children.discard(self)
         if process is not None:
@@ -153,23 +154,23 @@ class Server(ABC):
             process.wait()
 
     def pause(self) -> None:
-        """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        """Pause the process (SIGSTOP): connections stay open and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def account(self) -> Account | None:
-        """Return as whom the server runs; None is as this process."""
+        """Return the account of the server; None means that of this process."""
         return unprivileged(self.accounts) if self.accounts and os.name == "posix" and os.geteuid() == 0 else None
 
     def log(self) -> str:
-        """Return what the server wrote so far."""
+        """Return the log of the server."""
         return (self.folder / "log").read_text(errors="replace")
 
     def disown(self) -> None:
-        """Leave process and files, in a forked child, to the parent."""
+        """Forget the process and the files in a forked child: they belong to the parent."""
         if self._process is not None:
             self._process.returncode = 0
         self._process = None
@@ -191,10 +192,10 @@ class Server(ABC):
 
 
 def find_program(names: Sequence[str], package: str) -> str:
-    """Return the path of the first program that is in one of the folders of `ROOTS`, or else installed.
+    """Return the path of the first program that is in a folder of `ROOTS`, or that is installed.
 
     Raises:
-        MissingServer: none of them is.
+        MissingServer: there is no such program.
 
     """
     unpacked = (os.pathsep.join((f"{root}/usr/bin", f"{root}/usr/sbin")) for root in roots())
@@ -228,7 +229,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody uses now, and that was not returned lately."""
+    """Return a TCP port of 127.0.0.1 that is free, and that was not returned recently."""
     start = secrets.randbelow(len(PORTS))
     if 2 * len(_given) > len(PORTS):
         _given.clear()
@@ -267,16 +268,16 @@ def unprivileged(names: Sequence[str]) -> Account:
 
 
 def give(folder: Path, account: Account) -> None:
-    """Make the account the owner of a folder and of all that is in it."""
+    """Make the account the owner of a folder and of everything in it."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, *account, follow_symlinks=False)
 
 
 def reserve(port: int) -> int:
-    """Keep a port of 127.0.0.1 from everybody but a server that listens on it; return the file descriptor that does.
+    """Reserve a port of 127.0.0.1 for a server; return the file descriptor that keeps it.
 
-    The socket is bound and never listens. A server may bind the port all the same, since both say SO_REUSEADDR, also
-    again after a crash; nobody is given it as a free one meanwhile.
+    The socket is bound and never listens. A server can still bind the port, since both set SO_REUSEADDR, even after a
+    crash. The kernel never assigns the port to others meanwhile.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -287,7 +288,7 @@ def reserve(port: int) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Give back a port that `reserve` kept."""
+    """Release a port that `reserve` kept."""
     reserved.discard(descriptor)
     os.close(descriptor)
 

@@ -1,8 +1,8 @@
-"""Clocks of a process's own, which a test can step: a small library that is loaded before all others (Linux).
+"""Private clocks of a server process, which a test can step: a small preloaded library (Linux).
 
-The process asks the library for the time, which adds what stands in a file of sixteen bytes that both have mapped: one
-number for the wall clock, one for the clock that counts from the boot. What is measured by the monotonic clock goes on
-as ever. It is compiled once for each process, by gcc.
+The library answers the process's clock calls. It adds an offset from a mapped file of sixteen bytes, which the test
+writes: one number for the wall clock, one for the boot-time clock. The monotonic clock is unchanged. gcc compiles the
+library once for each test process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ time_t time(time_t *now) {
 
 
 class Clock:
-    """What is added to the clocks of one process.
+    """The offsets of the clocks of one process.
 
     Args:
         folder: of the server, if it is one; the file is put there.
@@ -80,7 +80,7 @@ class Clock:
 
     @property
     def before(self) -> list[str]:
-        """What stands before the server's program on its command line."""
+        """The prefix of the server's command line."""
         env = which("env") or "/usr/bin/env"
         return [env, f"LD_PRELOAD={self._library}", f"LEASEHOLD_CLOCK={self._path}"]
 
@@ -89,7 +89,7 @@ class Clock:
         self._add(seconds, 0.0)
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time pass as while a machine is suspended: only the monotonic clock does not know of it."""
+        """Simulate a suspended machine: advance all clocks except the monotonic clock."""
         self._add(seconds, seconds)
 
     def _add(self, *seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Servers that belong together: started side by side, ended together, each of them to be killed, stalled, restarted."""
+"""Groups of servers: started and stopped together; each server can be killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from leasehold_lab.servers.redis.resp import RedisError
 from leasehold_lab.servers.redis.server import RedisServer
 
 HEALTHY_WITHIN = 40.0
-"""Seconds in which servers must have found each other."""
+"""Seconds within which the servers of a group must find each other."""
 
 LINK = "link"
-"""The user by which the servers of a group reach each other: where it is switched off, they do not."""
+"""The user by which the servers of a group reach each other; disabling it partitions them."""
 
 
 class Group(ABC):
@@ -31,18 +31,18 @@ class Group(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """What `Client.from_url` takes."""
+        """The URL for `Client.from_url`."""
 
     @property
     def version(self) -> str:
-        """Which program in which version, for people."""
+        """The program and its version, for people."""
         return self.servers[0].version
 
     def start(self) -> Self:
-        """Start all and wait until they work together.
+        """Start all servers, and wait until they work together.
 
         Raises:
-            RuntimeError: one does not start, or they do not find each other.
+            RuntimeError: a server does not start, or they do not find each other.
 
         """
         try:
@@ -54,23 +54,23 @@ class Group(ABC):
         return self
 
     def stop(self) -> None:
-        """End all and remove their files."""
+        """Stop all servers, and remove their files."""
         for server in self.servers:
-            server.kill()  # nothing of it is kept, so nobody need wait for last words
+            server.kill()  # its data are not kept, so there is no need for a clean shutdown
         for server in self.servers:
             server.stop()
 
     def wait_healthy(self, within: float = HEALTHY_WITHIN) -> None:
-        """Wait until every server that runs does its part.
+        """Wait until every running server is in its role.
 
         Raises:
-            RuntimeError: not so after ``within`` seconds.
+            RuntimeError: this is not so after ``within`` seconds.
 
         """
         self.wait_until(self._healthy, within, "the servers work together")
 
     def wait_until(self, true: Callable[[], bool], within: float, what: str) -> None:
-        """Wait until ``true()``; a server that does not answer counts as no."""
+        """Wait until ``true()``; a server that does not answer counts as false."""
         until = time.monotonic() + within
         while not _holds(true):
             if time.monotonic() > until:
@@ -79,7 +79,7 @@ class Group(ABC):
             time.sleep(0.02)
 
     def _start_all(self) -> None:
-        """Start all at once. Who must introduce them to each other does so here."""
+        """Start all servers at once. A subclass that must connect them to each other does so here."""
         with concurrent.futures.ThreadPoolExecutor(len(self.servers), thread_name_prefix="server-start") as threads:
             for started in [threads.submit(server.start) for server in self.servers]:
                 started.result()
@@ -97,7 +97,7 @@ class Group(ABC):
 
 
 class Node(RedisServer):
-    """A server of a group: it keeps what others have written into its settings, as a restart of a host does."""
+    """A server of a group: a restart keeps the settings that other servers have changed, as on a real host."""
 
     secret = ""
 
@@ -124,7 +124,7 @@ class Node(RedisServer):
 
     @property
     def role(self) -> str:
-        """``master`` or ``slave``, as it says itself."""
+        """``master`` or ``slave``, as the server reports it."""
         reply = self.command("ROLE")
         return str(reply[0]) if isinstance(reply, list) else ""
 
@@ -139,13 +139,13 @@ class Node(RedisServer):
         return {name: value for name, colon, value in lines if colon}
 
     def cut_off(self) -> None:
-        """Part it from replicas and sentinels, as a network does, while clients still reach it (but not by PING)."""
+        """Cut it off from replicas and sentinels, as a network does; clients still reach it, except for PING."""
         self.command("ACL", "SETUSER", LINK, "off")
-        self.command("ACL", "SETUSER", "default", "-ping")  # a sentinel that is refused goes on as the default user
+        self.command("ACL", "SETUSER", "default", "-ping")  # a sentinel that is refused continues as the default user
         self.command("CLIENT", "KILL", "USER", LINK)
 
     def rejoin(self) -> None:
-        """End what `cut_off` did."""
+        """Undo `cut_off`."""
         self.command("ACL", "SETUSER", "default", "+ping")
         self.command("ACL", "SETUSER", LINK, "on")
 

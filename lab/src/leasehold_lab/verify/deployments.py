@@ -1,4 +1,4 @@
-"""Local sets of servers for a run that may break them: what each kind starts, and which faults are made on it."""
+"""Local servers for a run that may break them: what each kind starts, and which faults it supports."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from leasehold_lab.verify.faults.client_faults import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a kind of servers is.
+    """A kind of deployment.
 
     Attributes:
-        says: for people.
-        make: makes the servers, which are started by ``with``.
-        faults: what can be made on them.
-        lease: as short as they can keep it.
-        tables: whether tables must be made first.
+        description: for people.
+        make: makes the servers, which ``with`` starts.
+        faults: that can be injected.
+        lease: the shortest lease that they can keep, in seconds.
+        tables: whether tables must be created first.
 
     """
 
-    says: str
+    description: str
     make: Callable[[], Any]
     faults: tuple[ServerFault, ...]
     lease: float = 1.0
@@ -45,8 +45,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Servers that run."""
+class Deployment:
+    """Servers that are running."""
 
     kind: str
     servers: Any
@@ -54,17 +54,17 @@ class Site:
 
     @property
     def url(self) -> str:
-        """How clients reach them."""
+        """The URL for clients."""
         return str(self.servers.url)
 
 
 SESSION = 3.0
-"""Seconds of a session with ZooKeeper; ten ticks, so that all promises bind."""
+"""Seconds of a session with ZooKeeper: ten ticks, so that all promises are in force."""
 
 
 WRITTEN = {"appendfsync": "no"}
-"""Redis writes to its file before it answers, and does not wait for the disk. What was written so survives the end of
-the server, however it comes; only a loss of power takes it away, and no run switches the machine off."""
+"""Redis writes to its file before it answers, and does not wait for the disk. Such a write survives every end of the
+server process. Only a power failure loses it, and no run switches the machine off."""
 
 COMMITTED = {"innodb-flush-log-at-trx-commit": "2"}
 """The same for MariaDB and MySQL. Our PostgreSQL and etcd do not wait for the disk either."""
@@ -115,26 +115,26 @@ PLANS: Mapping[str, Plan] = {
     "etcd": Plan("an etcd cluster of three", EtcdCluster, quorum_faults.ETCD, lease=2.0),
     "sqlite": Plan("one file of SQLite, which other programs use, too", sqlite_faults.File, sqlite_faults.SQLITE),
 }  # fmt: skip
-"""What stands behind ``--servers KIND``."""
+"""The deployments, by the value of ``--servers``."""
 
 
 def known(kind: str | None) -> dict[str, str]:
-    """Return the faults that can be made on servers of a kind (None: on the user's own), with their words."""
-    found = {fault.key: fault.says for fault in KINDS.values()}
-    return found if kind is None else found | {fault.key: fault.says for fault in PLANS[kind].faults}
+    """Return the faults of a kind of servers (None: of the user's own), with their descriptions."""
+    found = {fault.key: fault.description for fault in KINDS.values()}
+    return found if kind is None else found | {fault.key: fault.description for fault in PLANS[kind].faults}
 
 
 @contextmanager
-def site(kind: str) -> Generator[Site]:
-    """Start servers of a kind, and end them after the block.
+def deploy(kind: str) -> Generator[Deployment]:
+    """Start servers of a kind, and stop them after the block.
 
     Raises:
-        MissingServer: a program is not installed; the message says how to install it.
+        MissingServer: a program is not installed; the message names its package.
 
     """
     plan = PLANS[kind]
     with plan.make() as servers:
-        found = Site(kind, servers, {fault.key: fault for fault in plan.faults})
+        found = Deployment(kind, servers, {fault.key: fault for fault in plan.faults})
         if plan.tables:
             tables.create(found.url)
         yield found

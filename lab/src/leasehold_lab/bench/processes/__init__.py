@@ -1,1 +1,1 @@
-"""The processes of a run, and what is measured around them."""
+"""The processes of a run, and the measurements around them."""

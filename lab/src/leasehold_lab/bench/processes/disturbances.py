@@ -1,28 +1,28 @@
-"""One server of several fails just as a trial begins, and is well again at its end."""
+"""Lets one of several servers fail when a trial begins, and restores it at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from leasehold_lab.bench.contestants import Harm
-from leasehold_lab.bench.deployments import Site
+from leasehold_lab.bench.contestants import Disturbance
+from leasehold_lab.bench.deployments import OpenStore
 from leasehold_lab.bench.processes.server_counters import Observers
 
 
 @contextmanager
-def harmed(harm: Harm | None, site: Site) -> Generator[Callable[[], None], None, None]:
-    """Yield what makes the last server of a site fail; without a harm it does nothing.
+def inject_disturbance(disturbance: Disturbance | None, store: OpenStore) -> Generator[Callable[[], None], None, None]:
+    """Yield a function that makes the last server of a store fail; without a disturbance it does nothing.
 
-    In the meantime nobody looks at that server, so what it did is counted for none.
+    Meanwhile the counters of that server are not read, so its work is not counted.
     """
-    if harm is None:
+    if disturbance is None:
         yield lambda: None
         return
-    assert isinstance(site.observer, Observers)
-    server = site.servers[-1]
-    with site.observer.without(len(site.servers) - 1):
-        if harm is Harm.KILLED:
+    assert isinstance(store.observer, Observers)
+    server = store.servers[-1]
+    with store.observer.without(len(store.servers) - 1):
+        if disturbance is Disturbance.KILLED:
             try:
                 yield server.kill
             finally:

@@ -1,7 +1,7 @@
-"""On which cores client and server run.
+"""Pins client and server to cores.
 
 The kernel's choice differs from trial to trial, and a wake-up across cores costs two or three times as much as one on
-the same core: without pinning, a single caller's figures are a matter of luck.
+the same core. So without pinning, the figures of a single caller are random.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leasehold_lab.servers.redis.server import RedisServer
 
 
 class Pin(enum.StrEnum):
-    """What is pinned."""
+    """The modes of pinning."""
 
     ALONE = "alone"  # measures with a single caller: on one core with the server
     SAME = "same"  # all measures: client and server on one core
@@ -25,7 +25,7 @@ class Pin(enum.StrEnum):
 
 
 class Cores:
-    """Those that this process may use, shared out."""
+    """The cores that this process may use, divided between client and server."""
 
     def __init__(self, pin: Pin, server: RedisServer | None) -> None:
         self._pin = pin
@@ -35,7 +35,7 @@ class Cores:
             self._all = sorted(os.sched_getaffinity(0))
 
     def share(self, measure: Measure) -> tuple[int, ...]:
-        """Put the server on its cores for a measure; return the client's, none for all."""
+        """Pin the server for a measure; return the client's cores, empty for all."""
         pin = self.of(measure)
         if self._server is None or not self._all or measure.place is not Place.REDIS:
             return ()
@@ -43,7 +43,7 @@ class Cores:
         return {Pin.SAME: (self._all[0],), Pin.OTHER: (self._all[-1],)}.get(pin, ())
 
     def of(self, measure: Measure) -> Pin:
-        """Say what a measure gets."""
+        """Return the mode for a measure."""
         if self._pin is Pin.ALONE:
             return Pin.SAME if measure.concurrency == 1 else Pin.NONE
         return self._pin

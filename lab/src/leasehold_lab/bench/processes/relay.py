@@ -1,4 +1,4 @@
-"""Passes bytes on between clients and a server, keeps what clients send, and counts their requests."""
+"""Relays bytes between clients and a server, records what clients send, and counts their requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Relay:
     """Listens on a free port of 127.0.0.1, in a thread of its own, until it is closed.
 
     Attributes:
-        port: where it listens.
+        port: its port.
 
     """
 
@@ -32,7 +32,7 @@ class Relay:
         self._thread.start()
 
     def take(self) -> bytes:
-        """Return what was sent since the last call; its replies have come, so all of it has passed here."""
+        """Return the bytes sent since the last call; call it when all replies have arrived."""
         kept = b"".join(self._kept)
         self._kept.clear()
         self._requests = 0
@@ -40,7 +40,7 @@ class Relay:
 
     @property
     def requests(self) -> int:
-        """How often, since `take`, a client began to send with nothing of its connection unanswered: round trips."""
+        """The round trips since `take`: how often a client began to send on a connection without an open request."""
         return self._requests
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Relay:
                 other.sendall(data)
                 return
         except OSError:
-            pass  # one of the two is gone: so is the connection
+            pass  # one of the two has closed the connection
         for end in (one, other):
             del self._peers[end]
             self._clients.discard(end)

@@ -1,4 +1,4 @@
-"""What a Redis server says of itself: its version, and how much it did between two looks."""
+"""Reads the version and the counters of a Redis server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from leasehold_lab.bench.trials.sampling import added
 from leasehold_lab.servers.redis.resp import Connection
 
 ANSWER_WITHIN = 30.0
-"""Seconds. It may be busy with those who are measured."""
+"""Seconds. The server may be busy with the contestants."""
 
 SCRIPTS = ("eval", "evalsha", "fcall")
-"""Commands that call others."""
+"""Commands that call other commands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the server has counted since its start.
+class Counters:
+    """The counters of a server since its start.
 
     Attributes:
-        commands: executed, by name; those that a script called count, too.
-        reads: times that it read from a connection, not counting looks. One read may bring many commands.
+        commands: executed, by name; those called by scripts count, too.
+        reads: from connections, except those of this observer. One read may bring many commands.
         cpu: seconds of processor time.
         memory: bytes used by data and connections.
-        executing: seconds in which commands were executed, by name; those that a script called count in the script,
-            and by their own names as well.
+        executing: seconds of the execution of commands, by name; those called by a script count in the script, and by
+            their own names, too.
 
     """
 
@@ -41,11 +41,11 @@ class Look:
     memory: int
     executing: dict[str, float] = field(default_factory=dict[str, float])
 
-    def since(self, before: Look) -> Look:
-        """Return what happened between two looks; the commands of looking itself are left out."""
+    def since(self, before: Counters) -> Counters:
+        """Return the difference to earlier counters, without the commands of the observer itself."""
         commands = {name: count - before.commands.get(name, 0) for name, count in self.commands.items()}
         commands.pop("info", None)
-        return Look(
+        return Counters(
             {name: count for name, count in sorted(commands.items()) if count},
             self.reads - before.reads,
             self.cpu - before.cpu,
@@ -55,25 +55,25 @@ class Look:
 
     @property
     def executed(self) -> float:
-        """Seconds in which clients' own commands were executed: where there are scripts, all else is called by them."""
+        """Seconds of the execution of clients' own commands: if there are scripts, they call all other commands."""
         scripts = sum(self.executing.get(name, 0.0) for name in SCRIPTS)
         return scripts or sum(seconds for name, seconds in self.executing.items() if name != "info")
 
 
 class Observer(Protocol):
-    """Who looks at a store while it is measured, and cleans up after."""
+    """Reads the counters of a store while it is measured, and cleans up afterwards."""
 
     @property
     def version(self) -> str:
         """Program and version."""
         ...
 
-    def look(self) -> Look:
-        """Look at the counts now; those that are not known are 0."""
+    def read(self) -> Counters:
+        """Return the counters; unknown ones are 0."""
         ...
 
     def clean(self, namespace: str) -> None:
-        """Delete all that has a namespace that begins so."""
+        """Delete everything in namespaces with this prefix."""
         ...
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Observer(Protocol):
 
 
 class RedisObserver:
-    """A connection on which the server is asked about itself."""
+    """Reads the counters of one Redis server."""
 
     def __init__(self, scope: Scope) -> None:
         self._connection = Connection(socket.create_connection(scope.address, ANSWER_WITHIN))
@@ -100,13 +100,13 @@ class RedisObserver:
                 return f"{program} {found[1]}"
         return "unknown"
 
-    def look(self) -> Look:
-        """Look at the counts now."""
+    def read(self) -> Counters:
+        """Return the counters."""
         self._looks += 1
         said = str(self._connection.command("INFO", "all"))
         fields = dict(re.findall(r"^(\w+):([\d.]+)\r?$", said, re.MULTILINE))
         calls = re.findall(r"^cmdstat_([^:]+):calls=(\d+),usec=(\d+)", said, re.MULTILINE)
-        return Look(
+        return Counters(
             {name.lower(): int(count) for name, count, _ in calls},
             int(fields.get("total_reads_processed", self._looks)) - self._looks,
             float(fields["used_cpu_sys"]) + float(fields["used_cpu_user"]),
@@ -133,7 +133,7 @@ class RedisObserver:
 
 
 class Observers:
-    """Several servers as one: what they did is added up."""
+    """The sum of several servers."""
 
     def __init__(self, scope: Scope) -> None:
         self._scopes = [replace(scope, url=url) for url in scope.urls]
@@ -144,21 +144,21 @@ class Observers:
         """Program and version of the first."""
         return f"{self._each[0].version} × {len(self._each)}"
 
-    def look(self) -> Look:
-        """Look at all of them now."""
-        looks = [one.look() for one in self._each]
-        commands = sum((Counter(look.commands) for look in looks), Counter[str]())
-        return Look(
+    def read(self) -> Counters:
+        """Return the sum of all counters."""
+        counts = [one.read() for one in self._each]
+        commands = sum((Counter(each.commands) for each in counts), Counter[str]())
+        return Counters(
             dict(commands),
-            sum(look.reads for look in looks),
-            sum(look.cpu for look in looks),
-            sum(look.memory for look in looks),
-            added(look.executing for look in looks),
+            sum(each.reads for each in counts),
+            sum(each.cpu for each in counts),
+            sum(each.memory for each in counts),
+            added(each.executing for each in counts),
         )
 
     @contextmanager
     def without(self, index: int) -> Generator[None, None, None]:
-        """Leave one server alone, and connect to it anew at the end."""
+        """Ignore one server during the block, and reconnect to it at the end."""
         self._each.pop(index).close()
         yield
         self._each.insert(index, RedisObserver(self._scopes[index]))

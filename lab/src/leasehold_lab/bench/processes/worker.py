@@ -1,7 +1,7 @@
-"""The process of one contestant. It imports that once, and forks for each trial, so that none inherits a state.
+"""The process of one contestant: it imports the library once, and forks for each trial, so that no state is inherited.
 
-Run with another interpreter it measures what is installed there; of leasehold it takes this package's files, and
-nothing that is installed beside them.
+With another interpreter it measures the libraries that are installed there. It loads leasehold from the files of this
+package, and nothing else that is installed next to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import leasehold
 import leasehold_lab
 from leasehold_lab.bench.subjects.base import Scope
 from leasehold_lab.bench.trials import handover, holding, pairs
-from leasehold_lab.bench.trials.talk import Talk, Task
+from leasehold_lab.bench.trials.trial_pipe import Task, TrialPipe
 
 BOOT = """
 import importlib.util, sys
@@ -32,7 +32,7 @@ for name, init, folder in {packages!r}:
 from leasehold_lab.bench.processes.worker import main
 main(sys.argv[1], sys.argv[2], sys.argv[3])
 """
-"""Loads leasehold and its laboratory from their files, without what else is installed there."""
+"""Loads leasehold and its laboratory from their files, without other packages from the same folder."""
 
 TRIALS = {"pairs": pairs, "handover": handover, "held": holding, "waiting": holding}
 
@@ -45,31 +45,31 @@ def command(python: str, module: str, requires: str, package: str) -> list[str]:
 
 
 def main(module: str, requires: str, package: str) -> None:
-    """Say hello, then run one trial for each line that comes, until none does."""
+    """Send ``hello``, then run one trial for each line of input."""
     speaks = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
-    talk = Talk(0, speaks)
+    os.dup2(2, 1)  # the output of a library must not be taken for an answer
+    pipe = TrialPipe(0, speaks)
     allow_many_files()
     try:
         if requires:
             importlib.import_module(requires)
         subject = importlib.import_module(f"leasehold_lab.bench.subjects.{module}")
     except ImportError as error:
-        talk.say(step="hello", missing=str(error))
+        pipe.send(step="hello", missing=str(error))
         return
-    talk.say(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
-    while (asked := talk.hear()) is not None:
+    pipe.send(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
+    while (asked := pipe.receive()) is not None:
         task = Task(**asked)
         child = os.fork()
         if child == 0:
-            run(subject, task, talk)
+            run(subject, task, pipe)
         _, status = os.waitpid(child, 0)
         if status:
-            talk.say(step="error", error=f"the trial's process ended with status {status}")
+            pipe.send(step="error", error=f"the trial's process ended with status {status}")
 
 
 def version(package: str) -> str:
-    """Return the version of a package, with the driver's that it is installed with."""
+    """Return the version of a package and of its driver."""
     if not package:
         return ""
     try:
@@ -83,7 +83,7 @@ def version(package: str) -> str:
     return metadata.version(package) + driver
 
 
-def run(subject: ModuleType, task: Task, talk: Talk) -> None:
+def run(subject: ModuleType, task: Task, pipe: TrialPipe) -> None:
     """Run one trial in this process, and end it."""
     try:
         if task.cores:
@@ -91,18 +91,18 @@ def run(subject: ModuleType, task: Task, talk: Talk) -> None:
         scope = Scope(task.url, task.namespace, task.concurrency, task.folder)
         trial = TRIALS[task.trial]
         if task.mode == "asyncio":
-            asyncio.run(trial.awaiting(subject, scope, task, talk))
+            asyncio.run(trial.awaiting(subject, scope, task, pipe))
         else:
-            trial.blocking(subject, scope, task, talk)
+            trial.blocking(subject, scope, task, pipe)
     except BaseException as error:
         traceback.print_exc()
-        talk.say(step="error", error=f"{type(error).__name__}: {error}")
+        pipe.send(step="error", error=f"{type(error).__name__}: {error}")
     finally:
         sys.stderr.flush()
         os._exit(0)
 
 
 def allow_many_files() -> None:
-    """Let this process open as many connections as the system lets it."""
+    """Raise the limit of open files of this process to the most that the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

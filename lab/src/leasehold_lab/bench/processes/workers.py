@@ -1,4 +1,4 @@
-"""The processes of the contestants, seen from the run: started once, asked for one trial after the other."""
+"""The contestants' processes, as the run sees them: started once, they run one trial after the other."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from typing import Any
 from leasehold_lab.bench.contestants import Contestant, Role
 from leasehold_lab.bench.foreign import FOREIGN, Foreign
 from leasehold_lab.bench.processes import worker
-from leasehold_lab.bench.trials.talk import Task
+from leasehold_lab.bench.trials.trial_pipe import Task
 
 STARTS_WITHIN = 60.0
-"""Seconds that a worker may take to import what it measures."""
+"""Seconds that a worker may take to import its library."""
 
 GRACE = 60.0
-"""Seconds that a trial may take for connecting and ending, beside its own length."""
+"""Seconds that a trial may take to connect and to end, in addition to its own length."""
 
 
 DRIVERS = ("redis-py", "kazoo")
-"""Libraries that leasehold itself uses: they are measured as they are installed beside it."""
+"""Libraries that leasehold itself uses: they are measured in the same environment."""
 
 
 class TrialFailed(RuntimeError):
-    """A trial came to no result; the message says why."""
+    """A trial had no result; the message has the reason."""
 
 
 class Worker:
     """One contestant's process, ended with its children at the end of the ``with`` block.
 
     Attributes:
-        missing: why it cannot be measured; empty if it can.
+        missing: the reason why it cannot be measured; empty if it can.
         version: of its library and its interpreter, for people.
 
     """
@@ -50,7 +50,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds = 0.0
         self.version = ""
-        self.missing = "" if self._foreign is None else _lacks(self._foreign, peers_python)
+        self.missing = "" if self._foreign is None else _missing(self._foreign, peers_python)
         if self.missing:
             return
         self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Worker:
             start_new_session=True,
         )
         try:
-            hello = self._hear(STARTS_WITHIN)
+            hello = self._receive(STARTS_WITHIN)
         except TrialFailed as error:
             hello = {"missing": str(error)}
         self.missing = hello.get("missing", "")
@@ -69,34 +69,34 @@ class Worker:
             self.version = f"{hello['version']} on {hello['runs']}".strip()
 
     def begin(self, task: Task) -> None:
-        """Let a trial get ready."""
+        """Prepare a trial."""
         self._seconds = task.seconds
         if self._foreign:
             self._bind(task.cores)
-        self._say(asdict(task))
+        self._send(asdict(task))
         self._expect("ready")
 
     def go(self) -> None:
-        """Let it run, until it is done."""
-        self._say({})
+        """Run the trial to its end."""
+        self._send({})
         self._expect("done")
 
     def outcome(self) -> dict[str, Any]:
-        """Let it end; return what it found."""
-        self._say({})
+        """End the trial; return its outcome."""
+        self._send({})
         found = self._expect("outcome")
         del found["step"]
         return found
 
     def _bind(self, cores: Sequence[int]) -> None:
-        """Keep all threads of a foreign program on some cores, none for all: it does not do so itself."""
+        """Pin all threads of a foreign program, which does not pin itself; no cores mean all."""
         assert self._process is not None
         if hasattr(os, "sched_setaffinity"):
             for thread in os.listdir(f"/proc/{self._process.pid}/task"):
                 with suppress(ProcessLookupError):
                     os.sched_setaffinity(int(thread), cores or os.sched_getaffinity(0))
 
-    def _say(self, facts: dict[str, Any]) -> None:
+    def _send(self, facts: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -106,27 +106,27 @@ class Worker:
             raise TrialFailed("its process has ended") from None
 
     def _expect(self, step: str) -> dict[str, Any]:
-        heard = self._hear(self._seconds + GRACE)
-        if heard["step"] == "error":
-            raise TrialFailed(heard["error"])
-        if heard["step"] != step:
-            raise TrialFailed(f"it said {heard['step']} where {step} was due")
-        return heard
+        reply = self._receive(self._seconds + GRACE)
+        if reply["step"] == "error":
+            raise TrialFailed(reply["error"])
+        if reply["step"] != step:
+            raise TrialFailed(f"its process sent {reply['step']} instead of {step}")
+        return reply
 
-    def _hear(self, within: float) -> dict[str, Any]:
+    def _receive(self, within: float) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
         data, pipe, until = b"", self._process.stdout.fileno(), time.monotonic() + within
         while not data.endswith(b"\n"):
             if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
                 self._end()
-                raise TrialFailed(f"it did not get on within {within:g} s")
+                raise TrialFailed(f"its process sent nothing within {within:g} s")
             more = os.read(pipe, 65536)
             if not more:
                 raise TrialFailed("its process ended before it had answered")
             data += more
-        heard: dict[str, Any] = json.loads(data)
-        return heard
+        reply: dict[str, Any] = json.loads(data)
+        return reply
 
     def _end(self) -> None:
         assert self._process is not None
@@ -153,8 +153,8 @@ class Worker:
                 pass
 
 
-def _lacks(foreign: Foreign, peers_python: str | None) -> str:
-    """Say why a program of another language cannot be measured; empty if it can."""
+def _missing(foreign: Foreign, peers_python: str | None) -> str:
+    """Return the reason why a program of another language cannot be measured; empty if it can."""
     if peers_python is None:
         return f"a library of {foreign.language}: its program belongs to an environment that --peers-python names"
     return foreign.missing(Path(peers_python).parent)

@@ -1,4 +1,4 @@
-"""What leasehold aims at in each measure, beside what a run reached."""
+"""The aims of leasehold in each measure, next to the result of a run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from leasehold_lab.bench.result import Entry, Result, Row
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is to be reached in a measure.
+    """The aims in one measure.
 
     Attributes:
         measure: its key.
-        floor: part of the floor's rate; 0 for none.
-        redis_py: times the rate of redis-py's lock; 0 for none.
-        p50: times the floor's median time that ours may be at most; 0 for none.
-        p99: times the floor's 99th percentile that ours may be at most; 0 for none.
-        harmed: times as long as with all servers that a pair may take, on average, when one of them fails; 0 for none.
-        core: part of one core that the client, and the server, may take at most for all that is held; 0 for none.
-        memory: KiB of the client for each that is held or waits, at most; 0 for none.
-        server_bytes: bytes of the server for each of them, at most; 0 for none.
+        floor: the least fraction of the floor's rate; 0 for none.
+        redis_py: the least multiple of the rate of redis-py's lock; 0 for none.
+        p50: the most, as a multiple of the floor's median; 0 for none.
+        p99: the most, as a multiple of the floor's 99th percentile; 0 for none.
+        disturbed: the longest average pair when one server fails, relative to all servers; 0 for none.
+        core: the most of one core that the client, and the server, may use for all holds; 0 for none.
+        memory: the most KiB of the client for each hold or waiter; 0 for none.
+        server_bytes: the most bytes of the server for each of them; 0 for none.
 
     """
 
@@ -31,7 +31,7 @@ class Aim:
     redis_py: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
-    harmed: float = 0.0
+    disturbed: float = 0.0
     core: float = 0.0
     memory: float = 0.0
     server_bytes: float = 0.0
@@ -50,8 +50,8 @@ AIMS = (
     Aim("handover-100-1ms", floor=0.9),
     Aim("handover-asyncio-1000", floor=0.5),
     Aim("redlock-1", p50=1.5),
-    Aim("redlock-failing-blocking", harmed=1.2),
-    Aim("redlock-failing-asyncio", harmed=1.2),
+    Aim("redlock-failing-blocking", disturbed=1.2),
+    Aim("redlock-failing-asyncio", disturbed=1.2),
     Aim("held-10000", core=0.01, memory=2.0, server_bytes=250.0),
     Aim("held-blocking-10000", core=0.01, memory=2.0, server_bytes=250.0),
     Aim("waiting-10000", memory=2.5),
@@ -92,7 +92,7 @@ share one interpreter lock, so there it counts in full. Commits are two in both.
 
 
 def aims(result: Result) -> str:
-    """Return a table of what was aimed at and reached, as Markdown; empty if nothing of it was measured."""
+    """Return a table of aims and results, as Markdown; empty if no measure has an aim."""
     rows = {row.measure.key: row for row in result.rows}
     lines = [line for aim in AIMS if (row := rows.get(aim.measure)) is not None for line in _lines(aim, row)]
     if not lines:
@@ -117,17 +117,17 @@ def _lines(aim: Aim, row: Row) -> Iterator[str]:
         if most and floor is not None:
             times = ours.median(part) / max(floor.median(part), 1e-9)
             yield _line(row, f"{part} of the floor", f"≤ {most:g} ×", f"{times:.1f} ×", times <= most)
-    for harmed in (one for one in row.entries if aim.harmed and one.contestant.harm and one.samples):
-        if (rates := ours.ratio(harmed)) is not None:
-            met = rates.median <= aim.harmed
-            name = f"time with one {harmed.contestant.harm}, of that with all"
-            yield _line(row, name, f"≤ {aim.harmed:g} ×", f"{rates.median:.2f} ×", met)
-    if row.measure.rests:
-        yield from _at_rest(aim, row, ours)
+    for disturbed in (one for one in row.entries if aim.disturbed and one.contestant.disturbance and one.samples):
+        if (rates := ours.ratio(disturbed)) is not None:
+            met = rates.median <= aim.disturbed
+            name = f"time with one {disturbed.contestant.disturbance}, of that with all"
+            yield _line(row, name, f"≤ {aim.disturbed:g} ×", f"{rates.median:.2f} ×", met)
+    if row.measure.idle:
+        yield from _idle_lines(aim, row, ours)
 
 
-def _at_rest(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
-    """Yield what it costs to hold, or to wait."""
+def _idle_lines(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
+    """Yield the lines about the cost of holding or waiting."""
     for most, name, used, unit in (
         (aim.core * 100, "the client's part of one core", ours.share("client") * 100, "%"),
         (aim.core * 100, "the server's part of one core", ours.share("server") * 100, "%"),
@@ -143,5 +143,5 @@ def _line(row: Row, alongside: str, aim: str, reached: str, met: bool) -> str:
 
 
 def _figure(value: float) -> str:
-    """Show a figure with two digits that matter, or all before the point."""
+    """Format a figure with two significant digits, or all digits before the point."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -18,7 +18,7 @@ COLORS = {Role.FLOOR: "#9aa0a6", Role.OURS: "#1a7f5a", Role.PEER: "#c9802b"}
 
 
 def bars(row: Row) -> str:
-    """Draw one measure: operations per second, or for what rests the client's part of a core."""
+    """Draw one measure: operations per second, or for idle measures the client's fraction of a core."""
     entries = [entry for entry in row.entries if entry.samples]
     values = [_value(entry, row) for entry in entries]
     most = max(values, default=0.0) or 1.0
@@ -52,13 +52,13 @@ def _height(row: Row) -> int:
 
 
 def _value(entry: Entry, row: Row) -> float:
-    return entry.share("client") if row.measure.rests else entry.rate.median
+    return entry.share("client") if row.measure.idle else entry.rate.median
 
 
 def _bar(entry: Entry, row: Row, part: float, at: int) -> str:
     top = GAP + at * (BAR + GAP)
     long = max(1.0, part * (WIDTH - LABEL - ROOM))
-    said = f"{entry.share('client'):.2%} of a core" if row.measure.rests else f"{rate(entry.rate.median)}/s"
+    said = f"{entry.share('client'):.2%} of a core" if row.measure.idle else f"{rate(entry.rate.median)}/s"
     color, middle, title = COLORS[entry.contestant.role], top + BAR - 5, escape(entry.contestant.title)
     return (
         f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end" fill="currentColor">{title}</text>'
@@ -71,7 +71,7 @@ def _bar(entry: Entry, row: Row, part: float, at: int) -> str:
 def _whisker(entry: Entry, row: Row, part: float, top: int) -> str:
     """Draw from the slowest to the fastest round."""
     spread = entry.rate
-    if row.measure.rests or not spread.median:
+    if row.measure.idle or not spread.median:
         return ""
     scale = part * (WIDTH - LABEL - ROOM) / spread.median
     left, right, y = LABEL + spread.least * scale, _right(entry, row, spread.median * scale), top + BAR / 2
@@ -80,7 +80,7 @@ def _whisker(entry: Entry, row: Row, part: float, top: int) -> str:
 
 def _right(entry: Entry, row: Row, long: float) -> float:
     """Return where a bar with its whisker ends; a fastest round far out is cut."""
-    further = 1.0 if row.measure.rests or not entry.rate.median else entry.rate.most / entry.rate.median
+    further = 1.0 if row.measure.idle or not entry.rate.median else entry.rate.most / entry.rate.median
     return min(LABEL + long * max(further, 1.0), WIDTH - ROOM / 2)
 
 

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else."""
+"""A run as one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time goes, as Markdown: what was profiled, beside each other."""
+"""The profiles of a run side by side, as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ contenders are added up, including those that wait.
 
 
 def where_it_goes(result: Result) -> str:
-    """Return a table for each measure that was looked into, as Markdown; empty if none was."""
+    """Return a table for each profiled measure, as Markdown; empty if there is none."""
     tables = [table for row in result.rows for table in _table(row)]
     return "\n".join([EXPLAINED, *tables]) if tables else ""
 

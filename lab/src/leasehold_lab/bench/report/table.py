@@ -16,16 +16,16 @@ COLUMNS = (
     "reads",
     "commands",
 )
-"""The last four are for one acquire and release; a dash stands where nothing is known."""
+"""The last four are for one acquire and release; a dash means unknown."""
 
 
-RESTING = ("", "client core", "server core", "commands/s", "client KiB each", "server bytes each", "threads")
-"""Columns of the measures that do nothing: the first two are parts of one core."""
+IDLE = ("", "client core", "server core", "commands/s", "client KiB each", "server bytes each", "threads")
+"""Columns of the idle measures; the first two figures are fractions of one core."""
 
 
 def heads(row: Row) -> tuple[str, ...]:
     """Return the heads of one measure's columns; the first names the measure."""
-    return (row.measure.title, *(RESTING if row.measure.rests else COLUMNS)[1:])
+    return (row.measure.title, *(IDLE if row.measure.idle else COLUMNS)[1:])
 
 
 def cells(row: Row) -> list[tuple[str, ...]]:
@@ -37,7 +37,7 @@ def _line(entry: Entry, row: Row) -> tuple[str, ...]:
     columns = len(heads(row))
     if not entry.samples:
         return (entry.contestant.title, f"failed: {entry.error}", *[""] * (columns - 2))
-    return (entry.contestant.title, *(_resting(entry) if row.measure.rests else _running(entry, row)))
+    return (entry.contestant.title, *(_idle(entry) if row.measure.idle else _running(entry, row)))
 
 
 def _running(entry: Entry, row: Row) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def _running(entry: Entry, row: Row) -> tuple[str, ...]:
     )
 
 
-def _resting(entry: Entry) -> tuple[str, ...]:
+def _idle(entry: Entry) -> tuple[str, ...]:
     return (
         f"{entry.share('client'):.2%}",
         f"{entry.share('server'):.2%}",
@@ -94,12 +94,12 @@ def _laid_out(line: tuple[str, ...], widths: list[int]) -> str:
 
 
 def rate(value: float) -> str:
-    """Show operations per second."""
+    """Format operations per second."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def ratio(value: float) -> str:
-    """Show a ratio with two digits that matter."""
+    """Format a ratio with two significant digits."""
     digits = 0 if value >= 10 else 1 if value >= 2 else 2 if value >= 0.1 else 3
     return f"{value:.{digits}f}"
 

@@ -1,7 +1,7 @@
-"""What a contestant's module offers, so that all are driven by the same loops.
+"""The interface of a contestant's module, so that all run in the same loops.
 
-``blocking(scope)`` and ``awaiting(scope)`` (a coroutine) open a session; ``prepare(scope, name)``, if there, makes a
-name ready for hand-over. A turn is a pair of callables: the first acquires and returns something true, the other
+``blocking(scope)`` and ``awaiting(scope)`` (a coroutine) open a session. ``prepare(scope, name)`` is optional and
+prepares a name for hand-over. A turn is a pair of callables: the first acquires and returns a true value, the other
 releases.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 LEASE = 30
-"""Seconds for which every contestant that can holds its lock at most."""
+"""Seconds of the lease of every contestant that supports one."""
 
 Turn = tuple[Callable[[], object], Callable[[], object]]
 AsyncTurn = tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]]
@@ -24,7 +24,7 @@ class Scope:
     """Where a session works.
 
     Attributes:
-        url: the server; for several that know nothing of each other ``redlock://`` with all hosts.
+        url: the server; for several independent servers ``redlock://`` with all hosts.
         namespace: part of every key.
         concurrency: how many threads, tasks or processes there are.
         folder: for files.
@@ -64,15 +64,15 @@ class Scope:
         return (unquote(parts.username or "default"), unquote(parts.password)) if parts.password else None
 
     def key(self, name: str) -> str:
-        """Return the key of a name, for those who have no namespaces."""
+        """Return the key of a name, for contestants without namespaces."""
         return f"{self.namespace}:{name}"
 
 
 class Turns(Protocol):
-    """A client that takes turns, called by threads: all that hand-over asks of a contestant."""
+    """A client for threads that acquires and releases: all that hand-over needs of a contestant."""
 
     def turn(self, name: str) -> Turn:
-        """Return how to acquire and release ``name``; called in the thread that will do so."""
+        """Return the turn for ``name``; called in the thread that will use it."""
         ...
 
     def close(self) -> None:
@@ -81,18 +81,18 @@ class Turns(Protocol):
 
 
 class Session(Turns, Protocol):
-    """A contestant's client, called by threads."""
+    """A contestant's client for threads."""
 
     def refused(self, name: str) -> bool:
-        """Try once, as somebody else, to get ``name``; say whether it was refused."""
+        """Try once, as another client, to acquire ``name``; return whether it was refused."""
         ...
 
 
 class AsyncTurns(Protocol):
-    """A client that takes turns, called by tasks."""
+    """A client for tasks that acquires and releases."""
 
     async def turn(self, name: str) -> AsyncTurn:
-        """Return how to acquire and release ``name``."""
+        """Return the turn for ``name``."""
         ...
 
     async def close(self) -> None:
@@ -101,8 +101,8 @@ class AsyncTurns(Protocol):
 
 
 class AsyncSession(AsyncTurns, Protocol):
-    """A contestant's client, called by tasks."""
+    """A contestant's client for tasks."""
 
     async def refused(self, name: str) -> bool:
-        """Try once, as somebody else, to get ``name``; say whether it was refused."""
+        """Try once, as another client, to acquire ``name``; return whether it was refused."""
         ...

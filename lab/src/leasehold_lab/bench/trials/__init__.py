@@ -1,1 +1,1 @@
-"""One file, one kind of trial. A trial runs in a process of its own, forked for it."""
+"""One kind of trial a file. Each trial runs in its own forked process."""

@@ -1,4 +1,4 @@
-"""Many contenders for one name: how fast it goes from one to the next, and whether ever two are inside."""
+"""Many contenders for one name: measures the hand-over, and checks that never two hold it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from leasehold_lab.bench.subjects.base import AsyncTurn, AsyncTurns, Scope, Turn
 from leasehold_lab.bench.subjects.floors.tap import NAME
 from leasehold_lab.bench.trials.pairs import NotLocked
 from leasehold_lab.bench.trials.sampling import Sampling, added
-from leasehold_lab.bench.trials.talk import Outcome, Talk, Task, quantile
+from leasehold_lab.bench.trials.trial_pipe import Outcome, Task, TrialPipe, quantile
 
 WARM = 0.3
-"""Seconds for which they contend before the run, unmeasured, at least."""
+"""The least seconds of the warm-up."""
 
 WARM_AT_MOST = 3.0
-"""Seconds for which they do at most; before that each of them must have had the lock. Where some starve, it is this."""
+"""The most seconds of the warm-up, which ends when each contender has had the lock; some contenders starve."""
 
 ENDS_WITHIN = 5.0
-"""Seconds in which contenders must see the end of the run; some poll, and come late."""
+"""Seconds in which contenders must see the end of the run; some poll slowly."""
 
 NAME_OF_ALL = NAME % 0
 
 INSIDE, LAST, TOKEN, FREED, START, UNTIL, CELLS = range(7)
-"""Places in what the contenders share: who is inside, who was last, its token, when it freed the name (ns), the run.
-After them one for each contender, which says that it has had the lock at least once."""
+"""Indexes of the shared cells: the current holder, the last one, its token, its release (ns), start and end of the run.
+After them one cell for each contender, which is set when it has had the lock."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one contender counts. The shared cells are read and written only by who holds the lock."""
+    """The counts of one contender. Only the holder of the lock reads and writes the shared cells."""
 
     me: int
     cells: Any
@@ -47,11 +47,11 @@ class Tally:
     took: list[float] = field(default_factory=list[float])
 
     def enter(self, got: object, now: int) -> None:
-        """Note that the lock was had."""
+        """Record an acquire."""
         cells = self.cells
         token = getattr(got, "token", None)
         if not got:
-            raise NotLocked("an acquire without a time limit gave nothing")
+            raise NotLocked("an acquire without a time limit returned nothing")
         if cells[INSIDE] or (isinstance(token, int) and token <= cells[TOKEN]):
             self.overlaps += 1
         cells[INSIDE] = self.me
@@ -66,14 +66,14 @@ class Tally:
         cells[CELLS + self.me] = 1
 
     def leave(self) -> None:
-        """Note that the lock is about to be freed."""
+        """Record that a release follows."""
         if self.cells[INSIDE] != self.me:
             self.overlaps += 1
         self.cells[INSIDE] = 0
         self.cells[FREED] = time.monotonic_ns()
 
 
-def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+def blocking(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with processes."""
     cells = memoryview(mmap.mmap(-1, 8 * (CELLS + 1 + task.concurrency))).cast("q")
     if hasattr(subject, "prepare"):
@@ -88,18 +88,18 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     until = time.monotonic() + WARM_AT_MOST - WARM
     while sum(cells[CELLS + 1 : CELLS + 1 + task.concurrency]) < task.concurrency and time.monotonic() < until:
         time.sleep(0.01)
-    talk.ready()
+    pipe.ready()
     start = time.monotonic_ns()
     cells[UNTIL] = start + int(task.seconds * 1e9)
     cells[START] = start
     time.sleep(task.seconds)
-    talk.done()
+    pipe.done()
     parts = [one.result(time.monotonic() + ENDS_WITHIN) for one in contenders]
-    talk.ended(_sum(parts, task.seconds))
+    pipe.ended(_sum(parts, task.seconds))
 
 
 class Contender:
-    """A process that wants the lock, seen from the trial."""
+    """A contending process, as the trial sees it."""
 
     def __init__(self, subject: ModuleType, scope: Scope, task: Task, tally: Tally) -> None:
         self._from_it, its_end = os.pipe()
@@ -120,7 +120,7 @@ class Contender:
         os.write(self._to_it, b"g")
 
     def result(self, until: float) -> dict[str, Any]:
-        """Wait for its counts until a moment, then end it."""
+        """Wait for its counts until the deadline, then end it."""
         data = b""
         while select.select([self._from_it], [], [], max(0.0, until - time.monotonic()))[0]:
             more = os.read(self._from_it, 1 << 20)
@@ -195,7 +195,7 @@ def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
     )
 
 
-async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+async def awaiting(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with asyncio tasks of one process."""
     cells = [0] * (CELLS + 1 + task.concurrency)
     cells[START] = cells[UNTIL] = _far()
@@ -209,7 +209,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     until = time.monotonic() + WARM_AT_MOST - WARM
     while sum(cells[CELLS + 1 :]) < task.concurrency and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    talk.ready()
+    pipe.ready()
     sampling = Sampling()
     if task.profile:
         sampling.start()
@@ -219,7 +219,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     await asyncio.sleep(task.seconds)
     cpu = time.process_time() - cpu
     profile = sampling.stop() if task.profile else {}
-    talk.done()
+    pipe.done()
     ended, late = await asyncio.wait(tasks, timeout=ENDS_WITHIN)
     for one in late:
         one.cancel()
@@ -227,7 +227,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     for one in ended:
         one.result()
     outcome = _sum([_part(tally, 0.0, {}) for tally in tallies], task.seconds)
-    talk.ended(replace(outcome, cpu=cpu, profile=profile))
+    pipe.ended(replace(outcome, cpu=cpu, profile=profile))
     await session.close()
 
 

@@ -1,4 +1,4 @@
-"""Hold many locks, or wait with many tasks for one: what it costs to do nothing, in processor time and memory."""
+"""Holds many locks, or waits with many tasks for one: measures processor time and memory of idle locks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from types import ModuleType
 from leasehold_lab.bench.subjects.base import AsyncSession, Scope, Session
 from leasehold_lab.bench.subjects.floors.tap import NAME
 from leasehold_lab.bench.trials.pairs import NotLocked
-from leasehold_lab.bench.trials.talk import Outcome, Talk, Task
+from leasehold_lab.bench.trials.trial_pipe import Outcome, Task, TrialPipe
 
 AT_ONCE = 100
-"""Tasks that acquire at the same time, before the run: so many that come at once take more, which is not measured."""
+"""Tasks that acquire at the same time before the run: more at once would need more memory, which is not measured."""
 
 EACH_WITHIN = 0.0005
-"""Seconds in which one of them has asked, and been told to wait."""
+"""Seconds in which one of them has sent its request and received the answer to wait."""
 
 SETTLES = 1.0
 """Seconds between the last acquire and the run."""
 
 
-def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+def blocking(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Hold ``concurrency`` names, as one thread that acquired them one after the other."""
     session: Session = subject.blocking(scope)
     warm, cool = session.turn(NAME % task.concurrency)
@@ -35,23 +35,23 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
     cool()
     before = memory()
     turns = [session.turn(NAME % index) for index in range(task.concurrency)]
-    kept = [acquire() for acquire, _ in turns]  # a hold that nobody keeps would be released in its name
+    kept = [acquire() for acquire, _ in turns]  # a hold without a reference would be released
     if not all(kept):
-        raise NotLocked("an acquire of a name that nobody holds gave nothing")
+        raise NotLocked("an acquire of a free name returned nothing")
     each = (memory() - before) / task.concurrency
     time.sleep(SETTLES)
-    talk.ready()
+    pipe.ready()
     cpu, start = time.process_time(), time.perf_counter()
     time.sleep(task.seconds)
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
-    talk.done()
+    pipe.done()
     if not session.refused(NAME % 0):
         raise NotLocked("a lock was not held any more at the end")
-    talk.ended(_outcome(task, seconds, cpu, each))
+    pipe.ended(_outcome(task, seconds, cpu, each))
 
 
-async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
-    """Hold ``concurrency`` names; or hold one, for which so many tasks wait."""
+async def awaiting(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
+    """Hold ``concurrency`` names; or hold one name, for which that many tasks wait."""
     session: AsyncSession = await subject.awaiting(scope)
     warm, cool = await session.turn(NAME % task.concurrency)
     await warm()
@@ -68,16 +68,16 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
         await asyncio.sleep(SETTLES)
     each = (memory() - before) / task.concurrency
     await asyncio.sleep(SETTLES)
-    talk.ready()
+    pipe.ready()
     cpu, start = time.process_time(), time.perf_counter()
     await asyncio.sleep(task.seconds)
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
-    talk.done()
+    pipe.done()
     if not await session.refused(NAME % 0):
         raise NotLocked("a lock was not held any more at the end")
     if any(one.done() for one in tasks) or not all(kept):
-        raise NotLocked("someone who should wait does not")
-    talk.ended(_outcome(task, seconds, cpu, each))
+        raise NotLocked("a task that should wait does not wait")
+    pipe.ended(_outcome(task, seconds, cpu, each))
 
 
 async def _hold_all(session: AsyncSession, count: int) -> list[object]:
@@ -90,7 +90,7 @@ async def _hold_all(session: AsyncSession, count: int) -> list[object]:
     for some in _parts(count):
         kept += await asyncio.gather(*[hold(NAME % index) for index in some])
     if not all(kept):
-        raise NotLocked("an acquire of a name that nobody holds gave nothing")
+        raise NotLocked("an acquire of a free name returned nothing")
     return kept
 
 
@@ -119,9 +119,9 @@ def _outcome(task: Task, seconds: float, cpu: float, each: float) -> Outcome:
 
 
 def memory() -> int:
-    """Return the bytes that this process has in memory."""
+    """Return the resident memory of this process, in bytes."""
     gc.collect()
     path = Path("/proc/self/statm")
     if path.exists():
         return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # its highest value: macOS tells no other
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # the peak: macOS reports no other value

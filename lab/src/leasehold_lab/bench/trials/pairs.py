@@ -1,4 +1,4 @@
-"""Acquire and release names that nobody else wants, as fast as it goes."""
+"""Acquires and releases uncontended names as fast as possible."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from types import ModuleType
 from leasehold_lab.bench.subjects.base import AsyncSession, AsyncTurn, Scope, Session, Turn
 from leasehold_lab.bench.subjects.floors.tap import NAME
 from leasehold_lab.bench.trials.sampling import Sampling
-from leasehold_lab.bench.trials.talk import Outcome, Talk, Task, quantile
+from leasehold_lab.bench.trials.trial_pipe import Outcome, Task, TrialPipe, quantile
 
 WARM = 0.2
-"""Part of the trial's length for which it runs before, unmeasured."""
+"""The length of the warm-up, as a fraction of the trial's."""
 
 FIRST = 8
-"""Names of each thread that are used before, at least."""
+"""The least names of each thread that are used in the warm-up."""
 
 
 class NotLocked(RuntimeError):
-    """A contestant did not lock. Its figures would mean nothing."""
+    """A contestant did not lock, so its figures would mean nothing."""
 
 
 def shares(names: int, concurrency: int) -> list[list[str]]:
-    """Share so many names out."""
+    """Divide that many names among the threads or tasks."""
     each = max(1, names // concurrency)
     return [[NAME % (index * each + at) for at in range(each)] for index in range(concurrency)]
 
 
-def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+def blocking(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with threads."""
     session: Session = subject.blocking(scope)
     runners = [Runner(session, names) for names in shares(task.names, task.concurrency)]
     if task.profile:
         (runner,) = runners
-        talk.ended(_profiled(runner, task.seconds, talk))
+        pipe.ended(_profiled(runner, task.seconds, pipe))
         session.close()
         return
     gate = threading.Barrier(len(runners) + 1)
@@ -48,30 +48,30 @@ def blocking(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
         if one.error is not None:
             raise one.error
     check(session)
-    talk.ready()
+    pipe.ready()
     cpu, start = time.process_time(), time.perf_counter()
     gate.wait()
     for thread in threads:
         thread.join()
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    talk.done()
+    pipe.done()
     for one in runners:
         if one.error is not None:
             raise one.error
-    talk.ended(_outcome([pair for one in runners for pair in one.took], seconds, cpu))
+    pipe.ended(_outcome([pair for one in runners for pair in one.took], seconds, cpu))
     session.close()
 
 
-def _profiled(runner: Runner, seconds: float, talk: Talk) -> Outcome:
+def _profiled(runner: Runner, seconds: float, pipe: TrialPipe) -> Outcome:
     """Run in the main thread, where samples are taken."""
     runner.warm_up(seconds)
-    talk.ready()
+    pipe.ready()
     sampling, cpu, start = Sampling(), time.process_time(), time.perf_counter()
     sampling.start()
     runner.measure(seconds)
     profile = sampling.stop()
     took, cpu = time.perf_counter() - start, time.process_time() - cpu
-    talk.done()
+    pipe.done()
     return replace(_outcome(runner.took, took, cpu), profile=profile)
 
 
@@ -103,25 +103,25 @@ class Runner:
             self.error = error
 
     def warm_up(self, seconds: float) -> None:
-        """Use each of the names once, and then all of them for a part of the trial's length."""
+        """Use each name once, and then all names for a fraction of the trial's length."""
         self._turns = [self._session.turn(name) for name in self._names]
         for turn in self._turns[:FIRST]:
             repeat([turn], 0.0, [])
         repeat(self._turns, time.perf_counter() + seconds * WARM, [])
 
     def measure(self, seconds: float) -> None:
-        """Go round and round, and note what each turn took."""
+        """Repeat all turns, and record the duration of each."""
         repeat(self._turns, time.perf_counter() + seconds, self.took)
 
 
 def repeat(turns: list[Turn], until: float, took: list[float]) -> None:
-    """Take the turns round and round until a moment; note what each took."""
+    """Repeat the turns until the deadline; record the duration of each."""
     clock, note = time.perf_counter, took.append
     before = clock()
     while turns:
         for acquire, release in turns:
             if not acquire():
-                raise NotLocked("an acquire of a name that nobody holds gave nothing")
+                raise NotLocked("an acquire of a free name returned nothing")
             release()
             now = clock()
             note(now - before)
@@ -131,7 +131,7 @@ def repeat(turns: list[Turn], until: float, took: list[float]) -> None:
 
 
 def check(session: Session) -> None:
-    """See that a name that is held is refused to others, and that after the release it is not."""
+    """Check that a held name is refused to others, and granted after the release."""
     acquire, release = session.turn(NAME % 0)
     acquire()
     if not session.refused(NAME % 0):
@@ -142,14 +142,14 @@ def check(session: Session) -> None:
     release()
 
 
-async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) -> None:
+async def awaiting(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with asyncio tasks."""
     session: AsyncSession = await subject.awaiting(scope)
     mine = [[await session.turn(name) for name in names] for names in shares(task.names, task.concurrency)]
     until = time.perf_counter() + task.seconds * WARM
     await asyncio.gather(*[arepeat(turns, until, []) for turns in mine])
     await acheck(session)
-    talk.ready()
+    pipe.ready()
     sampling = Sampling() if task.profile else None
     cpu, start = time.process_time(), time.perf_counter()
     took: list[float] = []
@@ -158,8 +158,8 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, talk: Talk) ->
     await asyncio.gather(*[arepeat(turns, start + task.seconds, took) for turns in mine])
     profile = {} if sampling is None else sampling.stop()
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    talk.done()
-    talk.ended(replace(_outcome(took, seconds, cpu), profile=profile))
+    pipe.done()
+    pipe.ended(replace(_outcome(took, seconds, cpu), profile=profile))
     await session.close()
 
 
@@ -170,7 +170,7 @@ async def arepeat(turns: list[AsyncTurn], until: float, took: list[float]) -> No
     while turns:
         for acquire, release in turns:
             if not await acquire():
-                raise NotLocked("an acquire of a name that nobody holds gave nothing")
+                raise NotLocked("an acquire of a free name returned nothing")
             await release()
             now = clock()
             note(now - before)

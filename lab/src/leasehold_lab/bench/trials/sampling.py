@@ -1,7 +1,7 @@
-"""Where a process spends its processor time: in which part it stands whenever a timer of that time rings.
+"""Samples where a process spends its processor time, by a timer of that time.
 
-The timer interrupts the main thread alone, so only what that runs is seen. Time in a system call or in C counts for the
-Python function that made the call. The kernel rings at its own ticks, some milliseconds apart.
+The timer interrupts only the main thread, so no other thread is sampled. Time in a system call or in C counts for the
+Python function that made the call. The kernel fires the timer at its own ticks, some milliseconds apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EVERY = 0.001
 """Seconds of processor time between two samples, at best."""
 
 KERNEL = "of it in the kernel: system calls"
-"""Beside the parts: it lies across them."""
+"""Listed in addition to the parts, since it is contained in them."""
 
 PARTS = (
     ("/leasehold_lab/bench/", "the benchmark, and the floor"),
@@ -29,7 +29,7 @@ PARTS = (
     ("/asyncio/", "event loop"),
     ("/selectors.py", "event loop"),
 )
-"""What stands in the path of a file, and what it is part of; the first that fits counts."""
+"""Substrings of file paths, and the part of such a file; the first match counts."""
 
 OTHERS = "other libraries"
 
@@ -41,7 +41,7 @@ def part_of(path: str) -> str:
 
 
 def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Add up the seconds of several, name by name."""
+    """Add up the seconds of several profiles, name by name."""
     found = dict[str, float]()
     for part in parts:
         for name, seconds in part.items():
@@ -57,7 +57,7 @@ class Sampling:
         self._begin = os.times()
 
     def start(self) -> None:
-        """Let the timer ring from now on. Must be called in the main thread."""
+        """Start the timer. Must be called in the main thread."""
         self._begin = os.times()
         signal.signal(signal.SIGPROF, self._ring)
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)

@@ -1,4 +1,4 @@
-"""At most one holds, each with a higher token than the one before; who cannot have it is told so in time."""
+"""At most one client holds, each with a higher token than the one before; a failed acquire returns in time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ ROUNDS = 6
 
 
 @case(ALL)
-async def no_update_is_lost(context: CaseContext) -> None:
-    """Read, wait, write back, by several clients at once: every round counts, and nobody is inside beside another."""
+async def no_update_under_a_lock_is_lost(context: CaseContext) -> None:
+    """Several clients read, wait and write back: no update is lost, and no two are inside at once."""
     harness, count, inside, tokens = context.harness, 0, 0, list[int]()
 
     async def work() -> None:
@@ -34,8 +34,8 @@ async def no_update_is_lost(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def one_object_serves_many(context: CaseContext) -> None:
-    """Threads or tasks that share one lock object exclude each other as if each had its own."""
+async def threads_and_tasks_may_share_a_lock_object(context: CaseContext) -> None:
+    """Threads or tasks that share one lock object exclude each other."""
     harness, lock, inside = context.harness, context.lock(), 0
 
     async def work() -> None:
@@ -54,7 +54,7 @@ async def one_object_serves_many(context: CaseContext) -> None:
 
 @case(ALL)
 async def tokens_increase(context: CaseContext) -> None:
-    """Each hold has a higher token than the one before, whoever has it."""
+    """Each hold has a higher token than the hold before, whoever acquires."""
     locks, last = [context.lock(), context.lock()], 0
     for turn in range(6):
         hold = held(await locks[turn % 2].acquire(timeout=SOON))
@@ -66,7 +66,7 @@ async def tokens_increase(context: CaseContext) -> None:
 
 @case(ALL)
 async def a_try_does_not_wait(context: CaseContext) -> None:
-    """Without blocking, a taken name is None at once and leaves no trace; a free one is a hold."""
+    """A non-blocking acquire returns None at once if the name is held, and a hold if it is free."""
     client, rival = context.client(), context.lock()
     for blocking, timeout in ((False, None), (True, 0)):
         hold = await context.holder(client)
@@ -81,8 +81,8 @@ async def a_try_does_not_wait(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def a_timeout_is_kept_and_leaves_no_trace(context: CaseContext) -> None:
-    """After the timeout the answer is None; nobody waits any more, and the name is free after the release."""
+async def a_timeout_is_kept_and_leaves_no_queue_entry(context: CaseContext) -> None:
+    """`acquire` returns None at its timeout, and leaves no queue entry."""
     client = context.client()
     hold = await context.holder(client)
     start = context.harness.now()
@@ -97,7 +97,7 @@ async def a_timeout_is_kept_and_leaves_no_trace(context: CaseContext) -> None:
 
 @case(ALL)
 async def with_raises_instead_of_running_the_block(context: CaseContext) -> None:
-    """``with`` on a lock that is not had in time raises `AcquireTimeout`: who waited for whom, and how long."""
+    """``with`` raises `AcquireTimeout` at the timeout, with the name, the holder and the time waited."""
     mine, other = context.client(), context.client()
     hold = await context.holder(mine)
     ran = False
@@ -117,8 +117,8 @@ async def with_raises_instead_of_running_the_block(context: CaseContext) -> None
 
 
 @case(ALL)
-async def locked_says_whether_anyone_holds(context: CaseContext) -> None:
-    """`locked` is about the name, not about the object that is asked."""
+async def locked_returns_whether_anyone_holds_the_name(context: CaseContext) -> None:
+    """`locked` is about the name, not about the lock object."""
     lock, other = context.lock(), context.lock()
     assert not await other.locked()
     async with lock:

@@ -1,4 +1,4 @@
-"""A lease ends when nobody renews it, not before, and is kept alive while its holder lives."""
+"""A lease is renewed while its holder lives, and expires on time when nobody renews it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from leasehold_lab.conformance.case_context import MUTEX, NOISE, SHORT, SOON, UN
 
 @case(MUTEX)
 async def renewals_keep_a_short_lease_alive(context: CaseContext) -> None:
-    """A holder that lives holds for many times its lease."""
-    lease = context.kept(0.6)
+    """A live holder holds for many times its lease."""
+    lease = context.at_least_shortest(0.6)
     hold = await context.holder(lease=lease)
     await context.harness.sleep(2.5 * lease)
     hold.raise_if_lost()
@@ -19,30 +19,30 @@ async def renewals_keep_a_short_lease_alive(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_fixed_lease_is_free_when_it_ends_and_not_before(context: CaseContext) -> None:
-    """With ``renew=False`` the next one enters when the lease has run out: no earlier, and at most 250 ms later."""
+async def a_fixed_lease_ends_on_time(context: CaseContext) -> None:
+    """With ``renew=False`` the next waiter enters when the lease expires: no earlier, and at most 250 ms later."""
     start = context.harness.now()
     first = await context.holder(lease=context.short, renew=False)
     successor = await context.holder()
     assert successor.token > first.token
-    assert context.short * 0.99 <= context.harness.now() - start < context.gone(SHORT) + 0.15 + NOISE
+    assert context.short * 0.99 <= context.harness.now() - start < context.expired_after(SHORT) + 0.15 + NOISE
     await successor.release()
 
 
 @case(MUTEX)
 async def max_hold_ends_the_renewals(context: CaseContext) -> None:
-    """After ``max_hold`` the lease runs out like a fixed one."""
+    """After ``max_hold`` the lease expires like a fixed one."""
     start, max_hold = context.harness.now(), 2 * context.short
     first = await context.holder(lease=context.short, max_hold=max_hold)
     successor = await context.holder()
     assert first.lost
-    assert max_hold <= context.harness.now() - start < max_hold + context.gone(SHORT) + 0.15 + NOISE
+    assert max_hold <= context.harness.now() - start < max_hold + context.expired_after(SHORT) + 0.15 + NOISE
     await successor.release()
 
 
 @case(MUTEX)
-async def extend_sets_the_lease_to_full_length(context: CaseContext) -> None:
-    """A fixed lease that its holder extends lasts from then on."""
+async def renew_sets_the_lease_to_its_full_length(context: CaseContext) -> None:
+    """A fixed lease that its holder renews counts from then on."""
     hold = await context.holder(lease=1.2, renew=False)
     await context.harness.sleep(0.7)
     await hold.renew()
@@ -55,8 +55,8 @@ async def extend_sets_the_lease_to_full_length(context: CaseContext) -> None:
 
 
 @case(MUTEX, needs=("lock_delay",))
-async def after_an_expiry_the_name_is_kept_free(context: CaseContext) -> None:
-    """``lock_delay`` counts from the end of an expired lease, for waiters and for newcomers."""
+async def a_lock_delay_follows_an_expiry(context: CaseContext) -> None:
+    """``lock_delay`` counts from the end of an expired lease, for waiters and for new clients."""
     start, client = context.harness.now(), context.client()
     first = await context.holder(lease=0.3, renew=False, lock_delay=0.5)
     waiter = context.harness.spawn(lambda: context.holder())
@@ -73,8 +73,8 @@ async def after_an_expiry_the_name_is_kept_free(context: CaseContext) -> None:
 
 
 @case(MUTEX, needs=("lock_delay",))
-async def after_a_release_there_is_no_delay(context: CaseContext) -> None:
-    """A holder that released is at work no more, so nobody has to wait."""
+async def no_lock_delay_follows_a_release(context: CaseContext) -> None:
+    """After a release, the next client acquires at once."""
     client = context.client()
     hold = await context.holder(client, lock_delay=60.0)
     waiter = context.harness.spawn(lambda: context.holder())
@@ -87,8 +87,8 @@ async def after_a_release_there_is_no_delay(context: CaseContext) -> None:
 
 
 @case(MUTEX, needs=("lock_delay",))
-async def after_a_break_the_delay_counts(context: CaseContext) -> None:
-    """A holder that was broken may still be at work, as after an expiry."""
+async def a_lock_delay_follows_a_forced_release(context: CaseContext) -> None:
+    """A holder whose lock was released by force may still be working, as after an expiry."""
     client = context.client()
     hold = await context.holder(client, lock_delay=0.5)
     start = context.harness.now()

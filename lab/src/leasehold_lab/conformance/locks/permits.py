@@ -1,4 +1,4 @@
-"""Never more permits are out than there are; a request gets all it asks for or nothing, in its turn."""
+"""Permits never exceed the limit; a request gets all its permits or none, in its turn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ JOBS, ROUNDS = 6, 5
 
 
 def sem(context: CaseContext, permits: int = 3, client: AsyncClient | None = None, **options: Any) -> AsyncSemaphore:
-    """Make a semaphore of a client of its own unless one is given."""
+    """Make a semaphore of the given client or of a new one."""
     return (context.client() if client is None else client).semaphore(NAME, permits, **options)
 
 
 @case(needs=SEM)
-async def never_more_than_there_are(context: CaseContext) -> None:
-    """Requests of all sizes by many clients: at no moment are more permits out than the limit."""
+async def permits_never_exceed_the_limit(context: CaseContext) -> None:
+    """Many clients request permits of all sizes; at no moment do they exceed the limit."""
     harness, out, most = context.harness, 0, 0
 
     async def work(size: int) -> None:
@@ -44,8 +44,8 @@ async def never_more_than_there_are(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def all_or_none(context: CaseContext) -> None:
-    """A request for more than is left takes nothing; what is left is still there for others."""
+async def a_request_gets_all_its_permits_or_none(context: CaseContext) -> None:
+    """A request for more than is left takes nothing, so the rest stays available to others."""
     one, two = sem(context), sem(context)
     first = held(await one.acquire(2))
     assert await two.acquire(2, blocking=False) is None
@@ -64,8 +64,8 @@ async def all_or_none(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def more_than_there_are_is_refused(context: CaseContext) -> None:
-    """A request that can never be met is an error at once, and so is one for none."""
+async def a_request_for_too_many_permits_is_refused(context: CaseContext) -> None:
+    """A request above the limit, or for none, raises an error at once."""
     mine = sem(context)
     for n in (0, -1, 4):
         await raised(ValueError, mine.acquire(n))
@@ -75,7 +75,7 @@ async def more_than_there_are_is_refused(context: CaseContext) -> None:
 
 @case(needs=SEM)
 async def a_large_request_is_not_starved(context: CaseContext) -> None:
-    """By default small requests that come later wait behind it; with ``fair=False`` they take what is left."""
+    """By default, later small requests wait behind it; with ``fair=False`` they take what is left."""
     client = context.client()
     first, second = held(await sem(context).acquire()), held(await sem(context).acquire())
     large = context.harness.spawn(lambda: sem(context).acquire(3))
@@ -89,8 +89,8 @@ async def a_large_request_is_not_starved(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def those_who_fit_enter_together(context: CaseContext) -> None:
-    """When many permits come back, as many waiters enter as fit, in order of arrival."""
+async def all_waiters_that_fit_enter_together(context: CaseContext) -> None:
+    """When many permits are released, as many waiters as fit enter, in order of arrival."""
     client, entered, stay = context.client(), list[int](), True
     first = held(await sem(context).acquire(3))
 
@@ -117,16 +117,16 @@ async def those_who_fit_enter_together(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def a_crash_leaks_no_permit(context: CaseContext) -> None:
-    """Permits that are not renewed are there again when their lease has run out, each on its own."""
+async def permits_that_are_not_renewed_expire(context: CaseContext) -> None:
+    """Permits of a crashed holder are available again after their lease, each on its own."""
     before = context.harness.now()
     dead = held(await sem(context, lease=context.short, renew=False).acquire(2))
     after = context.harness.now()
     alive = held(await sem(context, lease=context.short).acquire())
     mine = sem(context)
     two = held(await mine.acquire(2, timeout=SOON))
-    assert context.harness.now() - before > context.short * 0.99, "the lease began after it was asked for"
-    assert context.harness.now() - after < context.gone(SHORT) + NOISE
+    assert context.harness.now() - before > context.short * 0.99, "the lease counted from before the request"
+    assert context.harness.now() - after < context.expired_after(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
     alive.raise_if_lost()
     two.raise_if_lost()
@@ -136,8 +136,8 @@ async def a_crash_leaks_no_permit(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def a_semaphore_releases_what_it_acquired(context: CaseContext) -> None:
-    """`release` gives back the caller's last hold, of whatever size; then the one before."""
+async def release_ends_the_last_hold_of_the_caller(context: CaseContext) -> None:
+    """`release` ends the caller's last hold, whatever its size; then the one before."""
     mine = sem(context)
     held(await mine.acquire())
     held(await mine.acquire(2))
@@ -150,8 +150,8 @@ async def a_semaphore_releases_what_it_acquired(context: CaseContext) -> None:
 
 
 @case(needs=SEM)
-async def another_limit_is_refused_while_it_is_in_use(context: CaseContext) -> None:
-    """All who use a name say the same limit; who says another is told both. When it is free the limit may change."""
+async def a_semaphore_refuses_another_limit_while_in_use(context: CaseContext) -> None:
+    """Another limit raises an error that names both; a free name accepts a new limit."""
     hold = held(await sem(context).acquire())
     error = await raised(NameInUse, sem(context, 5).acquire(timeout=1))
     assert error.name == NAME

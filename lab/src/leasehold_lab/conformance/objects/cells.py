@@ -1,4 +1,4 @@
-"""A cell is a value with a version: it changes only if every condition holds, and an older holder cannot undo it."""
+"""A cell is a value with a version: it changes only if every condition is true, and never for an older token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ NAME = "a {cell}: ключ"
 
 
 @case(needs=("cells",))
-async def a_cell_counts_its_versions(context: CaseContext) -> None:
-    """There is none at first; each change is one version more, and any bytes are a value."""
+async def each_change_of_a_cell_increments_its_version(context: CaseContext) -> None:
+    """A cell begins without a value, at version 0. Each change adds one; a value is any bytes."""
     store = context.client().store
     nothing = await store.compare_and_set(NAME, Change())
     assert (nothing.value, nothing.version, nothing.changed) == (None, 0, False)
@@ -22,8 +22,8 @@ async def a_cell_counts_its_versions(context: CaseContext) -> None:
 
 
 @case(needs=("cells",))
-async def a_change_is_made_on_its_version_only(context: CaseContext) -> None:
-    """A compare-and-set that lost the race changes nothing and shows what is there."""
+async def compare_and_set_needs_the_current_version(context: CaseContext) -> None:
+    """A compare-and-set with an old version changes nothing and returns the current value."""
     first, second = context.client().store, context.client().store
     assert (await first.compare_and_set(NAME, Change(b"a", if_version=0))).changed
     late = await second.compare_and_set(NAME, Change(b"b", if_version=0))
@@ -36,8 +36,8 @@ async def a_change_is_made_on_its_version_only(context: CaseContext) -> None:
 
 
 @case(needs=("cells",))
-async def of_many_who_add_one_none_is_lost(context: CaseContext) -> None:
-    """Read, add, compare-and-set, and again if another was faster: every addition counts."""
+async def concurrent_increments_of_a_cell_lose_none(context: CaseContext) -> None:
+    """Concurrent clients that read, add one and compare-and-set until they succeed lose no update."""
 
     async def add() -> None:
         store = context.client().store
@@ -55,8 +55,8 @@ async def of_many_who_add_one_none_is_lost(context: CaseContext) -> None:
 
 
 @case(needs=("cells",))
-async def an_older_token_is_refused(context: CaseContext) -> None:
-    """A write with a fence below the highest that ever wrote is late: it changes nothing."""
+async def a_cell_refuses_an_older_token(context: CaseContext) -> None:
+    """A write with a token below the highest one seen changes nothing."""
     store = context.client().store
     big = 1_700_000_000_000_000  # of the size of real tokens: microseconds since 1970
     assert (await store.compare_and_set(NAME, Change(b"a", fence=big))).fence == big
@@ -71,23 +71,23 @@ async def an_older_token_is_refused(context: CaseContext) -> None:
 
 
 @case(needs=("cells",))
-async def an_untouched_cell_is_forgotten(context: CaseContext) -> None:
+async def a_cell_expires_after_its_ttl(context: CaseContext) -> None:
     """``ttl`` counts from the last change."""
     store = context.client().store
-    ttl = context.kept(0.8)
+    ttl = context.at_least_shortest(0.8)
     assert (await store.compare_and_set(NAME, Change(b"a", ttl=ttl))).changed
     await context.harness.sleep(0.6 * ttl)
     assert (await store.compare_and_set(NAME, Change(b"b", ttl=ttl))).changed
     await context.harness.sleep(0.6 * ttl)
     assert (await store.compare_and_set(NAME, Change())).value == b"b"
-    await context.harness.sleep(context.gone(0.4 * ttl))
+    await context.harness.sleep(context.expired_after(0.4 * ttl))
     gone = await store.compare_and_set(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 
 
 @case(needs=("cells",))
-async def a_cell_is_not_a_lock(context: CaseContext) -> None:
-    """Cells and locks of the same name, and cells of other names and namespaces, have nothing to do with each other."""
+async def cells_and_locks_of_one_name_are_independent(context: CaseContext) -> None:
+    """Cells and locks of one name, and cells of other names and namespaces, do not affect each other."""
     client, elsewhere = context.client(), context.client(namespace=f"{context.namespace}-other")
     hold = await context.holder(client, NAME)
     assert (await client.store.compare_and_set(NAME, Change(b"a", if_version=0))).changed
@@ -100,8 +100,8 @@ async def a_cell_is_not_a_lock(context: CaseContext) -> None:
 
 
 @case(needs=("cells",))
-async def a_value_that_is_too_large_is_refused(context: CaseContext) -> None:
-    """It is said at once, and nothing changes."""
+async def a_cell_refuses_a_value_that_is_too_large(context: CaseContext) -> None:
+    """A value that is too large raises an error at once and changes nothing."""
     store = context.client().store
     await raised(ValueError, store.compare_and_set(NAME, Change(b"x" * (CELL_LIMIT + 1))))
     assert (await store.compare_and_set(NAME, Change())).value is None

@@ -1,4 +1,4 @@
-"""What the engine relies on when it speaks with a store: requests may be repeated, late, or for what is gone."""
+"""The store protocol as the engine needs it: requests may be repeated, late, or about expired tickets."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def _granted(client: AsyncClient, mine: Ticket) -> Granted:
 
 
 @case(EITHER, needs=("hands_over",))
-async def a_claim_may_be_repeated(context: CaseContext) -> None:
-    """A ticket that holds is answered with the same token, one that waits keeps its place."""
+async def try_acquire_may_be_repeated(context: CaseContext) -> None:
+    """A repeated `try_acquire` returns the same token to a holder, and keeps the queue entry of a waiter."""
     client = context.client()
     mine, next_, last = (_ticket(context, client) for _ in range(3))
     first = await _granted(client, mine)
@@ -61,8 +61,8 @@ async def a_claim_may_be_repeated(context: CaseContext) -> None:
 
 
 @case(EITHER)
-async def a_grant_counts_from_before_it_was_asked_for(context: CaseContext) -> None:
-    """`Granted.since` is no later than the request, and its lease is what was asked for or what the store can keep."""
+async def a_lease_counts_from_before_the_request(context: CaseContext) -> None:
+    """`Granted.since` is no later than the request; the lease is the requested one, or the shortest of the store."""
     client = context.client()
     mine = _ticket(context, client, lease=7.0)
     before = context.harness.now()
@@ -74,8 +74,8 @@ async def a_grant_counts_from_before_it_was_asked_for(context: CaseContext) -> N
 
 
 @case(EITHER)
-async def a_claim_that_does_not_join_leaves_no_trace(context: CaseContext) -> None:
-    """It holds or it is nowhere."""
+async def try_acquire_without_join_leaves_no_trace(context: CaseContext) -> None:
+    """Without ``join``, a ticket that is not granted leaves no queue entry."""
     client = context.client()
     mine, other = _ticket(context, client), _ticket(context, client)
     await _granted(client, mine)
@@ -88,8 +88,8 @@ async def a_claim_that_does_not_join_leaves_no_trace(context: CaseContext) -> No
 
 
 @case(EITHER)
-async def a_leave_may_be_repeated(context: CaseContext) -> None:
-    """It says whether the ticket was there, and touches no other, holding or waiting."""
+async def release_may_be_repeated(context: CaseContext) -> None:
+    """`release` returns whether the ticket existed, and changes no other ticket."""
     client = context.client()
     mine, other = _ticket(context, client), _ticket(context, client)
     assert not await _leave(client, mine)
@@ -105,8 +105,8 @@ async def a_leave_may_be_repeated(context: CaseContext) -> None:
 
 
 @case(EITHER)
-async def a_renewal_answers_for_each(context: CaseContext) -> None:
-    """One batch, many names: held, queued or gone, in the order of the question."""
+async def renew_returns_a_result_for_each_ticket(context: CaseContext) -> None:
+    """One batch of several names returns held, queued or gone for each, in the order of the request."""
     client = context.client()
     mine, waiting, stranger = (_ticket(context, client) for _ in range(3))
     await _granted(client, mine)
@@ -120,10 +120,10 @@ async def a_renewal_answers_for_each(context: CaseContext) -> None:
 
 
 @case()
-async def a_renewal_keeps_and_never_revives(context: CaseContext) -> None:
-    """What is renewed in time stays; what has run out is gone, even if nobody took the name since."""
+async def renew_never_revives_an_expired_lease(context: CaseContext) -> None:
+    """A lease renewed in time is kept; an expired one is gone, even if nobody has acquired the name since."""
     client = context.client()
-    lease = context.kept(0.5)
+    lease = context.at_least_shortest(0.5)
     mine = _ticket(context, client, lease=lease)
     first = await _granted(client, mine)
     for _ in range(2):
@@ -131,15 +131,15 @@ async def a_renewal_keeps_and_never_revives(context: CaseContext) -> None:
         assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.HELD
     await context.harness.sleep(1.2 * lease)
     assert (await client.store.renew([(NAME, mine)], within=WITHIN))[0] is RenewalResult.GONE
-    await _leave(client, mine)  # what a store says to this is free
+    await _leave(client, mine)  # the result is not specified
     again = _ticket(context, client)
     assert (await _granted(client, again)).token > first.token
     assert await _leave(client, again)
 
 
 @case(EITHER)
-async def a_waiter_that_is_not_renewed_is_dropped(context: CaseContext) -> None:
-    """The place of a client that died is free after its lease: the one behind it is next."""
+async def a_queue_entry_that_is_not_renewed_expires(context: CaseContext) -> None:
+    """The queue entry of a dead client expires after its lease, and the next waiter is served."""
     client = context.client()
     mine, dead, alive = (
         _ticket(context, client),
@@ -149,7 +149,7 @@ async def a_waiter_that_is_not_renewed_is_dropped(context: CaseContext) -> None:
     await _granted(client, mine)
     assert isinstance(await _claim(client, dead), Wait)
     assert isinstance(await _claim(client, alive), Wait)
-    await context.harness.sleep(context.gone(SHORT) + 0.1)
+    await context.harness.sleep(context.expired_after(SHORT) + 0.1)
     assert await _leave(client, mine)
     await _granted(client, alive)
     assert (await client.store.renew([(NAME, dead)], within=WITHIN))[0] is RenewalResult.GONE
@@ -157,8 +157,8 @@ async def a_waiter_that_is_not_renewed_is_dropped(context: CaseContext) -> None:
 
 
 @case(EITHER)
-async def a_change_before_the_wait_is_not_missed(context: CaseContext) -> None:
-    """The name is freed between the claim and the wait: the wait ends at once all the same."""
+async def wait_returns_at_once_after_an_earlier_change(context: CaseContext) -> None:
+    """If the name is released between `try_acquire` and `wait`, `wait` returns at once."""
     client, other = context.client(), context.client()
     mine, waiting = _ticket(context, client), _ticket(context, other)
     await _granted(client, mine)
@@ -175,15 +175,15 @@ async def a_change_before_the_wait_is_not_missed(context: CaseContext) -> None:
 
 
 @case(EITHER)
-async def a_wait_ends_in_time(context: CaseContext) -> None:
-    """Without news `changed` returns None after its timeout."""
+async def wait_returns_at_its_timeout(context: CaseContext) -> None:
+    """Without a change, `wait` returns None at its timeout."""
     client = context.client()
     mine, waiting = _ticket(context, client), _ticket(context, client)
     await _granted(client, mine)
     answer = await _claim(client, waiting)
     assert isinstance(answer, Wait)
     start = context.harness.now()
-    while (left := start + 0.2 - context.harness.now()) > 0:  # it may end early: then it is asked again
+    while (left := start + 0.2 - context.harness.now()) > 0:  # it may return early: then it is called again
         assert await client.store.wait(NAME, waiting, answer.mark, timeout=left) is None
     assert context.harness.now() - start < 0.2 + NOISE
     assert await _leave(client, waiting)

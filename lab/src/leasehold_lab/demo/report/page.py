@@ -1,4 +1,4 @@
-"""Write a run as one HTML page that needs nothing else: the table, a picture of each row, and how to repeat it."""
+"""A run as one self-contained HTML page: the table, a picture of each row, and the command that repeats it."""
 
 from __future__ import annotations
 

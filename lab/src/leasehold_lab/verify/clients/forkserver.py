@@ -1,10 +1,9 @@
-"""Where the clients of a run come from: a process that has imported all that they need, and divides for each.
+"""Forks the clients of a run from one process that has imported all that they need.
 
-An interpreter that starts, and imports a driver, takes longer than a client then works for in a second or two. So it is
-done once: ``python -m leasehold_lab.verify.clients.forkserver FD SCHEME``. Whoever steers the run asks over a socket,
-one request after the other. The process has no threads and no connections, so its clients begin as if they were new.
-It looks at how a client ended only when asked, so that nobody else gets its process id before. It ends with that
-socket.
+Starting an interpreter and importing a driver takes about as long as a client then works in a short run. So it is done
+once: ``python -m leasehold_lab.verify.clients.forkserver FD SCHEME``. The run sends requests over a socket, one after
+the other. The process has no threads and no connections, so its clients begin as if they were new. It reaps a client
+only on request, so that no other process gets its id before. It ends when that socket is closed.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from typing import IO, Self
 from leasehold.stores.registry import factory
 from leasehold_lab.verify.clients import worker
 
-QUESTION = struct.Struct("=q")
-"""The process that is asked about; 0 asks for a new client, with its standard input, output and error."""
+REQUEST = struct.Struct("=q")
+"""The id of a process whose exit status is wanted; 0 requests a new client, with its three standard files."""
 
-ANSWER = struct.Struct("=?q")
-"""Whether it is known, and what: a process, or how it ended."""
+RESPONSE = struct.Struct("=?q")
+"""Whether there is a result, and the result: a process id or an exit status."""
 
-FIRST_LOOK, LOOKS_EVERY = 0.001, 0.02
-"""Seconds until the second look at whether a client has ended, and between two later ones."""
+FIRST_POLL, POLL_EVERY = 0.001, 0.02
+"""Seconds until the second poll for the end of a client, and the most between two later ones."""
 
 
 class Child:
-    """A client: what `subprocess.Popen` would be, if it were a child of ours.
+    """A forked client, with the interface of `subprocess.Popen`; it is not our child process.
 
     Attributes:
-        stdin: its standard input; ``stdout``: its standard output, to read from without waiting.
+        stdin: its standard input; ``stdout``: its standard output, which does not block.
 
     """
 
-    def __init__(self, nursery: Nursery, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+    def __init__(self, forkserver: ForkServer, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.pid = pid
         self.stdin = stdin
         self.stdout = stdout
-        self._nursery = nursery
+        self._forkserver = forkserver
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return how it ended: its status, or less than 0 for a signal; None while it runs, or stands still."""
+        """Return its exit status, negative for a signal; None while it runs or is stopped."""
         if self._code is None:
-            self._code = self._nursery.ended(self.pid)
+            self._code = self._forkserver.exit_status(self.pid)
         return self._code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -61,11 +60,11 @@ class Child:
             os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> int | None:
-        """Wait until it has ended, for so many seconds at most; return what `poll` returns."""
-        until, pause = time.monotonic() + timeout, FIRST_LOOK
+        """Wait until it has ended, for ``timeout`` seconds at most; return what `poll` returns."""
+        until, pause = time.monotonic() + timeout, FIRST_POLL
         while (code := self.poll()) is None and time.monotonic() < until:
             time.sleep(pause)
-            pause = min(2 * pause, LOOKS_EVERY)
+            pause = min(2 * pause, POLL_EVERY)
         return code
 
     def close(self) -> None:
@@ -74,15 +73,15 @@ class Child:
         self.stdout.close()
 
 
-class Nursery:
-    """Makes clients of stores with a scheme, from ``with`` to the end of its block; for one thread.
+class ForkServer:
+    """Forks clients of stores with one scheme, within its ``with`` block; for one thread.
 
-    It may outlive a run, and serve the next one.
+    One forkserver may serve several runs.
     """
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
-        self._link, self._theirs = socket.socketpair()
+        self._connection, self._theirs = socket.socketpair()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -91,7 +90,7 @@ class Nursery:
             [sys.executable, "-m", "leasehold_lab.verify.clients.forkserver", str(number), self._scheme],
             stdin=subprocess.DEVNULL,
             pass_fds=[number],
-            start_new_session=True,  # Ctrl-C is for the process that steers
+            start_new_session=True,  # Ctrl-C must reach only the process of the run
         )
         self._theirs.close()
         return self
@@ -99,22 +98,22 @@ class Nursery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._link.close()
+        self._connection.close()
         if self._process is not None:
             self._process.wait()
 
-    def client(self, complaints: IO[bytes]) -> Child:
-        """Make a client that reads its orders from its standard input, and complains to an open file.
+    def client(self, stderr: IO[bytes]) -> Child:
+        """Fork a client that reads its orders from standard input, and writes its standard error to an open file.
 
         Raises:
-            EOFError, OSError: the nursery has ended; it has said why.
+            EOFError, OSError: the forkserver has ended; its standard error has the reason.
 
         """
         theirs_in, stdin = os.pipe()
         stdout, theirs_out = os.pipe()
         try:
-            socket.send_fds(self._link, [QUESTION.pack(0)], [theirs_in, theirs_out, complaints.fileno()])
-            _, pid = self._answer()
+            socket.send_fds(self._connection, [REQUEST.pack(0)], [theirs_in, theirs_out, stderr.fileno()])
+            _, pid = self._response()
         except BaseException:
             os.close(stdin)
             os.close(stdout)
@@ -125,48 +124,48 @@ class Nursery:
         os.set_blocking(stdout, False)
         return Child(self, pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
 
-    def ended(self, pid: int) -> int | None:
-        """Return how a client ended, the first time that it is seen to have; None while it has not."""
-        self._link.sendall(QUESTION.pack(pid))
-        known, code = self._answer()
+    def exit_status(self, pid: int) -> int | None:
+        """Reap a client that has ended, and return its exit status; None while it runs."""
+        self._connection.sendall(REQUEST.pack(pid))
+        known, code = self._response()
         return code if known else None
 
-    def _answer(self) -> tuple[bool, int]:
-        known, what = ANSWER.unpack(_exactly(self._link, ANSWER.size))
-        return known, what
+    def _response(self) -> tuple[bool, int]:
+        known, result = RESPONSE.unpack(_exactly(self._connection, RESPONSE.size))
+        return known, result
 
 
-def _exactly(link: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        more = link.recv(size - len(data))
+        more = connection.recv(size - len(data))
         if not more:
-            raise EOFError("the process that makes clients has ended")
+            raise EOFError("the forkserver has ended")
         data += more
     return data
 
 
 def main() -> int:
-    """Answer until whoever asks is gone."""
-    factory(sys.argv[2])  # with it comes the driver
+    """Serve requests until the other end of the socket is closed."""
+    factory(sys.argv[2])  # this imports the driver
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as link:
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
         while True:
-            data, files, _, _ = socket.recv_fds(link, QUESTION.size, 3)
+            data, files, _, _ = socket.recv_fds(connection, REQUEST.size, 3)
             if not data:
                 return 0
-            (pid,) = QUESTION.unpack(data)
-            link.sendall(ANSWER.pack(*(_ended(pid) if pid else (True, _divide(link, files)))))
+            (pid,) = REQUEST.unpack(data)
+            connection.sendall(RESPONSE.pack(*(_reap(pid) if pid else (True, _fork(connection, files)))))
 
 
-def _ended(pid: int) -> tuple[bool, int]:
+def _reap(pid: int) -> tuple[bool, int]:
     ended, status = os.waitpid(pid, os.WNOHANG)
     return bool(ended), os.waitstatus_to_exitcode(status) if ended else 0
 
 
-def _divide(link: socket.socket, files: list[int]) -> int:
-    """Fork; in the child be a client that has these files as standard input, output and error, and nothing else."""
+def _fork(connection: socket.socket, files: list[int]) -> int:
+    """Fork; the child runs a client with these files as standard input, output and error, and no other files."""
     if pid := os.fork():
         for file in files:
             os.close(file)
@@ -174,7 +173,7 @@ def _divide(link: socket.socket, files: list[int]) -> int:
     code = 1
     try:
         os.setsid()
-        link.close()
+        connection.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)

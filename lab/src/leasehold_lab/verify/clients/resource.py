@@ -1,8 +1,8 @@
-"""What the locks protect in a run: a resource that checks tokens, and writes down in which order it saw what.
+"""The resource that the locks protect in a run: it checks tokens, and records the writes in order.
 
-It lives in the process that steers the run, on a loopback port, so that a client that is stopped in the middle of a
-write holds up nobody else. Its rule is that of every guarded resource: a token must not be below the highest one seen,
-and an equal one must be of the same owner.
+It runs in the process of the run, on a loopback port, so that a client that is stopped in the middle of a write delays
+no other. Its rule is that of every guarded resource: a token must not be below the highest one seen, and an equal one
+must have the same owner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leasehold.guards import Stale, sql
 from leasehold_lab.history import Write
 
 ANSWERS_WITHIN = 10.0
-"""Seconds after which a client gives up on the resource: the run has ended."""
+"""Seconds after which a client stops waiting for the resource: the run has ended."""
 
 CHUNK = 1 << 12
 
@@ -36,7 +36,7 @@ class Values:
         self._mutex = threading.Lock()
 
     def write(self, who: str, name: str, token: int) -> bool:
-        """Apply a write of ``who``, unless a newer holder has written; return whether it was applied."""
+        """Apply a write, unless a newer holder has written; return whether it was applied."""
         with self._mutex:
             at = self._now()
             fence, owner = self._latest.get(name, (0, ""))
@@ -47,23 +47,23 @@ class Values:
             return accepted
 
     def _apply(self, who: str, name: str, token: int) -> bool:
-        """Write, unless the token is below the highest one seen; return whether it was."""
+        """Write, unless the token is below the highest one seen; return whether it was applied."""
         return token >= self._latest.get(name, (0, ""))[0]
 
 
 class Resource(Values):
-    """Guarded values that other processes can reach: rows of a table, which the guard that users have protects.
+    """Guarded values that other processes can reach: rows of a table, protected by `leasehold.guards.sql`.
 
-    One thread answers all visitors, in the order in which they come: with one for each, the interpreter would mostly
-    hand itself from the one to the other.
+    One thread serves all clients, in order of arrival: with one thread for each, the interpreter would spend most of
+    its time on switching between threads.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(now)
         self._rows = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._rows.execute("CREATE TABLE guarded (name TEXT PRIMARY KEY, owner TEXT, fence INTEGER NOT NULL DEFAULT 0)")
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self._bell, self._ringer = socket.socketpair()  # rings when it is time to end
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._stop_reader, self._stop_writer = socket.socketpair()  # closing the writer stops the thread
         self._thread = threading.Thread(target=self._serve, name="guarded-resource", daemon=True)
 
     def _apply(self, who: str, name: str, token: int) -> bool:
@@ -78,7 +78,7 @@ class Resource(Values):
     @property
     def port(self) -> int:
         """The port of 127.0.0.1 on which it listens."""
-        port: int = self._door.getsockname()[1]
+        port: int = self._listener.getsockname()[1]
         return port
 
     def __enter__(self) -> Self:
@@ -88,51 +88,51 @@ class Resource(Values):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ringer.close()
+        self._stop_writer.close()
         self._thread.join()
-        self._bell.close()
+        self._stop_reader.close()
         self._rows.close()
 
     def _serve(self) -> None:
-        with selectors.DefaultSelector() as waiting, self._door:
-            waiting.register(self._bell, selectors.EVENT_READ)
-            waiting.register(self._door, selectors.EVENT_READ, partial(self._welcome, waiting))
+        with selectors.DefaultSelector() as selector, self._listener:
+            selector.register(self._stop_reader, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ, partial(self._accept, selector))
             while True:
-                for key, _ in waiting.select():
+                for key, _ in selector.select():
                     if key.data is None:
-                        _hang_up_on_all(waiting)
+                        _close_all(selector)
                         return
                     key.data()
 
-    def _welcome(self, waiting: selectors.BaseSelector) -> None:
-        link, _ = self._door.accept()
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        begun = bytearray()  # a line that has not ended
-        waiting.register(link, selectors.EVENT_READ, partial(self._answer, waiting, link, begun))
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        connection, _ = self._listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        partial_line = bytearray()
+        selector.register(connection, selectors.EVENT_READ, partial(self._answer, selector, connection, partial_line))
 
-    def _answer(self, waiting: selectors.BaseSelector, link: socket.socket, begun: bytearray) -> None:
+    def _answer(self, selector: selectors.BaseSelector, connection: socket.socket, partial_line: bytearray) -> None:
         try:
-            data = link.recv(CHUNK)
-            begun += data
-            while (end := begun.find(b"\n")) >= 0:
-                who, name, token = json.loads(begun[:end])
-                del begun[: end + 1]
-                link.sendall(b"1\n" if self.write(who, name, token) else b"0\n")
+            data = connection.recv(CHUNK)
+            partial_line += data
+            while (end := partial_line.find(b"\n")) >= 0:
+                who, name, token = json.loads(partial_line[:end])
+                del partial_line[: end + 1]
+                connection.sendall(b"1\n" if self.write(who, name, token) else b"0\n")
         except OSError:
             data = b""
-        if not data:  # it was killed, perhaps in a line
-            waiting.unregister(link)
-            link.close()
+        if not data:  # the client was killed, perhaps in the middle of a line
+            selector.unregister(connection)
+            connection.close()
 
 
-def _hang_up_on_all(waiting: selectors.BaseSelector) -> None:
-    for key in list(waiting.get_map().values()):
+def _close_all(selector: selectors.BaseSelector) -> None:
+    for key in list(selector.get_map().values()):
         if isinstance(key.fileobj, socket.socket) and key.data is not None:
             key.fileobj.close()
 
 
-class Visitor:
-    """A client's way to the resource; for one thread or event loop."""
+class ResourceClient:
+    """A client's connection to the resource; for one thread or event loop."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWERS_WITHIN)
@@ -145,6 +145,6 @@ class Visitor:
         return self._reader.readline() == b"1\n"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._reader.close()
         self._socket.close()

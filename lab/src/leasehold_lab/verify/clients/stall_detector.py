@@ -1,18 +1,19 @@
-"""When a client of a run got no turn of the machine, by what it sees itself.
+"""Detects when a client of a run got no processor, from inside the client.
 
-On a machine with more to do than it has cores for, a process may be ready to run and not be let for seconds; a guest of
-a shared host loses whole cores. A promise about time binds those who can run. So a thread of each client sleeps for a
-short, fixed time, again and again. What a sleep takes longer, less the processor time that the client itself used
-meanwhile, is time in which it was kept from running. A client that holds itself up, by an event loop that is blocked or
-a lock of the interpreter that is not given away, uses the processor and is not excused.
+On an overloaded machine, a process may be ready to run and get no processor for seconds; a guest of a shared host loses
+whole cores. A promise about time binds only a process that can run. So a thread of each client sleeps for a short time,
+again and again. The stall is the extra time that a sleep takes, less the processor time that the client itself
+used meanwhile. A client that delays itself, by a blocked event loop or by keeping the interpreter lock, uses the
+processor and is not excused.
 
-Threads of one process get their turns one by one: this one may have its own while the one that tells holders of their
-losses, an event loop's or the watchdog's, waits for a processor for half a second. Linux counts that, for each thread.
+The scheduler serves each thread of a process separately. This thread may run while the thread that notifies holders of
+their losses, an event loop's or the watchdog's, waits for a processor for half a second. Linux counts such waits for
+each thread.
 
-So it is with the process that steers the run, while bytes of clients pass through its proxies.
+The same is true for the process of the run, which relays the bytes of its clients through its proxies.
 
-Nor does the run itself hold anybody up: its clients write to files and to a guarded resource, each time in the middle
-of their work, and on such a machine that may take long. What takes long of it is written down, too.
+The run itself must not count either: its clients write to files and to a guarded resource in the middle of their work.
+On such a machine that may take long, so slow calls of this kind are recorded, too.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ EVERY = 0.01
 """Seconds of a sleep."""
 
 NOTICED = 0.01
-"""Seconds that are written down: less is what every machine takes for this and that."""
+"""The shortest stall, in seconds, that is recorded: every machine has shorter ones now and then."""
 
-TELLS = "leasehold-watchdog"
-"""The thread of a blocking client that tells of losses."""
+WATCHDOG = "leasehold-watchdog"
+"""The thread of a blocking client that notifies holders of losses."""
 
-CALLS = ("leasehold-renew", "leasehold-close")
-"""Threads of it that do so, too, when they have heard that a lock is gone, or its client is closed, and end."""
+SHORT_LIVED = ("leasehold-renew", "leasehold-close")
+"""Its other threads that notify holders: after a renewal that reports a loss, and on close. They end soon after."""
 
 E = TypeVar("E")
 P = ParamSpec("P")
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 def timed(call: Callable[P, T], now: Callable[[], float], late: Callable[[float], None]) -> Callable[P, T]:
-    """Return a call of the run's own that says how long it took, if that is too long."""
+    """Wrap a call of the run itself: pass its duration to ``late`` if it is too long."""
 
     def timed(*args: P.args, **options: P.kwargs) -> T:
         began = now()
@@ -57,67 +58,67 @@ def timed(call: Callable[P, T], now: Callable[[], float], late: Callable[[float]
 
 
 def waited_by_main() -> float:
-    """Return the seconds for which the main thread, with its event loop, has waited for a processor; 0 if unknown."""
+    """Return for how many seconds the main thread, with its event loop, has waited for a processor; 0 if unknown."""
     return _waited(os.getpid())
 
 
 def waited_by_watchdog() -> float:
-    """Return the seconds for which watchdogs, and those who called holders, have waited for a processor."""
-    watchdogs = [each.native_id for each in threading.enumerate() if each.name == TELLS]
-    return sum(_waited(each) for each in watchdogs if each is not None) + CALLERS.waited
+    """Return for how many seconds the threads that notify holders of a blocking client have waited for a processor."""
+    watchdogs = [each.native_id for each in threading.enumerate() if each.name == WATCHDOG]
+    return sum(_waited(each) for each in watchdogs if each is not None) + CALLBACK_THREADS.waited
 
 
-class Callers:
-    """Threads that call holders back and are gone soon after: each is asked, as it calls, how long it has waited."""
+class CallbackThreads:
+    """The waits of short-lived threads that call holders back: each is measured while it calls."""
 
     def __init__(self) -> None:
         self.waited = 0.0
-        self._of_this = threading.local()
+        self._local = threading.local()
 
-    def ask(self) -> None:
-        """Add what the calling thread, if it is one of them, has waited since it was asked last."""
-        if threading.current_thread().name in CALLS:
+    def measure(self) -> None:
+        """Add the time for which the calling thread, if it is one of them, has waited since its last measurement."""
+        if threading.current_thread().name in SHORT_LIVED:
             waited = _waited(threading.get_native_id())
-            self.waited += waited - getattr(self._of_this, "before", 0.0)
-            self._of_this.before = waited
+            self.waited += waited - getattr(self._local, "before", 0.0)
+            self._local.before = waited
 
 
-CALLERS = Callers()
+CALLBACK_THREADS = CallbackThreads()
 
 
-def called_back(callback: Callable[[E], object]) -> Callable[[E], None]:
-    """Make a callback for `Hold.on_lost` of which `waited_by_watchdog` knows."""
+def timed_callback(callback: Callable[[E], object]) -> Callable[[E], None]:
+    """Wrap a callback for `Hold.on_lost`, so that `waited_by_watchdog` includes its thread."""
 
-    def called_back(error: E) -> None:
-        CALLERS.ask()
+    def timed_callback(error: E) -> None:
+        CALLBACK_THREADS.measure()
         callback(error)
 
-    return called_back
+    return timed_callback
 
 
 def _waited(thread: int) -> float:
-    """Return the second number of what ``Documentation/scheduler/sched-stats.rst`` of Linux says of a thread."""
+    """Return the second field of a thread's ``schedstat`` (Linux, ``Documentation/scheduler/sched-stats.rst``)."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):  # it has ended; or this is no Linux, or one that does not count
+    except (OSError, IndexError):  # the thread has ended, or this is not Linux, or a Linux that does not count
         return 0.0
 
 
-def _nobody_waits() -> float:
+def _no_wait() -> float:
     return 0.0
 
 
-class Pulse:
-    """Writes down when its client got no turn.
+class StallDetector:
+    """Records when its client got no processor.
 
     Args:
-        journal: where it is written down.
-        now: the clock of the journal.
-        used: seconds of processor time that the process has used.
-        sleep: for so many seconds.
-        waited: seconds for which the thread that tells of losses has waited for a processor.
-        noticed: seconds that are too few to be written down; a history with very many moments takes long to check.
-        every: seconds of a sleep; what is written down ended within the last of them, and is said to have ended now.
+        journal: where stalls are recorded.
+        now: reads the clock of the journal.
+        used: returns the seconds of processor time that the process has used.
+        sleep: sleeps for that many seconds.
+        waited: returns for how many seconds the thread that notifies holders has waited for a processor.
+        noticed: the longest stall, in seconds, that is not recorded; a history with very many takes long to check.
+        every: seconds of a sleep; a stall ended during the last sleep, and is recorded as ending now.
 
     """
 
@@ -127,7 +128,7 @@ class Pulse:
         now: Callable[[], float],
         used: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
-        waited: Callable[[], float] = _nobody_waits,
+        waited: Callable[[], float] = _no_wait,
         noticed: float = NOTICED,
         every: float = EVERY,
     ) -> None:
@@ -142,23 +143,23 @@ class Pulse:
         self._over = False
 
     def start(self) -> None:
-        """Beat until `stop`, or the end of the process."""
-        threading.Thread(target=self._run, name="leasehold-verify-pulse", daemon=True).start()
+        """Probe until `stop`, or until the process ends."""
+        threading.Thread(target=self._run, name="leasehold-verify-stalls", daemon=True).start()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop probing."""
         self._over = True
 
     def _run(self) -> None:
         while not self._over:
-            self.beat()
+            self.probe()
 
-    def beat(self) -> None:
-        """Sleep once, and write down what it took too long for others, or how long the other thread had to wait."""
+    def probe(self) -> None:
+        """Sleep once, and record the stall: the extra time of the sleep, or the wait of the notifying thread."""
         began, used = self._now(), self._used()
         self._sleep(self._every)
         late = self._now() - began - self._every
-        waited = self._waited()  # counted when the wait has ended
+        waited = self._waited()  # Linux counts a wait when it has ended
         before, self._before = self._before, waited
         held_up = max(late - (self._used() - used), waited - before)
         if held_up > self._noticed:

@@ -1,6 +1,6 @@
-"""What each thread or task of a run does, again and again: acquire something, work, write under its token, release.
+"""The loop of each thread or task of a run: acquire a lock, work, write with its token, release.
 
-Written once for both flavors: in a thread the client's ports block.
+It is written once for both flavors: in a thread, the client's runtime blocks.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.mutex import AsyncMutex
 from leasehold_lab.history import Mode
 from leasehold_lab.history.journal import Journal
-from leasehold_lab.verify.clients.passing import pass_on
-from leasehold_lab.verify.clients.stall_detector import called_back
+from leasehold_lab.verify.clients.stall_detector import timed_callback
+from leasehold_lab.verify.clients.transfers import transfer
 
 LIMIT = 3
 """Permits of the semaphore."""
 
 LONG = 0.05
-"""The part of the holds that last longer than a renewal."""
+"""The fraction of holds that last longer than a renewal interval."""
 
 SLICES = 3
 """The most parts into which a hold is divided."""
 
 PAUSE = 0.05
-"""Seconds to wait after an error, so that a store that is down is not asked in a tight loop."""
+"""Seconds to wait after an error, so that no worker retries in a tight loop while the store is down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,17 @@ class Load:
     Attributes:
         lease: seconds.
         names: how many locks of each kind.
-        work: longest time, in seconds, that a hold is used, but for a few, which outlive a renewal.
-        patience: longest timeout of an acquire.
-        tardy: seconds by which the store may be late to notice that a lease has run out.
-        long: the part of the holds that last longer than a renewal.
-        longest: how many leases these last, at most.
-        blocks: the part of the holders that also block their thread or loop, for longer than their lease perhaps.
-        slices: the most parts into which a short hold is divided: after each its holder asks whether it still holds,
-            and writes.
-        slow: how often a hold lasts long or its lease is fixed, as a part of what is usual. These take most of the
-            time, so with fewer of them there are more holds in it.
-        passed: the part of the holds that a task or thread acquires for another one; see `passing`.
-        closes: leases after which each client is closed while its locks are in use, and made anew; 0 for never.
+        work: the longest time, in seconds, that a short hold is used.
+        patience: the longest timeout of an acquire.
+        tardy: seconds by which the store may be late to expire a lease.
+        long: the fraction of holds that last longer than a renewal interval.
+        longest: the most leases that a long hold lasts.
+        blocks: the fraction of holders that block their thread or loop, perhaps for longer than their lease.
+        slices: the most parts of a short hold: after each, its holder checks the hold and writes.
+        slow: a factor for the frequency of long holds and of fixed leases. These take most of the time, so with fewer
+            of them a run has more holds.
+        passed: the fraction of holds that a task or thread acquires for another one; see `transfers`.
+        closes: leases after which each client is closed while its locks are in use, and replaced; 0 for never.
 
     """
 
@@ -74,21 +73,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to acquire, and how it stands beside others."""
+    """One lock to acquire, and its mode."""
 
     lock: AsyncMutex
     mode: Mode = Mode.EXCLUSIVE
     permits: int = 1
     fair: bool = False
-    fixed: bool = False  # the lease is not renewed, and often runs out
-    reenters: bool = False  # who holds it may acquire it again
+    fixed: bool = False  # the lease is not renewed, and often expires
+    reenters: bool = False  # its holder may acquire it again
 
 
 _asking: ContextVar[tuple[Journal, int] | None] = ContextVar("_asking", default=None)
 
 
 def note_queueing(event: Event) -> None:
-    """Write down, as the client's observer, that the acquire under way has its place in the queue."""
+    """Record, as the client's observer, that the current acquire has a queue entry."""
     if isinstance(event, Queued) and (asking := _asking.get()) is not None:
         journal, n = asking
         journal.queued(n)
@@ -129,11 +128,11 @@ class Worker:
 
     @property
     def closed(self) -> bool:
-        """Whether its client was closed: then it can do nothing more."""
+        """Whether its client was closed."""
         return self._engine.closed
 
     async def run(self, until: Callable[[], bool]) -> None:
-        """Work until told to stop."""
+        """Work until ``until()`` is true or the client is closed."""
         while not until() and not self.closed:
             target = self._random.choice(self._targets)
             if not target.fixed or self._load.slow >= 1 or self._random.random() < self._load.slow:
@@ -141,7 +140,7 @@ class Worker:
 
     async def _once(self, target: Target) -> None:
         if self._load.passed and self._random.random() < self._load.passed:
-            await pass_on(self, target)
+            await transfer(self, target)
             return
         got = list[AsyncHold]()
         n = self._ask(target)
@@ -150,7 +149,7 @@ class Worker:
             await self._hold(n, target, got.pop())
 
     def _ask(self, target: Target) -> int:
-        """Write down that an acquire begins; return its number."""
+        """Record that an acquire begins; return its number."""
         return self._journal.asked(
             target.lock.name,
             target.mode,
@@ -162,7 +161,7 @@ class Worker:
         )
 
     async def _acquire(self, n: int, target: Target, got: list[AsyncHold]) -> None:
-        """Acquire, write down what came of it, and put the hold into ``got``: nothing else refers to it then."""
+        """Acquire, record the outcome, and put the hold into ``got``; nothing else refers to it then."""
         timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
         try:
             with _asking_for(self._journal, n):
@@ -180,7 +179,7 @@ class Worker:
             else:
                 lease = hold._lease
                 self._journal.granted(n, hold.token, lease.since, lease.deadline)
-                hold.on_lost(called_back(lambda _: self._journal.told(n, lease.deadline)))
+                hold.on_lost(timed_callback(lambda _: self._journal.notified(n, lease.deadline)))
                 got.append(hold)
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
@@ -195,7 +194,7 @@ class Worker:
 
     async def _work(self, n: int, target: Target, hold: AsyncHold) -> None:
         length, slices = self._random.uniform(0, self._load.work), self._load.slices
-        if target.fixed:  # most of them run out, and whoever comes next is right behind
+        if target.fixed:  # most of these leases expire while another client waits
             length, slices = self._random.uniform(0.5, 1.5) * self._load.lease, SLICES
         elif self._random.random() < self._load.long * self._load.slow:
             length, slices = self._random.uniform(0, self._load.longest * self._load.lease), SLICES
@@ -215,7 +214,7 @@ class Worker:
                 self._write(self._journal.who, hold.name, hold.token)
 
     def _block(self, n: int) -> None:
-        """Hold up the whole thread or event loop, as a call of a C library would, and write down that it was so."""
+        """Block the whole thread or event loop, as a call of a C library would, and record it."""
         length = self._random.uniform(0.5, 1.5) * self._load.lease
         time.sleep(length)
         whole = self._journal.who.partition(".")[0]
@@ -223,7 +222,7 @@ class Worker:
 
 
 def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
-    """Return what this store can offer, each as often as it is to be chosen: of these kinds, or of all."""
+    """Return the targets that this store supports, of these kinds or of all, each as often as its weight."""
     found: list[Target] = []
     for number in range(load.names):
         for kind, make in KINDS.items():
@@ -240,7 +239,7 @@ def _plain(client: AsyncClient, load: Load, number: int) -> list[Target]:
 
 
 def _fixed(client: AsyncClient, load: Load, number: int) -> list[Target]:
-    names = (f"fixed-{number}", f"fixed-{load.names + number}")  # more of them, since each is taken for a lease or so
+    names = (f"fixed-{number}", f"fixed-{load.names + number}")  # twice as many, since each is held for about a lease
     return [Target(client.lock(name, lease=load.lease, renew=False), fixed=True) for name in names]
 
 
@@ -265,7 +264,7 @@ def _reentrant(client: AsyncClient, load: Load, number: int) -> list[Target]:
 
 
 def _entries(client: AsyncClient, load: Load, number: int) -> list[Target]:
-    """Return other ways to the sides of the same locks; whoever may rise to a writer stands beside readers."""
+    """Return other entrances to the same read-write locks; an upgradeable reader coexists with readers."""
     sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
     several = client.multi_lock([sides.writer()], lease=load.lease)
     return [Target(sides.upgradeable(), Mode.SHARED, reenters=True), Target(several)]
@@ -280,4 +279,4 @@ KINDS: Mapping[str, Callable[[AsyncClient, Load, int], list[Target]]] = {
     "reentrant": _reentrant,
     "entries": _entries,
 }
-"""By the first word of their names."""
+"""The makers of targets, by the first word of their names."""

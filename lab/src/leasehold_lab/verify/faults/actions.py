@@ -1,4 +1,4 @@
-"""What a fault that is made on the servers consists of, and what the acts of all kinds of servers share."""
+"""Server faults: their description, and the actions that all kinds of servers share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from leasehold_lab.servers import Server
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
-    """The time in which a fault is made.
+class FaultContext:
+    """What a fault action needs to know about the run.
 
     Attributes:
-        lease: of the locks, in seconds: the unit of all lengths here.
-        sleep: waits for so many seconds.
-        random: chooses which of several servers it is done to.
-        namespace: of the run, for faults that are done to its data.
+        lease: of the locks, in seconds: the unit of all durations here.
+        sleep: waits for that many seconds.
+        random: chooses one of several servers.
+        namespace: of the run, for faults that affect its data.
 
     """
 
@@ -28,63 +28,63 @@ class Spell:
     namespace: str
 
 
-Act = Callable[[Any, Spell], None]
-"""Makes a fault on the servers and takes it back: afterwards they serve again."""
+FaultAction = Callable[[Any, FaultContext], None]
+"""Injects a fault into the servers and repairs it: afterwards they serve again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFault:
-    """A kind of fault that is made on servers which the run started itself.
+    """A fault of servers that the run itself started.
 
     Attributes:
-        key: its name on the command line; with ``server-`` before it, unlike those made from the client's side.
-        says: what it does, for people.
+        key: its name on the command line; it begins with ``server-``, unlike the names of client faults.
+        description: what it does, for people.
         ids: the rows of the fault catalogue in ``docs/correctness.md`` that it provokes.
-        act: makes it.
-        loses: whether, by what the backend's page assumes, the store may forget what it has granted: claims that were
-            granted before may then overlap with later ones, until they end. Tokens increase all the same.
-        settles: leases after it, beyond the way back of the clients, for which the dead may still be in the way.
+        action: injects it.
+        loses: whether the assumptions on the backend's page allow the store to forget grants. Claims granted before
+            may then overlap with later ones until they end. Tokens still increase.
+        settles: leases after the clients have reconnected for which holds of dead clients may still block others.
 
     """
 
     key: str
-    says: str
+    description: str
     ids: tuple[str, ...]
-    act: Act
+    action: FaultAction
     loses: bool = False
     settles: float = 1.0
 
 
-def frozen(server: Server, spell: Spell, leases: float) -> None:
-    """Stop a server in its tracks for so many leases."""
-    all_frozen([server], spell, leases)
+def freeze(server: Server, context: FaultContext, leases: float) -> None:
+    """Pause a server (SIGSTOP) for that many leases."""
+    freeze_all([server], context, leases)
 
 
-def all_frozen(servers: Sequence[Server], spell: Spell, leases: float) -> None:
-    """Stop several servers at the same time, as `frozen` does one."""
+def freeze_all(servers: Sequence[Server], context: FaultContext, leases: float) -> None:
+    """Pause several servers at the same time, as `freeze` does one."""
     try:
         for server in servers:
             server.pause()
-        spell.sleep(leases * spell.lease)
+        context.sleep(leases * context.lease)
     finally:
         for server in servers:
             server.resume()
 
 
-def down(server: Server, spell: Spell, leases: float = 0.3, *, crash: bool = True) -> None:
-    """End a server, leave it down for so many leases, and start it again with what it has on its disk."""
-    all_down([server], spell, leases, crash=crash)
+def restart_after(server: Server, context: FaultContext, leases: float = 0.3, *, crash: bool = True) -> None:
+    """End a server, and start it again with the data on its disk after that many leases."""
+    restart_all_after([server], context, leases, crash=crash)
 
 
-def all_down(servers: Sequence[Server], spell: Spell, leases: float, *, crash: bool = True) -> None:
-    """End several servers at the same time, as `down` does one."""
+def restart_all_after(servers: Sequence[Server], context: FaultContext, leases: float, *, crash: bool = True) -> None:
+    """End several servers at the same time, as `restart_after` does one."""
     for server in servers:
         if crash:
             server.kill()
         else:
             server.terminate()
     try:
-        spell.sleep(leases * spell.lease)
+        context.sleep(leases * context.lease)
     finally:
         for server in servers:
             server.start()

@@ -1,13 +1,13 @@
-"""Which violations lie outside the bounds of the promises: what a fault of the servers excuses, and for how long.
+"""Decides which violations a fault of the servers excuses, and for how long.
 
-Two kinds of promises are never excused: tokens that increase (with them, guarded writes), and news of a loss. Excused
-is what no lock can keep without its servers: to overlap with a claim that the servers forgot, and to serve in time and
-in order while they are away.
+Two kinds of promises are never excused: increasing tokens (and with them fenced writes), and loss notices. A fault
+excuses only what no lock can keep without its servers: an overlap with a claim that the servers forgot, and late or
+unordered service while they are away.
 
-A claim that was granted before the data were lost ends at its last deadline, a lease after the loss at most; after
-that, an overlap has no excuse. Nor has an overlap of two claims that were both granted after the loss. Which were, is
-known without any tolerance: the lease of a grant counts from before its request was sent, so what counts from after the
-loss was granted after it.
+A claim that was granted before the data were lost ends at its last deadline, a lease after the loss at most. After
+that, an overlap is not excused. Nor is an overlap of two claims that were both granted after the loss. This needs no
+tolerance: the lease of a grant counts from before its request was sent, so a lease that counts from after the loss was
+granted after it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from leasehold._url import StoreURL
 from leasehold_lab.history import Bounds, History, Hold, Promise, Try, Verdict, Violation, Write, check
 
 WAKES = 0.3
-"""Seconds beyond a third of the lease (when the place of a waiter is renewed) until a lost message is noticed."""
+"""Seconds beyond a third of the lease (when the queue entry is renewed) until a lost message is noticed."""
 
-TOLD_WITHIN = 0.05
-"""Seconds after the deadline in which a holder that can run must have heard of its loss, however busy the machine."""
+NOTIFIED_WITHIN = 0.05
+"""Seconds after the deadline within which a holder that can run must be notified, however busy the machine."""
 
 GIVES_UP = 2.0
-"""Leases after which a client has given up what was dropped: at the next renewal, which needs no answer for that."""
+"""Leases after which a client has given up a dropped hold: at the next renewal, whether or not it is answered."""
 
-LIVENESS = (Promise.WOKEN, Promise.TURNS, Promise.FREE)
-"""What servers must be there for."""
+LIVENESS = (Promise.WAKE_UP, Promise.FIFO, Promise.AVAILABILITY)
+"""Promises that need available servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """A time in which some promises do not bind.
+    """A time in which some promises are not in force.
 
     Attributes:
         key: the fault that is the reason.
         begin: when it began, by the history's clock.
         end: when the servers served again.
-        served: when everyone had found back to them, and what was left of the dead had run out.
-        forgets: when the last claim that was granted before `end` has run out; None if nothing was forgotten.
+        served: when all clients had reconnected, and the holds of dead clients had expired.
+        forgets: when the last claim that was granted before `end` has expired; None if nothing was forgotten.
 
     """
 
@@ -51,7 +51,7 @@ class Suspension:
     forgets: float | None = None
 
     def excuses(self, violation: Violation) -> bool:
-        """Say whether it is the reason of a violation."""
+        """Return whether this suspension excuses a violation."""
         if violation.promise in LIVENESS:
             begin, end = _spans(violation)
             return begin <= self.served and end >= self.begin
@@ -63,17 +63,17 @@ class Suspension:
         return self.begin <= max(moments) <= self.forgets and any(map(self._may_forget, granted))
 
     def _may_forget(self, hold: Hold) -> bool:
-        """Say whether the servers may have granted it before the loss, whenever its holder heard of it."""
+        """Return whether the servers may have granted it before the loss, whenever the reply came."""
         return (hold.asked if hold.since is None else hold.since) <= self.end
 
 
 def judge(
     history: History, lease: float, url: StoreURL, suspensions: Sequence[Suspension]
 ) -> tuple[Verdict, tuple[Violation, ...]]:
-    """Check a history; return the verdict, and apart from it what lies outside the bounds."""
+    """Check a history; return the verdict, and separately the excused violations."""
     linearizable = url.scheme not in ("redlock", "redlocks")
     woken, gives_up = lease / 3 + WAKES, GIVES_UP * lease
-    verdict = check(history, Bounds(TOLD_WITHIN, woken, linearizable, gives_up=gives_up))
+    verdict = check(history, Bounds(NOTIFIED_WITHIN, woken, linearizable, gives_up=gives_up))
     excused = outside(verdict.violations, suspensions)
     inside = tuple(one for one in verdict.violations if one not in excused)
     counts = {promise: sum(one.promise is promise for one in inside) for promise in Promise}
@@ -81,15 +81,15 @@ def judge(
 
 
 def outside(violations: Iterable[Violation], suspensions: Sequence[Suspension]) -> tuple[Violation, ...]:
-    """Return those that a suspension excuses."""
+    """Return the violations that a suspension excuses."""
     return tuple(one for one in violations if any(suspension.excuses(one) for suspension in suspensions))
 
 
 def _exclusive(violation: Violation) -> bool:
-    """Say whether two claims at once are what it shows.
+    """Return whether a violation shows two claims at once.
 
-    Two grants whose requests were under way together are in no order of time: that the one whose reply came later has
-    the smaller token says that both held at once, and not that tokens went back.
+    Two grants whose requests overlap in time have no order. If the later reply has the smaller token, both held at
+    once; tokens did not go back.
     """
     if violation.promise is Promise.EXCLUSION:
         return True
@@ -103,8 +103,8 @@ def _exclusive(violation: Violation) -> bool:
 
 
 def _spans(violation: Violation) -> tuple[float, float]:
-    """Return from when to when those waited who waited too long, or asked in vain, or were overtaken."""
-    waited = violation.operations if violation.promise is Promise.TURNS else violation.operations[-1:]
+    """Return the time in which the affected clients waited, were refused, or were overtaken."""
+    waited = violation.operations if violation.promise is Promise.FIFO else violation.operations[-1:]
     spans = [_span(one) for one in waited]
     return min(begin for begin, _ in spans), max(end for _, end in spans)
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from leasehold_lab.servers import EtcdCluster, EtcdError, EtcdServer, ZooKeeperEnsemble, ZooKeeperServer
-from leasehold_lab.verify.faults.actions import ServerFault, Spell, all_down, all_frozen, down, frozen
+from leasehold_lab.verify.faults.actions import (
+    FaultContext,
+    ServerFault,
+    freeze,
+    freeze_all,
+    restart_after,
+    restart_all_after,
+)
 
 TWO_TERMS = 2.0
 """Leases until a dead holder's lock is free after a change of leaders, which begins each session or lease anew."""
@@ -11,32 +18,32 @@ TWO_TERMS = 2.0
 # --- ZooKeeper ---------------------------------------------------------------------------------------------------
 
 
-def _follower(group: ZooKeeperEnsemble, spell: Spell) -> ZooKeeperServer:
-    return spell.random.choice(group.followers() or [group.wait(2)])
+def _follower(group: ZooKeeperEnsemble, context: FaultContext) -> ZooKeeperServer:
+    return context.random.choice(group.followers() or [group.wait(2)])
 
 
-def _zk_leader_killed(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    down(group.wait(2), spell)
+def _zk_leader_killed(group: ZooKeeperEnsemble, context: FaultContext) -> None:
+    restart_after(group.wait(2), context)
     group.wait()
 
 
-def _zk_leader_frozen(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    frozen(group.wait(2), spell, 0.8)
+def _zk_leader_frozen(group: ZooKeeperEnsemble, context: FaultContext) -> None:
+    freeze(group.wait(2), context, 0.8)
     group.wait()
 
 
-def _zk_follower_killed(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    down(_follower(group, spell), spell)
+def _zk_follower_killed(group: ZooKeeperEnsemble, context: FaultContext) -> None:
+    restart_after(_follower(group, context), context)
     group.wait()
 
 
-def _zk_follower_frozen(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    frozen(_follower(group, spell), spell, 1.2)
+def _zk_follower_frozen(group: ZooKeeperEnsemble, context: FaultContext) -> None:
+    freeze(_follower(group, context), context, 1.2)
     group.wait()
 
 
-def _zk_no_quorum(group: ZooKeeperEnsemble, spell: Spell) -> None:
-    all_down(spell.random.sample(group.members, 2), spell, 0.5)
+def _zk_no_quorum(group: ZooKeeperEnsemble, context: FaultContext) -> None:
+    restart_all_after(context.random.sample(group.members, 2), context, 0.5)
     group.wait()
 
 
@@ -61,45 +68,45 @@ ZOOKEEPER = (
 # --- etcd --------------------------------------------------------------------------------------------------------
 
 
-def _etcd_leader_killed(group: EtcdCluster, spell: Spell) -> None:
-    down(group.leader(), spell)
+def _etcd_leader_killed(group: EtcdCluster, context: FaultContext) -> None:
+    restart_after(group.leader(), context)
     group.leader()
 
 
-def _etcd_leader_frozen(group: EtcdCluster, spell: Spell) -> None:
-    frozen(group.leader(), spell, 0.8)
+def _etcd_leader_frozen(group: EtcdCluster, context: FaultContext) -> None:
+    freeze(group.leader(), context, 0.8)
     group.leader()
 
 
-def _etcd_follower(group: EtcdCluster, spell: Spell) -> EtcdServer:
+def _etcd_follower(group: EtcdCluster, context: FaultContext) -> EtcdServer:
     leader = group.leader()
-    return spell.random.choice([member for member in group.members if member is not leader])
+    return context.random.choice([member for member in group.members if member is not leader])
 
 
-def _etcd_follower_killed(group: EtcdCluster, spell: Spell) -> None:
-    down(_etcd_follower(group, spell), spell)
+def _etcd_follower_killed(group: EtcdCluster, context: FaultContext) -> None:
+    restart_after(_etcd_follower(group, context), context)
 
 
-def _etcd_follower_frozen(group: EtcdCluster, spell: Spell) -> None:
-    frozen(_etcd_follower(group, spell), spell, 1.2)
+def _etcd_follower_frozen(group: EtcdCluster, context: FaultContext) -> None:
+    freeze(_etcd_follower(group, context), context, 1.2)
 
 
-def _etcd_no_quorum(group: EtcdCluster, spell: Spell) -> None:
-    all_frozen(spell.random.sample(group.members, 2), spell, 0.6)
+def _etcd_no_quorum(group: EtcdCluster, context: FaultContext) -> None:
+    freeze_all(context.random.sample(group.members, 2), context, 0.6)
     group.leader()
 
 
-def _etcd_compacted(group: EtcdCluster, spell: Spell) -> None:
+def _etcd_compacted(group: EtcdCluster, context: FaultContext) -> None:
     for _ in range(5):
         try:
             group.leader().compact()
         except EtcdError as error:
             if "has been compacted" not in str(error):  # nothing was written since the last time
                 raise
-        spell.sleep(0.2 * spell.lease)
+        context.sleep(0.2 * context.lease)
 
 
-def _etcd_leases_revoked(group: EtcdCluster, spell: Spell) -> None:
+def _etcd_leases_revoked(group: EtcdCluster, context: FaultContext) -> None:
     """Take away every lease, as an administrator may."""
     leader = group.leader()
     for lease in leader.leases():

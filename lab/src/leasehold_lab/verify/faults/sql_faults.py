@@ -1,79 +1,79 @@
-"""Faults of PostgreSQL and MariaDB: of the process, of sessions, of limits that an administrator sets."""
+"""Faults of PostgreSQL and MariaDB: of the process, of sessions, and of settings."""
 
 from __future__ import annotations
 
 import time
 
 from leasehold_lab.servers import MariaDBServer, PostgresServer, Server
-from leasehold_lab.verify.faults.actions import ServerFault, Spell, down, frozen
+from leasehold_lab.verify.faults.actions import FaultContext, ServerFault, freeze, restart_after
 
 
-def _restart(server: Server, spell: Spell) -> None:
-    down(server, spell, crash=False)
+def _restart(server: Server, context: FaultContext) -> None:
+    restart_after(server, context, crash=False)
 
 
-def _crash(server: Server, spell: Spell) -> None:
-    down(server, spell)
+def _crash(server: Server, context: FaultContext) -> None:
+    restart_after(server, context)
 
 
-def _outage(server: Server, spell: Spell) -> None:
-    down(server, spell, 1.5)
+def _outage(server: Server, context: FaultContext) -> None:
+    restart_after(server, context, 1.5)
 
 
-def _freeze(server: Server, spell: Spell) -> None:
-    frozen(server, spell, 0.5)
+def _freeze(server: Server, context: FaultContext) -> None:
+    freeze(server, context, 0.5)
 
 
-def _freeze_long(server: Server, spell: Spell) -> None:
-    frozen(server, spell, 1.5)
+def _freeze_long(server: Server, context: FaultContext) -> None:
+    freeze(server, context, 1.5)
 
 
 PROCESS = (
     ServerFault("server-restart", "the server is restarted", (), _restart),
     ServerFault("server-crash", "the server is killed (SIGKILL) and started again", (), _crash),
     ServerFault("server-outage", "the server is killed and is down for one and a half leases", (), _outage),
-    ServerFault("server-freeze", "the server stands still (SIGSTOP) for half a lease", ("B9",), _freeze),
-    ServerFault("server-freeze-long", "the server stands still for one and a half leases", ("B9",), _freeze_long),
+    ServerFault("server-freeze", "the server is paused (SIGSTOP) for half a lease", ("B9",), _freeze),
+    ServerFault("server-freeze-long", "the server is paused for one and a half leases", ("B9",), _freeze_long),
 )
 
 # --- PostgreSQL --------------------------------------------------------------------------------------------------
 
 OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port > 0 AND pid <> pg_backend_pid()"
-"""Ends all sessions that came by TCP: the clients'."""
+"""Ends all sessions over TCP, which are those of the clients."""
 
 
-def _terminate_backends(server: PostgresServer, spell: Spell) -> None:
-    until = time.monotonic() + spell.lease
+def _terminate_backends(server: PostgresServer, context: FaultContext) -> None:
+    until = time.monotonic() + context.lease
     while time.monotonic() < until:
         server.query(OTHERS)
-        spell.sleep(0.1 * spell.lease)
+        context.sleep(0.1 * context.lease)
 
 
-def _cancel_statements(server: PostgresServer, spell: Spell) -> None:
-    until = time.monotonic() + spell.lease
+def _cancel_statements(server: PostgresServer, context: FaultContext) -> None:
+    until = time.monotonic() + context.lease
     while time.monotonic() < until:
         server.query(OTHERS.replace("pg_terminate_backend", "pg_cancel_backend"))
-        spell.sleep(0.02)
+        context.sleep(0.02)
 
 
-def _set_for_a_while(server: PostgresServer, spell: Spell, name: str, value: str, usual: str) -> None:
+def _set_for_a_while(server: PostgresServer, context: FaultContext, name: str, value: str, usual: str) -> None:
     server.configure(**{name: value})
     try:
-        spell.sleep(spell.lease)
+        context.sleep(context.lease)
     finally:
         server.configure(**{name: usual})
 
 
-def _idle_timeout(server: PostgresServer, spell: Spell) -> None:
-    _set_for_a_while(server, spell, "idle_session_timeout", "100ms", "0")
+def _idle_timeout(server: PostgresServer, context: FaultContext) -> None:
+    _set_for_a_while(server, context, "idle_session_timeout", "100ms", "0")
 
 
-def _short_timeouts(server: PostgresServer, spell: Spell) -> None:
-    _set_for_a_while(server, spell, "lock_timeout", "5ms", "0")
+def _short_timeouts(server: PostgresServer, context: FaultContext) -> None:
+    _set_for_a_while(server, context, "lock_timeout", "5ms", "0")
 
 
-def _read_only(server: PostgresServer, spell: Spell) -> None:
-    _set_for_a_while(server, spell, "default_transaction_read_only", "on", "off")
+def _read_only(server: PostgresServer, context: FaultContext) -> None:
+    _set_for_a_while(server, context, "default_transaction_read_only", "on", "off")
 
 
 POSTGRESQL = (
@@ -88,33 +88,33 @@ POSTGRESQL = (
         "server-cancel", "statements are cancelled, for a lease (pg_cancel_backend)", ("H8",), _cancel_statements
     ),
     ServerFault("server-idle-timeout", "idle sessions are ended after 0.1 s", ("H3",), _idle_timeout),
-    ServerFault("server-lock-timeout", "whoever waits for a row for 5 ms is refused", ("H8",), _short_timeouts),
+    ServerFault("server-lock-timeout", "waits for row locks fail after 5 ms", ("H8",), _short_timeouts),
     ServerFault("server-read-only", "transactions are read-only, for a lease", (), _read_only),
 )
 
 # --- MariaDB -----------------------------------------------------------------------------------------------------
 
 
-def _kill_connections(server: MariaDBServer, spell: Spell) -> None:
-    until = time.monotonic() + spell.lease
+def _kill_connections(server: MariaDBServer, context: FaultContext) -> None:
+    until = time.monotonic() + context.lease
     while time.monotonic() < until:
         server.end_sessions()
-        spell.sleep(0.1 * spell.lease)
+        context.sleep(0.1 * context.lease)
 
 
-def _refuse_writes(server: MariaDBServer, spell: Spell) -> None:
+def _refuse_writes(server: MariaDBServer, context: FaultContext) -> None:
     server.query("SET GLOBAL read_only = 1")
     try:
-        spell.sleep(spell.lease)
+        context.sleep(context.lease)
     finally:
         server.query("SET GLOBAL read_only = 0")
 
 
-def _end_idle(server: MariaDBServer, spell: Spell) -> None:
+def _end_idle(server: MariaDBServer, context: FaultContext) -> None:
     server.query("SET GLOBAL wait_timeout = 1")
     try:
-        server.end_sessions()  # who comes back has the new limit
-        spell.sleep(max(1.5, spell.lease))
+        server.end_sessions()  # new sessions have the new limit
+        context.sleep(max(1.5, context.lease))
     finally:
         server.query("SET GLOBAL wait_timeout = 28800")
 

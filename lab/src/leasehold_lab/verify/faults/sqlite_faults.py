@@ -1,4 +1,4 @@
-"""A file of SQLite that other programs use, too: they write for long, read for long, and copy it."""
+"""Faults of an SQLite file that other programs use: long writes, long reads, and backups."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from leasehold_lab.verify.faults.actions import ServerFault, Spell
+from leasehold_lab.verify.faults.actions import FaultContext, ServerFault
 
 PATIENCE = 10.0
-"""Seconds that the other program waits for its turn."""
+"""Seconds for which the other program waits for the write lock."""
 
 
 class File:
@@ -44,15 +44,15 @@ def _open(file: File) -> Generator[sqlite3.Connection]:
         yield connection
 
 
-def _write_for(file: File, spell: Spell, leases: float) -> None:
+def _write_for(file: File, context: FaultContext, leases: float) -> None:
     with _open(file) as connection:
         _begin(connection)
-        spell.sleep(leases * spell.lease)
+        context.sleep(leases * context.lease)
         connection.execute("ROLLBACK")
 
 
 def _begin(connection: sqlite3.Connection) -> None:
-    """Get the right to write, among many who want it."""
+    """Get the write lock, in competition with many clients."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -64,25 +64,25 @@ def _begin(connection: sqlite3.Connection) -> None:
             return
 
 
-def _busy(file: File, spell: Spell) -> None:
-    _write_for(file, spell, 0.5)
+def _busy(file: File, context: FaultContext) -> None:
+    _write_for(file, context, 0.5)
 
 
-def _busy_long(file: File, spell: Spell) -> None:
-    _write_for(file, spell, 1.5)
+def _busy_long(file: File, context: FaultContext) -> None:
+    _write_for(file, context, 1.5)
 
 
-def _reader(file: File, spell: Spell) -> None:
-    """Keep an old state in view, so that the log of changes cannot begin anew."""
+def _reader(file: File, context: FaultContext) -> None:
+    """Keep an old snapshot open, so that the write-ahead log cannot restart."""
     with _open(file) as reader, _open(file) as other:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM entry").fetchone()
-        spell.sleep(spell.lease)
+        context.sleep(context.lease)
         other.execute("PRAGMA wal_checkpoint(PASSIVE)")
         reader.execute("ROLLBACK")
 
 
-def _backup(file: File, spell: Spell) -> None:
+def _backup(file: File, context: FaultContext) -> None:
     with _open(file) as connection, closing(sqlite3.connect(":memory:")) as copy:
         connection.backup(copy, pages=1, sleep=0.001)
 

@@ -1,1 +1,1 @@
-"""The result of a run as figures and as HTML page."""
+"""The result of a run as figures and as an HTML page."""

@@ -1,4 +1,4 @@
-"""Figures of a run: how fast locks went from hand to hand, how soon losses were told, how soon what died was free."""
+"""Figures of a run: the time of hand-overs and of loss notices, and the recovery after kills."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from leasehold_lab.history import Hold, Mode, stood_still
-from leasehold_lab.verify.faults.client_faults import SERVERS, Done
+from leasehold_lab.history import Hold, Mode, paused_for
+from leasehold_lab.verify.faults.client_faults import SERVERS, InjectedFault
 from leasehold_lab.verify.run import Outcome
 
-HAND_OVER, TOLD, HEIR, RESUMED, REMOVED, RECOVERY = (
+HAND_OVER, LOSS_NOTICE, NEXT_WAITER, RESUMED, REMOVED, RECOVERY = (
     "hand-over",
-    "told of a loss after",
-    "told after its next waiter",
-    "told after a stop",
-    "told of a removal after",
+    "loss notice after deadline",
+    "loss notice after next grant",
+    "loss notice after a stop",
+    "loss notice after removal",
     "free after a kill",
 )
-"""What is measured, in words; see `Figures`."""
+"""The names of the measurements; see `Figures`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Seconds: how many were measured, the median, the 99th percentile, the longest."""
+    """Measured seconds: their number, the median, the 99th percentile, the longest."""
 
     count: int
     median: float
@@ -49,20 +49,17 @@ class Figures:
     """What was measured.
 
     Attributes:
-        hand_over: from the release that its holder sent to the grant that the next waiter saw, of those that no fault
-            kept from it.
-        told: from the deadline to the moment at which the holder had heard of its loss; time that it stood still and
-            losses told before the deadline count as 0.
-        next waiter: of holds that ran out, from the moment at which the next one had the name, to the moment at which
-        the
-            holder had heard of its loss; 0 where it had heard before, and time that it stood still does not count.
-        resumed: from the moment at which a holder that had been stopped beyond its deadline went on, to the moment at
-            which it had heard of its loss.
-        removed: from the beginning of a fault of the servers that removed a hold, to the moment at which its holder had
-            heard of that by the word of the store, before its deadline.
-        recovery: from the kill of a holder to the grant that the next waiter saw.
-        held_up: seconds for which the machine did not let clients run, of all of them together. It counts against no
-            promise of time; on a machine with too much to do, a run shows less.
+        hand_over: from the holder's release to the grant of the next waiter, where no fault disturbed it.
+        loss_notice: from the deadline to the loss notice; time in which the holder was paused does not count, and
+            notices before the deadline count as 0.
+        next_waiter: of expired holds, from the grant of the next holder to the loss notice; 0 if the notice came first,
+            and time in which the old holder was paused does not count.
+        resumed: from the moment at which a holder that was stopped beyond its deadline continued to its loss notice.
+        removed: from the beginning of a server fault that removed a hold to the loss notice, if a reply of the store
+            caused the notice before the deadline.
+        recovery: from the kill of a holder to the grant of the next waiter.
+        held_up: seconds for which clients got no processor, of all of them together. They count against no time bound;
+            on an overloaded machine, a run shows less.
 
     """
 
@@ -73,7 +70,7 @@ class Figures:
     writes: int
     fenced_off: int
     hand_over: Spread | None
-    told: Spread | None
+    loss_notice: Spread | None
     recovery: Spread | None
     resumed: Spread | None = None
     removed: Spread | None = None
@@ -84,18 +81,18 @@ class Figures:
         """Return the figures as text, by what they measure."""
         texts = {
             "holds": f"{self.acquired}, of which {self.lost} were lost; {self.refused} refused, {self.unknown} unknown",
-            "guarded writes": f"{self.writes}, of which {self.fenced_off} came too late and were fenced off",
+            "guarded writes": f"{self.writes}, of which {self.fenced_off} were late and were fenced off",
         }
         spreads = {
             HAND_OVER: self.hand_over,
-            TOLD: self.told,
-            HEIR: self.next_waiter,
+            LOSS_NOTICE: self.loss_notice,
+            NEXT_WAITER: self.next_waiter,
             RESUMED: self.resumed,
             REMOVED: self.removed,
             RECOVERY: self.recovery,
         }
-        texts |= {name: "none seen" if spread is None else str(spread) for name, spread in spreads.items()}
-        return texts | {"held up by the machine": f"{self.held_up:.1f} s of all clients together"}
+        texts |= {name: "none" if spread is None else str(spread) for name, spread in spreads.items()}
+        return texts | {"without a processor": f"{self.held_up:.1f} s, all clients together"}
 
 
 def measure(outcome: Outcome) -> Figures:
@@ -106,30 +103,30 @@ def measure(outcome: Outcome) -> Figures:
         acquired=len(granted),
         refused=len(history.tries),
         unknown=len(history.holds) - len(granted),
-        lost=sum(hold.told is not None for hold in granted),
+        lost=sum(hold.notified is not None for hold in granted),
         writes=len(history.writes),
         fenced_off=outcome.verdict.fenced_off,
         hand_over=spreads[HAND_OVER],
-        told=spreads[TOLD],
+        loss_notice=spreads[LOSS_NOTICE],
         recovery=spreads[RECOVERY],
         resumed=spreads[RESUMED],
         removed=spreads[REMOVED],
-        next_waiter=spreads[HEIR],
+        next_waiter=spreads[NEXT_WAITER],
         held_up=outcome.held_up,
     )
 
 
 def samples(outcome: Outcome) -> dict[str, list[float]]:
-    """Return what was measured, in seconds, by what it is; several runs may be added up."""
+    """Return the measured seconds by name, so that several runs can be merged."""
     granted = [hold for hold in outcome.history.holds if hold.granted is not None]
-    lost = [hold for hold in granted if hold.told is not None]
+    lost = [hold for hold in granted if hold.notified is not None]
     killed = {fault.who: fault.begin for fault in outcome.faults if fault.kind == "kill"}
     neighbours = list(_neighbours(granted))
     pairs = [(before, hold) for before, hold in neighbours if hold.queued is not None and hold.queued < before.until]
     return {
         HAND_OVER: [_after(hold, before.until) for before, hold in pairs if _smooth(before, hold, outcome)],
-        TOLD: [_late(hold, outcome) for hold in lost if not _had_left(hold)],
-        HEIR: [_late(before, outcome, hold.granted or 0.0) for before, hold in neighbours if _ran_out(before)],
+        LOSS_NOTICE: [_late(hold, outcome) for hold in lost if not _was_released(hold)],
+        NEXT_WAITER: [_late(before, outcome, hold.granted or 0.0) for before, hold in neighbours if _ran_out(before)],
         RESUMED: [after for hold in lost if (after := _since_resumed(hold, outcome)) is not None],
         REMOVED: [after for hold in lost if (after := _since_removed(hold, outcome.faults)) is not None],
         RECOVERY: [_after(hold, before.until) for before, hold in pairs if _died(before, killed)],
@@ -137,7 +134,7 @@ def samples(outcome: Outcome) -> dict[str, list[float]]:
 
 
 def _neighbours(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield pairs of exclusive holds of one name, of which the second was granted next after the first."""
+    """Yield pairs of successive exclusive holds of one name."""
     by_name: defaultdict[str, list[Hold]] = defaultdict(list)
     for hold in granted:
         if hold.mode is Mode.EXCLUSIVE:
@@ -147,8 +144,8 @@ def _neighbours(granted: Sequence[Hold]) -> Iterator[tuple[Hold, Hold]]:
 
 
 def _smooth(before: Hold, hold: Hold, outcome: Outcome) -> bool:
-    """Say whether both, the one who left and the one who came, could run and reach the store meanwhile."""
-    pauses = outcome.history.stalls + outcome.history.outages + outcome.history.moments
+    """Return whether both holders could run and reach the store during the hand-over."""
+    pauses = outcome.history.stalls + outcome.history.outages + outcome.history.short_pauses
     end = hold.granted or 0.0
     return before.freed is not None and not any(
         pause.within(hold.who, before.until, end) or pause.within(before.who, before.until, end) for pause in pauses
@@ -164,38 +161,38 @@ def _died(hold: Hold, killed: Mapping[str, float]) -> bool:
 
 
 def _ran_out(hold: Hold) -> bool:
-    """Say whether it was lost at its deadline: neither had its holder sent a release, nor had the store told it."""
-    return hold.told is not None and hold.until >= hold.deadline
+    """Return whether it was lost at its deadline: its holder sent no release, and the store reported no loss."""
+    return hold.notified is not None and hold.until >= hold.deadline
 
 
-def _had_left(hold: Hold) -> bool:
-    """Say whether it had sent its release while it was valid, and heard later that there was nothing to release."""
-    return hold.told is not None and hold.until < min(hold.told, hold.deadline)
+def _was_released(hold: Hold) -> bool:
+    """Return whether its holder sent a release while it was valid, and the store had nothing to release."""
+    return hold.notified is not None and hold.until < min(hold.notified, hold.deadline)
 
 
 def _late(hold: Hold, outcome: Outcome, after: float | None = None) -> float:
-    """Return for how long it could run after that moment (its deadline, if not said), until it was told."""
-    told, begin = hold.told or 0.0, hold.deadline if after is None else after
-    pauses = outcome.history.stalls + outcome.history.moments
-    return max(0.0, told - begin - stood_still(pauses, hold.who, begin, told))
+    """Return for how many seconds its holder could run between ``after`` (default: the deadline) and the notice."""
+    notified, begin = hold.notified or 0.0, hold.deadline if after is None else after
+    pauses = outcome.history.stalls + outcome.history.short_pauses
+    return max(0.0, notified - begin - paused_for(pauses, hold.who, begin, notified))
 
 
 def _since_resumed(hold: Hold, outcome: Outcome) -> float | None:
-    """Return for how long it ran again, when it was told, if its deadline had passed while it was stopped."""
+    """Return the seconds from the end of a stop to the notice, if the deadline passed during the stop."""
     for stall in outcome.history.stalls:
         if stall.begin <= hold.deadline < stall.end and stall.within(hold.who, stall.begin, stall.end):
-            return max(0.0, (hold.told or 0.0) - stall.end)
+            return max(0.0, (hold.notified or 0.0) - stall.end)
     return None
 
 
-def _since_removed(hold: Hold, faults: Sequence[Done]) -> float | None:
-    """Return how long after the last fault of the servers it was told of its loss, if that was before its deadline.
+def _since_removed(hold: Hold, faults: Sequence[InjectedFault]) -> float | None:
+    """Return the seconds from the last server fault to the notice, if the notice came before the deadline.
 
-    It counts from the beginning of the fault, so the removal may have come later, and the news sooner after it.
+    They count from the beginning of the fault. The removal may have come later, so the notice may have been faster.
     """
-    told = hold.told or 0.0
-    begins = [fault.begin for fault in faults if fault.who == SERVERS and (hold.granted or 0.0) <= fault.begin <= told]
-    return told - max(begins) if begins and told < hold.deadline else None
+    end, granted = hold.notified or 0.0, hold.granted or 0.0
+    begins = [fault.begin for fault in faults if fault.who == SERVERS and granted <= fault.begin <= end]
+    return end - max(begins) if begins and end < hold.deadline else None
 
 
 def _ms(seconds: float) -> str:

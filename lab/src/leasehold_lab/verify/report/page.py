@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: verdict, figures, time line, each violation with a close-up."""
+"""A run as one self-contained HTML page: verdict, figures, timeline, and each violation with a close-up."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ svg text { font: 9px system-ui, sans-serif; fill: currentColor }
 """
 
 READING = (
-    "Each lane is a thread or task. A bar is a hold, in its name's color, from the grant to the end of its claim; "
-    "a dotted line is a wait or an acquire that was never answered; a red stroke is the moment at which a holder was "
-    "told that it had lost its lock. Bands behind a lane are faults done to that client, violet ones to the servers. "
-    "Point at anything to "
-    "read what it is; the browser's zoom enlarges it."
+    "Each lane is a thread or task. A bar is a hold, in its name's color, from the grant to the end of its claim. "
+    "A dotted line is a wait, or an acquire that was never answered. A red stroke marks the notice to a holder that "
+    "it has lost its lock. Bands behind a lane are faults of that client; violet bands are faults of the servers. "
+    "Hover over anything for its description; zoom with the browser."
 )
 
-CLOCK = "In the lists, times are of the machine's clock: {:.4f} there is 0 s below the lanes."
+CLOCK = "Times in the lists are readings of the machine's clock: {:.4f} there is 0 s below the lanes."
 
 EXCUSED = (
-    "A fault of the servers made them forget grants, or be away: by the assumptions of the store, claims may then "
-    "overlap for a lease, and waiters wait. Tokens and guarded writes are never excused."
+    "A server fault made the servers forget grants, or made them unavailable. The store's assumptions allow claims "
+    "to overlap for a lease then, and waiters to wait. Tokens and guarded writes are never excused."
 )
 
 SHOWN = 20
-"""Violations that are drawn; the rest is counted."""
+"""The most violations that are drawn."""
 
 
 def page(outcome: Outcome, figures: Figures) -> str:
@@ -55,9 +54,9 @@ def page(outcome: Outcome, figures: Figures) -> str:
         + "".join(_violation(outcome, number, one) for number, one in enumerate(shown, 1))
         + (f"<p>{len(outcome.verdict.violations) - SHOWN} more are not drawn.</p>" if len(shown) == SHOWN else "")
         + _outside(outcome)
-        + f"<h2>Figures</h2>{_list(figures.lines())}<h2>Time line</h2>{whole(outcome)}"
+        + f"<h2>Figures</h2>{_list(figures.lines())}<h2>Timeline</h2>{whole(outcome)}"
         + f"<h2>Faults</h2>{_faults(outcome)}<h2>Run</h2>{_list(facts(outcome))}"
-        + f"<h2>Again</h2><pre>{escape(repeat(outcome))}</pre></body></html>\n"
+        + f"<h2>Repeat this run</h2><pre>{escape(repeat(outcome))}</pre></body></html>\n"
     )
 
 
@@ -66,7 +65,7 @@ def _headline(outcome: Outcome) -> str:
         return "A client failed"
     if outcome.verdict.ok:
         return "Every promise was kept"
-    return f"{_times(len(outcome.verdict.violations))} a promise was broken"
+    return f"A promise was broken {_times(len(outcome.verdict.violations))}"
 
 
 def _promises(outcome: Outcome) -> str:
@@ -95,25 +94,25 @@ def _violation(outcome: Outcome, number: int, violation: Violation) -> str:
 
 
 def _outside(outcome: Outcome) -> str:
-    """List what happened while a fault of the servers suspended the promise: no violation, and no secret."""
+    """List the violations that a server fault excuses."""
     if not outcome.outside:
         return ""
     shown = outcome.outside[:SHOWN]
-    return f"<h2>Outside the bounds</h2><p>{escape(EXCUSED)} Seen: {len(outcome.outside)} times.</p>" + "".join(
+    return f"<h2>Excused violations</h2><p>{escape(EXCUSED)} Seen: {_times(len(outcome.outside))}.</p>" + "".join(
         f"<pre>{escape(str(one))}</pre>{close_up(outcome, one)}" for one in shown
     )
 
 
 def _faults(outcome: Outcome) -> str:
-    says = known(outcome.settings.servers)
+    descriptions = known(outcome.settings.servers)
     made = {kind: [fault for fault in outcome.faults if fault.kind == kind] for kind in outcome.settings.faults}
     lines = dict[str, str]()
     for kind, done in made.items():
         if kind in outcome.left_out:
-            lines[kind] = f"not made: {outcome.left_out[kind]}"
+            lines[kind] = f"not injected: {outcome.left_out[kind]}"
         else:
-            often = "by the clients themselves" if kind == "block" else f"{len(done)} times"
-            lines[kind] = f"{says[kind]}: {often}"
+            often = "by the clients themselves" if kind == "block" else _times(len(done))
+            lines[kind] = f"{descriptions[kind]}: {often}"
     return _list(lines)
 
 

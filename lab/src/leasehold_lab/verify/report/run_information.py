@@ -1,4 +1,4 @@
-"""On what a run was made, and how to make it again."""
+"""The environment of a run, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from leasehold_lab.verify.run import Outcome, Settings
 
 
 def facts(outcome: Outcome) -> dict[str, str]:
-    """Return the facts of a run, as text."""
+    """Return the environment and settings of a run, as text."""
     settings = outcome.settings
-    started = {} if settings.servers is None else {"servers": f"{PLANS[settings.servers].says}, started for this run"}
+    started = (
+        {} if settings.servers is None else {"servers": f"{PLANS[settings.servers].description}, started for this run"}
+    )
     return started | {
         "store": str(settings.url),
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -26,12 +28,12 @@ def facts(outcome: Outcome) -> dict[str, str]:
         "leasehold": metadata.version("leasehold"),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores",
-        "namespace": f"{outcome.namespace} (its own; what is left of it ends by itself)",
+        "namespace": f"{outcome.namespace} (separate; its remains expire)",
     }
 
 
 def repeat(outcome: Outcome) -> str:
-    """Return the command that makes such a run again; a password stands as ``***``."""
+    """Return the command that repeats the run; a password is shown as ``***``."""
     return command(outcome.settings)
 
 

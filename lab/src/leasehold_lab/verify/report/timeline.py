@@ -1,4 +1,4 @@
-"""A run as SVG: a lane for each thread or task, its waits and holds as bars, faults as bands behind them."""
+"""A run as SVG: a lane for each thread or task, waits and holds as bars, faults as bands behind them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from html import escape
 
 from leasehold_lab.history import Hold, Violation
 from leasehold_lab.verify.deployments import known
-from leasehold_lab.verify.faults.client_faults import SERVERS, Done
+from leasehold_lab.verify.faults.client_faults import SERVERS, InjectedFault
 from leasehold_lab.verify.run import Outcome
 
 Scale = Callable[[float], float]
-"""From a moment to its place from left to right, in pixels."""
+"""Converts a moment to a horizontal position, in pixels."""
 
 WIDTH, LABEL, LANE = 1200.0, 64.0, 12.0
-"""In pixels: of the whole, of the lanes' names, and the height of a lane."""
+"""In pixels: the width of the picture and of the lanes' names, and the height of a lane."""
 
 COLORS = ("#1a7f5a", "#2b6cb0", "#8a5cc2", "#b7791f", "#0d8a99", "#b83280", "#5a6b1f", "#4a5568")
-"""One for each name, in turn."""
+"""The colors of names, in turn."""
 
 BAND = {"stall": "#888", "kill": "#c00", "block": "#888"}
-"""Flavors of faults that are done to processes; those of links are orange."""
+"""Colors of faults of processes; faults of connections are orange."""
 
 SERVERS_BAND = "#7a5cff"
-"""Flavor of faults of the servers, which lie behind all lanes."""
+"""The color of server faults, which lie behind all lanes."""
 
-AROUND = 0.6
-"""How much of a violation's length is shown before it and after it."""
+MARGIN = 0.6
+"""The part of a violation's length that is shown before and after it."""
 
 
 def whole(outcome: Outcome) -> str:
@@ -35,14 +35,14 @@ def whole(outcome: Outcome) -> str:
 
 
 def close_up(outcome: Outcome, violation: Violation) -> str:
-    """Draw the time around a violation: its own operations framed, and what others did to that name at the time."""
+    """Draw the time around a violation: all operations on that name, with those of the violation framed."""
     holds = [one for one in violation.operations if isinstance(one, Hold)]
     if not holds:
         return ""
     name = holds[0].name
     begin = min(hold.asked if hold.granted is None else hold.granted for hold in holds)
     end = max(min(hold.until, outcome.end) for hold in holds)
-    pad = max(0.01, (end - begin) * AROUND)
+    pad = max(0.01, (end - begin) * MARGIN)
     shown = [hold for hold in outcome.history.holds if hold.name == name]
     return _draw(outcome, begin - pad, end + pad, shown, holds)
 
@@ -51,23 +51,27 @@ def _draw(outcome: Outcome, begin: float, end: float, holds: Iterable[Hold], fra
     inside = [hold for hold in holds if hold.asked < end and min(hold.until, end) > begin]
     lanes = sorted({hold.who for hold in inside}, key=_lane_order)
     names = sorted({hold.name for hold in outcome.history.holds})
-    height, says = LANE * len(lanes) + 22, known(outcome.settings.servers)
+    height, descriptions = LANE * len(lanes) + 22, known(outcome.settings.servers)
 
     def x(moment: float) -> float:
         at = (min(max(moment, begin), end) - begin) / (end - begin)
         return LABEL + at * (WIDTH - LABEL)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="100%" role="img" aria-label="time line">']
+    parts = [f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="100%" role="img" aria-label="timeline">']
     for row, who in enumerate(lanes):
         top = row * LANE
         parts.append(f'<text class="who" x="0" y="{top + LANE - 3:.1f}">{escape(who)}</text>')
-        parts += [_band(fault, top, x, says[fault.kind]) for fault in outcome.faults if _hits(fault, who, begin, end)]
+        parts += [
+            _band(fault, top, x, descriptions[fault.kind]) for fault in outcome.faults if _hits(fault, who, begin, end)
+        ]
         parts += [
             _bar(hold, top, x, COLORS[names.index(hold.name) % len(COLORS)], hold in framed)
             for hold in inside
             if hold.who == who
         ]
-        parts += [_stroke(hold.told, top, x) for hold in inside if hold.who == who and _is_told(hold, begin, end)]
+        parts += [
+            _stroke(hold.notified, top, x) for hold in inside if hold.who == who and _is_notified(hold, begin, end)
+        ]
     parts += _axis(outcome, begin, end, height, x)
     return "".join(parts) + "</svg>"
 
@@ -76,16 +80,16 @@ def _lane_order(who: str) -> tuple[int, ...]:
     return tuple(int(part) for part in who.split(".") if part.isdecimal())
 
 
-def _hits(fault: Done, who: str, begin: float, end: float) -> bool:
+def _hits(fault: InjectedFault, who: str, begin: float, end: float) -> bool:
     return fault.who in (SERVERS, who.partition(".")[0]) and fault.begin < end and fault.end > begin
 
 
-def _band(fault: Done, top: float, x: Scale, says: str) -> str:
+def _band(fault: InjectedFault, top: float, x: Scale, description: str) -> str:
     left, right = x(fault.begin), x(fault.end)
     color = SERVERS_BAND if fault.who == SERVERS else BAND.get(fault.kind, "#e08a00")
     return (
         f'<rect class="fault" x="{left:.2f}" y="{top:.1f}" width="{max(1.0, right - left):.2f}" height="{LANE:.1f}" '
-        f'fill="{color}"><title>{fault.kind}: {escape(says)}</title></rect>'
+        f'fill="{color}"><title>{fault.kind}: {escape(description)}</title></rect>'
     )
 
 
@@ -109,16 +113,16 @@ def _bar(hold: Hold, top: float, x: Scale, color: str, framed: bool) -> str:
     return "".join(parts)
 
 
-def _is_told(hold: Hold, begin: float, end: float) -> bool:
-    """Say whether its holder was told of a loss in the time that is shown; the edge is no place for what came later."""
-    return hold.told is not None and begin <= hold.told <= end
+def _is_notified(hold: Hold, begin: float, end: float) -> bool:
+    """Return whether its holder was notified of a loss in the time that is shown."""
+    return hold.notified is not None and begin <= hold.notified <= end
 
 
-def _stroke(told: float | None, top: float, x: Scale) -> str:
-    at = x(told or 0.0)
+def _stroke(notified: float | None, top: float, x: Scale) -> str:
+    at = x(notified or 0.0)
     return (
         f'<line class="lost" x1="{at:.2f}" x2="{at:.2f}" y1="{top:.1f}" '
-        f'y2="{top + LANE:.1f}"><title>told of the loss</title></line>'
+        f'y2="{top + LANE:.1f}"><title>loss notice</title></line>'
     )
 
 

@@ -56,7 +56,7 @@ class Blocking:
         while len(found) < self._most:
             for descriptor in select.select(list(open_), [], [])[0]:
                 at = open_[descriptor]
-                for reply in self._lines[at].heard():
+                for reply in self._lines[at].reply():
                     self._late[at] -= 1
                     if not self._late[at]:
                         del open_[descriptor]

@@ -40,10 +40,10 @@ class Line:
         return self._socket.fileno()
 
     def send(self, command: bytes) -> None:
-        """Send a packed command; `heard` will have its reply."""
+        """Send a packed command; `reply` will have its reply."""
         self._socket.sendall(command)
 
-    def heard(self) -> list[Any]:
+    def reply(self) -> list[Any]:
         """Read what has come, or wait for it; return the replies that are complete."""
         data = self._socket.recv(65536)
         if not data:

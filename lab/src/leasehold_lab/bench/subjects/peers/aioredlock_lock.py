@@ -1,4 +1,4 @@
-"""aioredlock's lock on one server: a key with a time to live; after three tries in vain its user asks again."""
+"""aioredlock's lock on one server: a key with a time to live; its user retries after three failed tries."""
 
 from __future__ import annotations
 

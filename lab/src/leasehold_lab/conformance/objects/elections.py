@@ -1,4 +1,4 @@
-"""One leads at a time, all can see who, and nobody is shown an older leader after a newer one."""
+"""One candidate leads at a time, everyone can observe it, and no observer sees an older leader after a newer one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY = 0.02
 def candidate(
     context: CaseContext, value: Any = None, client: AsyncClient | None = None, **options: Any
 ) -> AsyncElection:
-    """Make a candidate of a client of its own unless one is given."""
+    """Make a candidate of the given client or of a new one."""
     return (context.client() if client is None else client).election("scheduler", value, **options)
 
 
@@ -36,13 +36,13 @@ async def until(context: CaseContext, true: Callable[[], bool]) -> None:
     """Wait until something is true."""
     end = context.harness.now() + SOON
     while not true():
-        assert context.harness.now() < end, "it never came true"
+        assert context.harness.now() < end, "the condition was never true"
         await context.harness.sleep(0.005)
 
 
 @case(needs=CELLS)
-async def one_leads_and_all_see_it(context: CaseContext) -> None:
-    """Who campaigns first leads, with its value and token; the others wait, and lead after it, with higher tokens."""
+async def one_candidate_leads_and_all_observers_see_it(context: CaseContext) -> None:
+    """The first candidate leads, with its value and token; the others wait, and lead later with higher tokens."""
     one, two = candidate(context, "one"), candidate(context, {"host": "two"})
     assert await two.leader() is None
     first = held(await one.campaign(timeout=SOON))
@@ -65,8 +65,8 @@ async def one_leads_and_all_see_it(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def a_leader_changes_its_value(context: CaseContext) -> None:
-    """What is proclaimed is seen by all from then on; the next leader begins with a value of its own."""
+async def proclaim_changes_the_value_of_the_leader(context: CaseContext) -> None:
+    """All see a proclaimed value from then on; the next leader begins with its own value."""
     one, two = candidate(context, "one"), candidate(context, "two")
     async with one as leadership:
         for value in ("again", {"port": 9090}, None, "end"):
@@ -88,8 +88,8 @@ async def a_leader_changes_its_value(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def who_resigns_leads_no_more(context: CaseContext) -> None:
-    """`resign` ends the lead that was won last through the object; without one it is an error."""
+async def resign_ends_the_leadership(context: CaseContext) -> None:
+    """`resign` ends the last leadership of the object; without one it raises an error."""
     one = candidate(context)
     await raised(NotHeld, one.resign())
     leadership = held(await one.campaign(timeout=SOON))
@@ -99,14 +99,14 @@ async def who_resigns_leads_no_more(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def a_lost_leader_says_nothing_more(context: CaseContext) -> None:
-    """A leader whose lease ran out is told, and what it proclaims is an error and seen by nobody."""
-    one, two = candidate(context, "one", lease=context.kept(SHORT), renew=False), candidate(context, "two")
+async def a_lost_leader_cannot_proclaim(context: CaseContext) -> None:
+    """A leader whose lease expired is notified; its `proclaim` raises an error and changes nothing."""
+    one, two = candidate(context, "one", lease=context.at_least_shortest(SHORT), renew=False), candidate(context, "two")
     old = held(await one.campaign(timeout=SOON))
     await old.proclaim("proclaimed by one")
     start = context.harness.now()
     new = held(await two.campaign(timeout=SOON))
-    assert context.harness.now() - start < context.gone(SHORT) + NOISE
+    assert context.harness.now() - start < context.expired_after(SHORT) + NOISE
     assert old.lost
     await raised(LeaseLost, old.proclaim("too late"))
     seen = await one.leader()
@@ -116,8 +116,8 @@ async def a_lost_leader_says_nothing_more(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def an_observer_sees_every_state_that_lasts(context: CaseContext) -> None:
-    """First the present state, then each change of leader or value, in order, with nobody between two leaders."""
+async def an_observer_sees_each_lasting_state(context: CaseContext) -> None:
+    """An observer sees the current state, then each change in order, with "no leader" between two leaders."""
     client = context.client()
     stream = candidate(context, client=client).observe(every=EVERY)
     assert await following(stream) is None
@@ -135,8 +135,8 @@ async def an_observer_sees_every_state_that_lasts(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def an_observer_ends_with_the_last_state(context: CaseContext) -> None:
-    """However fast leaders follow each other: tokens never go back, and the last state is seen."""
+async def an_observer_reaches_the_last_state(context: CaseContext) -> None:
+    """Under fast changes tokens never decrease, and the last state is observed."""
     stream = candidate(context).observe(every=EVERY)
     tokens = list[int]()
 
@@ -160,8 +160,8 @@ async def an_observer_ends_with_the_last_state(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def run_leads_until_its_work_is_done(context: CaseContext) -> None:
-    """`run` calls the work as a leader, and resigns when it has ended; what it returns or raises is passed on."""
+async def run_leads_until_its_work_ends(context: CaseContext) -> None:
+    """`run` calls the work as the leader, resigns when it ends, and returns or raises its result."""
     one, two = candidate(context, "one"), candidate(context, "two")
 
     async def work(leadership: AsyncLeadership) -> int:
@@ -182,9 +182,9 @@ async def run_leads_until_its_work_is_done(context: CaseContext) -> None:
 
 @case(needs=CELLS)
 async def run_campaigns_again_after_a_loss(context: CaseContext) -> None:
-    """Work that lost the lead is told; it is done again when this candidate leads again."""
+    """Work that lost its leadership is notified, and runs again when this candidate leads again."""
     client, tokens = context.client(), list[int]()
-    one = candidate(context, lease=context.kept(1.5))
+    one = candidate(context, lease=context.at_least_shortest(1.5))
 
     async def work(leadership: AsyncLeadership) -> str:
         tokens.append(leadership.token)
@@ -203,8 +203,8 @@ async def run_campaigns_again_after_a_loss(context: CaseContext) -> None:
 
 
 @case(needs=CELLS)
-async def elections_and_locks_never_meet(context: CaseContext) -> None:
-    """An election, a lock and a value of one name have nothing to do with each other."""
+async def elections_and_locks_of_one_name_are_independent(context: CaseContext) -> None:
+    """An election, a lock and a value of one name do not affect each other."""
     client = context.client()
     async with client.lock("scheduler"), client.election("scheduler", "leader") as leadership:
         await client.versioned("scheduler").put("value")

@@ -1,4 +1,4 @@
-"""How a trial keeps step with the one who measures: ready, go, done, end, a line of JSON each, then the outcome."""
+"""The protocol between a trial and the run: ready, go, done, end, each a line of JSON, then the outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a trial is to do.
+    """The task of a trial.
 
     See `Measure`; ``subject`` is a module; ``cores`` to run on, none for all; ``profile`` to say where the time went.
     """
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a trial.
+    """The outcome of a trial.
 
     Attributes:
         operations: acquires with their releases; for hand-over only those where the lock went to another contender.
@@ -41,7 +41,7 @@ class Outcome:
         cpu: seconds of processor time of the client's processes.
         p50: seconds of one operation, median; for hand-over from the release to the next holder.
         p99: the same, 99th percentile.
-        overlaps: how often somebody was inside at the same time as somebody else, or had an older token.
+        overlaps: how often two contenders held the lock at the same time, or the token was not newer.
         fewest: turns of the contender that had the fewest.
         most: turns of the one that had the most.
         memory: bytes of the client for one lock held, or one waiter.
@@ -64,45 +64,45 @@ class Outcome:
     profile: dict[str, float] = field(default_factory=dict[str, float])
 
 
-class Talk:
-    """The two pipes to the one who measures. Each side speaks only when the other has."""
+class TrialPipe:
+    """The two pipes to the run. Each side sends only after it has received."""
 
     def __init__(self, listens: int, speaks: int) -> None:
         self._listens = listens
         self._speaks = speaks
 
-    def say(self, **facts: Any) -> None:
+    def send(self, **facts: Any) -> None:
         """Send a line."""
         data = json.dumps(facts).encode() + b"\n"
         while data:
             data = data[os.write(self._speaks, data) :]
 
-    def hear(self) -> dict[str, Any] | None:
-        """Wait for a line; None if nobody is there any more."""
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for a line; None if the other side has closed the pipe."""
         data = b""
         while not data.endswith(b"\n"):
             more = os.read(self._listens, 65536)
             if not more:
                 return None
             data += more
-        heard: dict[str, Any] = json.loads(data)
-        return heard
+        reply: dict[str, Any] = json.loads(data)
+        return reply
 
     def ready(self) -> None:
-        """Say that the trial can begin, and wait until it may."""
+        """Send that the trial is ready, and wait for the start."""
         self._step("ready")
 
     def done(self) -> None:
-        """Say that the run has ended, and wait until that has been noted."""
+        """Send that the trial is done, and wait for the confirmation."""
         self._step("done")
 
     def ended(self, outcome: Outcome) -> None:
-        """Tell the outcome."""
-        self.say(step="outcome", **asdict(outcome))
+        """Send the outcome."""
+        self.send(step="outcome", **asdict(outcome))
 
     def _step(self, name: str) -> None:
-        self.say(step=name)
-        if self.hear() is None:
+        self.send(step=name)
+        if self.receive() is None:
             os._exit(1)
 
 

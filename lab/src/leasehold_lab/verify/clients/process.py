@@ -1,4 +1,4 @@
-"""The processes that a run starts: clients of both flavors, each reaching the store through a proxy of its own."""
+"""The client processes of a run: each reaches the store through a proxy of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 from leasehold._url import Secret, StoreURL
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.verify.clients.forkserver import Nursery
+from leasehold_lab.verify.clients.forkserver import ForkServer
 from leasehold_lab.verify.clients.worker import ENDS_WITHIN, Orders
 
 STARTS_WITHIN = 60.0
-"""Seconds that a client may take to be ready."""
+"""Seconds within which a client must be ready."""
 
 PORTS = {
     "redis": 6379,
@@ -29,27 +29,27 @@ PORTS = {
     "zookeeper": 2181,
     "etcd": 2379,
 }
-"""Ports of the schemes whose servers are reached at the hosts of the URL, and nowhere else."""
+"""Default ports of the schemes whose clients connect only to the hosts of the URL."""
 
 
 class VerifyError(Exception):
-    """The run is not possible, or it broke down; the message says why, and what to do."""
+    """The run is not possible, or it failed; the message names the reason and what to do."""
 
 
 def default_port(url: StoreURL) -> int | None:
-    """Return the port of a host that names none; None where the clients find their servers by themselves.
+    """Return the default port of a scheme; None if its clients discover their servers by themselves.
 
-    A scheme of one's own that ends in ``+redis`` is reached as ``redis`` is.
+    A custom scheme that ends in ``+redis`` has the port of ``redis``.
     """
     return PORTS.get(url.scheme.rpartition("+")[2])
 
 
-class Links:
-    """A client's connections: one fault proxy for each host of the URL. Without proxies the store is reached directly.
+class Connections:
+    """A client's connections: one fault proxy for each host of the URL, or none.
 
     Args:
         url: of the store.
-        through: whether they shall lead through proxies, since faults will be made on them.
+        through: whether to use proxies, so that faults can be injected.
 
     """
 
@@ -61,7 +61,7 @@ class Links:
 
     @property
     def url(self) -> Secret:
-        """The URL by which the client reaches the store."""
+        """The URL with which the client reaches the store."""
         if not self.proxies:
             return self._url.raw
         parts = urlsplit(self._url.raw.reveal())
@@ -70,30 +70,30 @@ class Links:
         return Secret(urlunsplit(parts._replace(netloc=f"{user}{at}{hosts}")))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the proxies."""
         for proxy in self.proxies:
             proxy.close()
 
 
 class Process:
-    """One client that works."""
+    """One client process."""
 
-    def __init__(self, orders: Orders, links: Links, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, orders: Orders, connections: Connections, folder: Path, forkserver: ForkServer) -> None:
         self.who = orders.who
-        self.links = links
+        self.connections = connections
         self.orders = orders
         self.journal = Path(orders.journal)
         self.log = folder / f"client-{orders.who}.log"
-        with self.log.open("wb") as complaints:
-            self._child = nursery.client(complaints)
-        self._child.stdin.write(_as_line(orders, links.url))
+        with self.log.open("wb") as stderr:
+            self._child = forkserver.client(stderr)
+        self._child.stdin.write(_as_line(orders, connections.url))
         self._child.stdin.flush()
 
     def wait_ready(self) -> None:
-        """Wait until it works.
+        """Wait until the client is ready.
 
         Raises:
-            VerifyError: it could not; the message is the last line that it said.
+            VerifyError: it did not start; the message has the last line of its standard error.
 
         """
         until = time.monotonic() + STARTS_WITHIN
@@ -103,29 +103,29 @@ class Process:
             if self._child.poll() is not None:
                 break
             time.sleep(0.005)
-        raise VerifyError(f"a client did not start: {self.last_words()}")
+        raise VerifyError(f"a client did not start: {self.last_error()}")
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or stands still."""
+        """Whether the process runs or is stopped."""
         return self._child.poll() is None
 
     def stop(self) -> None:
-        """Make it stand still, wherever it is."""
+        """Stop it (SIGSTOP), wherever it is."""
         self._child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue (SIGCONT)."""
         self._child.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, without a word to anybody."""
+        """Kill it (SIGKILL)."""
         self._child.send_signal(signal.SIGKILL)
         self._child.wait(ENDS_WITHIN)
         self._close()
 
     def ask_to_end(self) -> None:
-        """Say that the run is over; it ends what it is at."""
+        """Ask it to finish its current operations and to exit."""
         if self.alive:
             try:
                 self._child.stdin.write(b"stop\n")
@@ -134,7 +134,7 @@ class Process:
                 return
 
     def end(self) -> bool:
-        """Wait until it has ended; return whether it did so by itself and well."""
+        """Wait until it has ended; return whether it exited by itself with status 0."""
         code = self._child.wait(ENDS_WITHIN)
         if code is None:
             self.kill()
@@ -142,23 +142,23 @@ class Process:
             self._close()
         return code == 0
 
-    def last_words(self) -> str:
-        """Return the last line that it wrote on standard error."""
+    def last_error(self) -> str:
+        """Return the last line of its standard error."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "nothing on standard error"
 
     def _close(self) -> None:
         self._child.close()
-        self.links.close()
+        self.connections.close()
 
 
 def _as_line(orders: Orders, url: Secret) -> bytes:
-    facts = {**asdict(replace(orders, url="")), "url": url.reveal(), "flavor": orders.flavor.value}
-    return json.dumps(facts).encode() + b"\n"
+    fields = {**asdict(replace(orders, url="")), "url": url.reveal(), "flavor": orders.flavor.value}
+    return json.dumps(fields).encode() + b"\n"
 
 
 def end_all(processes: Iterable[Process]) -> list[Process]:
-    """End all; return those that did not end well."""
+    """End all processes; return those that failed."""
     running = [process for process in processes if process.alive]
     for process in running:
         process.ask_to_end()

@@ -1,4 +1,4 @@
-"""Who waits is served in order of arrival, at once, and who gave up does not stand in the way."""
+"""Waiters are served in order of arrival, at once; a waiter that gave up blocks nobody."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WAITERS = 5
 HAND_OVERS = 7
 
 WAKES_WITHIN = 0.25
-"""Seconds from a release to the next holder's first step, the median of `HAND_OVERS`: no store may poll more slowly."""
+"""The longest median, in seconds, from a release to the next holder's first step: no store may poll more slowly."""
 
 
 @case(ALL, needs=("fair",))
 async def waiters_enter_in_order_of_arrival(context: CaseContext) -> None:
-    """The name is handed from each holder to the one who has waited longest."""
+    """Each holder hands the name over to the waiter that has waited longest."""
     client, entered = context.client(), list[int]()
     hold = await context.holder(client)
 
@@ -45,8 +45,8 @@ async def waiters_enter_in_order_of_arrival(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def who_gave_up_is_skipped(context: CaseContext) -> None:
-    """A waiter that ran out of time is out of the queue: the next one enters at once."""
+async def a_waiter_that_timed_out_is_skipped(context: CaseContext) -> None:
+    """A waiter that timed out leaves the queue, so the next one enters at once."""
     client = context.client()
     hold = await context.holder(client)
     first = context.harness.spawn(lambda: context.lock().acquire(timeout=GIVES_UP))
@@ -63,8 +63,8 @@ async def who_gave_up_is_skipped(context: CaseContext) -> None:
 
 
 @case((Variant.FAIR_LOCK, Variant.FAIR_RLOCK))
-async def a_try_never_overtakes(context: CaseContext) -> None:
-    """While someone waits for a fair lock, a try of a newcomer fails, however often it is made."""
+async def a_try_never_overtakes_a_waiter(context: CaseContext) -> None:
+    """While a client waits for a fair lock, the tries of a new client fail."""
     client = context.client()
     hold = await context.holder(client)
     waiter = context.harness.spawn(lambda: context.holder())
@@ -77,8 +77,8 @@ async def a_try_never_overtakes(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def waiters_wake_without_polling(context: CaseContext) -> None:
-    """Two who take turns lose no time: the lease is long, so that no timer of it can be what wakes them."""
+async def waiters_are_woken_without_polling(context: CaseContext) -> None:
+    """Two clients that alternate lose no time; the lease is long, so that its timer cannot wake them."""
     harness, client, released, delays = context.harness, context.client(), 0.0, list[float]()
     hold = await context.holder(client)
 
@@ -98,12 +98,12 @@ async def waiters_wake_without_polling(context: CaseContext) -> None:
 
 
 @case(MUTEX)
-async def a_waiter_with_a_short_lease_keeps_its_place(context: CaseContext) -> None:
-    """A waiter's place is kept alive by its client for longer than its lease."""
+async def a_waiter_keeps_its_queue_entry_beyond_its_lease(context: CaseContext) -> None:
+    """The client renews the queue entry of a waiter."""
     client = context.client()
-    hold, lease = await context.holder(client), context.kept(0.3)
+    hold, lease = await context.holder(client), context.at_least_shortest(0.3)
 
-    async def wait() -> None:  # who waited also releases: the writer's side belongs to its task or thread
+    async def wait() -> None:  # the waiter also releases: the writer's side belongs to its task or thread
         await held(await context.lock(lease=lease).acquire(timeout=SOON)).release()
 
     waiter = context.harness.spawn(wait)

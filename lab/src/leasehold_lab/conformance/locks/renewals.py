@@ -1,17 +1,17 @@
-"""Renewals: a holder of each kind is kept alive for as long as it lives, in whatever order it releases."""
+"""Holds of each kind are renewed as long as they are held, in any order of releases."""
 
 from __future__ import annotations
 
 from leasehold.errors import LeaseLost
-from leasehold_lab.conformance.case_context import SOON, STAND_INS, CaseContext, Variant, case, held
+from leasehold_lab.conformance.case_context import EQUIVALENTS, SOON, CaseContext, Variant, case, held
 
 NAME = "prices"
-HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *STAND_INS)
+HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *EQUIVALENTS)
 
 
 @case((Variant.LOCK,), needs=("shared", "permits"))
 async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
-    """Readers, an upgradeable one among them, a writer and permits hold for many times their lease, all at once."""
+    """Readers, an upgradeable reader, a writer and permits hold for many times their lease, all at the same time."""
     lease, client = context.short, context.client()
     readers = [held(await context.client().rw_lock(NAME, lease=lease).reader().acquire(timeout=SOON)) for _ in range(3)]
     upgradeable = held(await client.rw_lock(NAME, lease=lease).upgradeable().acquire(timeout=SOON))
@@ -29,8 +29,8 @@ async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("shared",))
-async def what_is_left_is_renewed_in_whatever_order_one_releases(context: CaseContext) -> None:
-    """One who writes and reads may release either first: the other is renewed on, and goes with its own release."""
+async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> None:
+    """The remaining hold is renewed, and ends with its own release."""
     lease = context.short
     for first in ("writer", "reader"):
         lock, other = context.client().rw_lock(NAME, lease=lease), context.client().rw_lock(NAME, lease=lease)
@@ -46,8 +46,8 @@ async def what_is_left_is_renewed_in_whatever_order_one_releases(context: CaseCo
 
 
 @case(HOLDS)
-async def it_is_held_on_when_the_task_or_thread_that_acquired_it_has_ended(context: CaseContext) -> None:
-    """A lease lives as long as its hold can be reached, whoever acquired it."""
+async def a_lock_outlives_the_task_or_thread_that_acquired_it(context: CaseContext) -> None:
+    """A lease is renewed as long as its hold can be reached, whoever acquired it."""
     lock, rival = context.lock(lease=context.short), context.lock()
     hold = held(await context.harness.spawn(lambda: lock.acquire(timeout=SOON)).result())
     await context.harness.sleep(3 * context.short)
@@ -59,8 +59,8 @@ async def it_is_held_on_when_the_task_or_thread_that_acquired_it_has_ended(conte
 
 
 @case((Variant.LOCK,), needs=("shared",))
-async def several_are_held_on_when_the_task_or_thread_that_acquired_them_has_ended(context: CaseContext) -> None:
-    """So do a re-entrant lock and a reader that are held together."""
+async def nested_holds_outlive_the_task_or_thread_that_acquired_them(context: CaseContext) -> None:
+    """A re-entrant lock and a reader that are held together are renewed, too."""
     lease, client, rival = context.short, context.client(), context.client()
     parts = [client.rlock("a", lease=lease), client.rw_lock(NAME, lease=lease).reader()]
     hold = held(await context.harness.spawn(lambda: client.multi_lock(parts).acquire(timeout=SOON)).result())
@@ -72,8 +72,8 @@ async def several_are_held_on_when_the_task_or_thread_that_acquired_them_has_end
 
 
 @case(HOLDS)
-async def a_client_that_is_closed_tells_of_a_loss_before_another_enters(context: CaseContext) -> None:
-    """The holder may be another task or thread than the one that closes; the lock is free when the close returns."""
+async def close_notifies_holders_before_another_client_enters(context: CaseContext) -> None:
+    """The holder may be another task or thread than the closing one; the lock is free when `close` returns."""
     client, rival, told = context.client(), context.lock(), list[LeaseLost]()
     hold = held(await context.lock(client).acquire())
     hold.on_lost(told.append)

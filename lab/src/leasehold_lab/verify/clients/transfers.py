@@ -1,12 +1,12 @@
-"""Holds that are passed on: one task or thread acquires, and ends; another one uses the hold, and releases or drops it.
+"""Transfers holds: one task or thread acquires and ends; another one uses the hold, and releases or drops it.
 
-Users write this every day without a thought: ``await asyncio.wait_for(lock.acquire(), 5)`` runs an inner task on Python
-3.11, and a synchronous fixture or dependency is entered in a thread of a pool that ends. A lease must last as long as
-somebody has a hold on it, whoever acquired. So the hold is used for longer than a few renewals: whatever gives up the
-lease too early does so meanwhile.
+Users do this every day without noticing: ``await asyncio.wait_for(lock.acquire(), 5)`` runs an inner task on Python
+3.11, and a synchronous fixture or dependency is entered in a pool thread that ends. A lease must last as long as
+anything refers to its hold, whoever acquired it. So the hold is used for longer than a few renewals: a watchdog that
+gives up the lease too early does so meanwhile.
 
-Whoever has no hold any more may still listen for its loss. So a hold that was dropped counts as a claim until the
-listener is told; the history says when it was dropped.
+A callback may still listen for the loss of a dropped hold. So a dropped hold counts as a claim until the callback is
+called. The history records when it was dropped.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from leasehold_lab.history.journal import Journal
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 IN_QUEUE = 0.8
-"""Leases that a hold waits at most until somebody takes it: longer than the time to the next renewal."""
+"""The most leases for which a hold waits for its user: longer than the time to the next renewal."""
 
 LEAST, MOST = 0.5, 2.0
-"""Leases for which it is used then: several renewals fall into most of them."""
+"""Leases for which it is then used: most of these times contain several renewals."""
 
 SLICES = 4
-"""The parts into which that time is divided; after each the user asks whether it still holds, and writes."""
+"""The parts of that time; after each, the user checks the hold and writes."""
 
 
-class Way(enum.Enum):
-    """What becomes of a hold that is passed on."""
+class TransferUse(enum.Enum):
+    """How a transferred hold is used."""
 
     BLOCK = "another task uses it in a block"
     PLAIN = "another task uses it without a block, and releases it"
@@ -86,39 +86,39 @@ class Worker(Protocol):
     async def _use(self, n: int, target: Any, hold: AsyncHold, length: float, slices: int) -> None: ...
 
 
-async def pass_on(worker: Worker, target: Target) -> None:
-    """Acquire, and let another task or thread use what was acquired."""
-    way, got, n = chosen(worker, target), list[AsyncHold](), worker._ask(target)
+async def transfer(worker: Worker, target: Target) -> None:
+    """Acquire, and let another task or thread use the hold."""
+    use, got, n = choose_use(worker, target), list[AsyncHold](), worker._ask(target)
     acquire = partial(worker._acquire, n, target, got)
-    if way is Way.REENTERED:
+    if use is TransferUse.REENTERED:
         await acquire()
         if got:
             await _reenter(worker, n, target, got)
         return
-    await elsewhere(worker._engine.runtime, acquire)
+    await in_another(worker._engine.runtime, acquire)
     if got:
         await worker._sleep(worker._random.uniform(0.0, IN_QUEUE) * worker._load.lease)
-        await elsewhere(worker._engine.runtime, partial(USES[way], worker, n, target, got))
+        await in_another(worker._engine.runtime, partial(USES[use], worker, n, target, got))
 
 
-def chosen(worker: Worker, target: Target) -> Way:
-    """Return what becomes of the next hold."""
-    return worker._random.choice([way for way in Way if target.reenters or way is not Way.REENTERED])
+def choose_use(worker: Worker, target: Target) -> TransferUse:
+    """Return how the next hold is used."""
+    return worker._random.choice([use for use in TransferUse if target.reenters or use is not TransferUse.REENTERED])
 
 
-async def elsewhere(runtime: Runtime, work: Work) -> None:
+async def in_another(runtime: Runtime, work: Work) -> None:
     """Run ``work()`` in a task or thread of its own, and wait for its end; raise its error."""
     await start(runtime, work)()
 
 
 def start(runtime: Runtime, work: Work) -> Work:
-    """Run ``work()`` in a task or thread of its own; return what waits for its end, and raises its error."""
+    """Run ``work()`` in a task or thread of its own; return a function that waits for its end and raises its error."""
     ended, errors = runtime.signal(), list[BaseException]()
 
     async def run() -> None:
         try:
             await work()
-        except BaseException as error:  # raised where somebody waits
+        except BaseException as error:  # `join` raises it
             errors.append(error)
         finally:
             ended.set()
@@ -165,7 +165,7 @@ async def _drop(worker: Worker, n: int, target: Target, got: list[AsyncHold]) ->
     del hold
 
 
-USES = {Way.BLOCK: _in_block, Way.PLAIN: _plain, Way.DROPPED: _drop}
+USES = {TransferUse.BLOCK: _in_block, TransferUse.PLAIN: _plain, TransferUse.DROPPED: _drop}
 
 
 async def _use(worker: Worker, n: int, target: Target, hold: AsyncHold) -> None:
@@ -174,10 +174,10 @@ async def _use(worker: Worker, n: int, target: Target, hold: AsyncHold) -> None:
 
 
 async def _reenter(worker: Worker, n: int, target: Target, got: list[AsyncHold]) -> None:
-    """Acquire again what another task uses; both hold one lease, and the last to release gives it up."""
+    """Acquire again while another task uses the hold; both hold one lease, which the last release ends."""
     hold, again = got.pop(), list[AsyncHold]()
     over, lease = worker._engine.runtime.signal(), hold._lease
-    first = worker._random.random() < 0.5  # whether the user gives its hold back first
+    first = worker._random.random() < 0.5  # whether the user releases its hold first
 
     async def use() -> None:
         try:
@@ -210,15 +210,15 @@ async def _reenter(worker: Worker, n: int, target: Target, got: list[AsyncHold])
     if again:
         await _plain(worker, n, target, again)
     elif first and lease.state in HOLDING:
-        raise AssertionError("it was given back by its user alone, and is still held")
+        raise AssertionError("its user, who was the only one to hold it, released it, and it is still held")
 
 
 async def _again(worker: Worker, target: Target, hold: AsyncHold, again: list[AsyncHold]) -> None:
-    """Acquire what this task holds: at once, and with the same token."""
+    """Acquire again what this task holds: this must succeed at once, with the same token."""
     if not hold.held:
         return
     got = await target.lock.acquire(timeout=0)
     if got is not None and got.token == hold.token:
         again.append(got)
     elif hold.held:
-        raise AssertionError(f"{hold.name} was not acquired again by who holds it: {got}")
+        raise AssertionError(f"the holder of {hold.name} could not acquire it again: {got}")

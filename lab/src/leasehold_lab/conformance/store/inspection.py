@@ -1,4 +1,4 @@
-"""Who looks sees who holds and who waits, since when and for how long, as those concerned described themselves."""
+"""`inspect` shows holders and waiters, with their times and their own descriptions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leasehold_lab.runtimes.harnesses import Job
 
 
 @case(ALL)
-async def the_holder_is_shown(context: CaseContext) -> None:
-    """`inspect` shows the holder with its facts, and nothing when nobody is there."""
+async def inspect_shows_the_holder(context: CaseContext) -> None:
+    """`inspect` shows the holder with its owner, token, host, pid and `meta`, and nothing if the name is free."""
     client, watcher = context.client(), context.client()
     assert await watcher.inspect(context.name) is None
     hold = await context.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
@@ -31,8 +31,8 @@ async def the_holder_is_shown(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def waiters_are_shown_in_order(context: CaseContext) -> None:
-    """Who came first is first; a waiter has no token."""
+async def inspect_shows_waiters_in_order(context: CaseContext) -> None:
+    """Waiters are listed in order of arrival, without tokens."""
     watcher, clients = context.client(), [context.client() for _ in range(3)]
     hold = await context.holder(watcher)
     jobs = list[Job[None]]()
@@ -55,26 +55,26 @@ async def _hold_once(context: CaseContext, client: AsyncClient, number: int) -> 
 
 
 @case(UNFAIR)
-async def holds_lists_what_begins_with_a_prefix(context: CaseContext) -> None:
-    """Names come in order; characters that mean something in a pattern mean themselves here."""
+async def holds_lists_names_with_a_prefix(context: CaseContext) -> None:
+    """`holds` lists names in order; characters that are special in patterns match only themselves."""
     client = context.client()
     names = ["a", "a*c", "abc", "abd", "b", "[ab]c", "a?c", "a\\c"]
     holds = [await context.holder(client, name) for name in names]
-    assert [info.name for info in await client.holds()] == sorted(map(context.spelled, names))
+    assert [info.name for info in await client.holds()] == sorted(map(context.shown, names))
     for prefix, found in (("ab", ["abc", "abd"]), ("a*", ["a*c"]), ("[", ["[ab]c"]), ("a\\", ["a\\c"]), ("none", [])):
-        infos = await client.holds(context.spelled(prefix))
-        assert [info.name for info in infos] == [context.spelled(name) for name in found]
+        infos = await client.holds(context.shown(prefix))
+        assert [info.name for info in infos] == [context.shown(name) for name in found]
     for hold in holds:
         await hold.release()
     assert await client.holds() == []
 
 
 @case(MUTEX)
-async def an_expired_holder_is_not_shown(context: CaseContext) -> None:
-    """What has run out is gone for who looks, too."""
+async def inspect_omits_an_expired_holder(context: CaseContext) -> None:
+    """A holder whose lease has expired is not shown."""
     client = context.client()
     hold = await context.holder(lease=0.3, renew=False)
-    await context.harness.sleep(context.gone(0.3))
+    await context.harness.sleep(context.expired_after(0.3))
     assert await client.inspect(context.name) is None
     assert await client.holds() == []
     assert not await context.lock().locked()

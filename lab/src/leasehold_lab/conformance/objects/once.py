@@ -1,4 +1,4 @@
-"""Once, scheduled, synchronized: work that is not done twice, nor by two at a time."""
+"""`once`, `scheduled` and `synchronized`: work that does not run twice, nor in two instances at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CALLERS = 5
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_message_that_comes_twice_is_worked_on_once(context: CaseContext) -> None:
-    """Of several deliveries at the same time one does the work; all get its result, later ones too."""
+async def once_runs_the_work_for_one_of_several_calls(context: CaseContext) -> None:
+    """Of several concurrent calls one runs the work; all calls return its result, later ones too."""
     done: list[object] = []
 
     async def charge(amount: int) -> dict[str, object]:
@@ -34,8 +34,8 @@ async def a_message_that_comes_twice_is_worked_on_once(context: CaseContext) -> 
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def work_that_fails_is_done_by_the_next(context: CaseContext) -> None:
-    """The error is the caller's; nothing is kept."""
+async def once_runs_again_after_a_failure(context: CaseContext) -> None:
+    """The error is raised to the caller, and no result is kept."""
     once = context.client().once(KEY, ttl=60)
 
     def fail() -> None:
@@ -48,18 +48,18 @@ async def work_that_fails_is_done_by_the_next(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_result_is_kept_for_its_time(context: CaseContext) -> None:
-    """After that the work is done anew."""
+async def a_result_of_once_expires_after_its_ttl(context: CaseContext) -> None:
+    """After the ``ttl`` the work runs again."""
     once = context.client().once(KEY, ttl=0.3)
     assert await once.run(lambda: b"\x00first") == b"\x00first"
     assert await once.run(lambda: b"second") == b"\x00first"
-    await context.harness.sleep(context.gone(0.3))
+    await context.harness.sleep(context.expired_after(0.3))
     assert await once.run(lambda: b"second") == b"second"
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_result_that_cannot_be_kept_is_no_reason_to_do_it_again(context: CaseContext) -> None:
-    """That it was done is recorded; the first caller and later ones hear what is wrong."""
+async def once_does_not_repeat_work_with_an_unstorable_result(context: CaseContext) -> None:
+    """The work is recorded as done; the first caller and later ones get an error that explains the problem."""
     once = context.client().once(KEY, ttl=60)
     done: list[object] = []
 
@@ -75,8 +75,8 @@ async def a_result_that_cannot_be_kept_is_no_reason_to_do_it_again(context: Case
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def the_first_result_is_everybodys(context: CaseContext) -> None:
-    """A doer that lost its lease does not replace what another recorded, and is told; both get one result."""
+async def the_first_recorded_result_of_once_wins(context: CaseContext) -> None:
+    """A caller that lost its lease is notified, and does not replace a recorded result; both get the first result."""
     done: list[object] = []
 
     async def slow() -> str:
@@ -89,12 +89,12 @@ async def the_first_result_is_everybodys(context: CaseContext) -> None:
         return "ours"
 
     await raised(LeaseLost, context.client().once(KEY, ttl=60, lease=context.short).run(slow))
-    assert done == ["theirs"] or (context.harness.cancels and not done)  # it may be cut short before
+    assert done == ["theirs"] or (context.harness.cancels and not done)  # its task may be cancelled before
     assert await context.client().once(KEY, ttl=60).run(lambda: "theirs") == "theirs"
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def who_waits_for_the_doer_may_give_up(context: CaseContext) -> None:
+async def a_caller_of_once_may_time_out(context: CaseContext) -> None:
     """The timeout of a later caller ends its wait, not the work."""
     began, go_on = context.harness.event(), context.harness.event()
 
@@ -111,23 +111,23 @@ async def who_waits_for_the_doer_may_give_up(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_tick_runs_in_one_instance(context: CaseContext) -> None:
-    """At the same time, and a little later when the job is over; the next tick runs again, wherever."""
+async def a_scheduled_tick_runs_in_one_instance(context: CaseContext) -> None:
+    """Concurrent and slightly later calls run the job once; the next tick runs again, in any instance."""
     ran: list[object] = []
 
     async def tick() -> bool:
         return await context.client().scheduled("mail", at_least=0.5, at_most=60).run(lambda: ran.append(1))
 
     assert sorted(await context.harness.gather(*(tick() for _ in range(CALLERS)))) == [False] * (CALLERS - 1) + [True]
-    assert not await tick()  # a clock that is late
-    await context.harness.sleep(context.gone(0.5))
+    assert not await tick()  # as from an instance whose clock is late
+    await context.harness.sleep(context.expired_after(0.5))
     assert await tick()
     assert ran == [1, 1]
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_job_that_fails_has_had_its_tick(context: CaseContext) -> None:
-    """Its error is raised; others do not run it in the same tick."""
+async def a_failed_job_does_not_run_again_in_its_tick(context: CaseContext) -> None:
+    """Its error is raised, and no other instance runs it in the same tick."""
     job = context.client().scheduled("mail", at_least=60, at_most=60)
 
     def fail() -> None:
@@ -138,9 +138,9 @@ async def a_job_that_fails_has_had_its_tick(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_job_loses_its_right_after_at_most(context: CaseContext) -> None:
-    """One that takes longer is told, and another instance may begin."""
-    began, at_most = context.harness.event(), context.kept(0.6)
+async def a_job_is_notified_when_it_exceeds_at_most(context: CaseContext) -> None:
+    """A job that takes longer than ``at_most`` is notified, and another instance may begin."""
+    began, at_most = context.harness.event(), context.at_least_shortest(0.6)
 
     async def slow() -> None:
         began.set()
@@ -151,14 +151,14 @@ async def a_job_loses_its_right_after_at_most(context: CaseContext) -> None:
     other = context.client().scheduled("mail", at_least=0.1, at_most=at_most)
     await context.harness.sleep(0.2)
     assert not await other.run(lambda: None)
-    await context.harness.sleep(context.gone(at_most) - 0.2)
+    await context.harness.sleep(context.expired_after(at_most) - 0.2)
     assert await other.run(lambda: None)
     await raised(LeaseLost, job.result())
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def calls_with_the_same_arguments_take_turns(context: CaseContext) -> None:
-    """Calls for one order exclude each other across clients, calls for others do not; the function may call itself."""
+async def synchronized_calls_with_equal_arguments_exclude_each_other(context: CaseContext) -> None:
+    """Calls with equal arguments exclude each other across clients, others do not; the function may call itself."""
     inside: dict[int, int] = {}
     most: dict[int, int] = {}
     tokens: list[object] = []
@@ -186,8 +186,8 @@ async def calls_with_the_same_arguments_take_turns(context: CaseContext) -> None
 
 
 @case((Variant.LOCK,))
-async def a_call_that_does_not_get_the_lock_is_not_made(context: CaseContext) -> None:
-    """It raises, and the function does not run."""
+async def a_synchronized_call_without_the_lock_is_not_made(context: CaseContext) -> None:
+    """If the lock is not acquired in time, the call raises and the function does not run."""
     client = context.client()
 
     def name(order: int) -> str:

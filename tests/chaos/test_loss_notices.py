@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sites import SYSTEMS, Site, systems
+from deployments import SYSTEMS, Deployment, systems
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.watchdog.lease_timers import RENEWALS_PER_LEASE
@@ -28,10 +28,10 @@ from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.history import Stall
 from leasehold_lab.runtimes.harnesses import Harness
-from leasehold_lab.verify.clients.stall_detector import called_back
+from leasehold_lab.verify.clients.stall_detector import timed_callback
 from support.flavors import both
+from support.missed_turns import US, Missed, turns_missed
 from support.programs.loss_notice_client import DEEDS
-from support.turns import US, Missed, turns_missed
 
 PARTY = Path(__file__).parents[1] / "support" / "programs" / "loss_notice_client.py"
 
@@ -67,7 +67,7 @@ async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], co
     for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=10)
         assert hold is not None
-        hold.on_lost(called_back(tell(number)))
+        hold.on_lost(timed_callback(tell(number)))
         holds.append(hold)
     return holds
 
@@ -86,20 +86,20 @@ def lease_of(hold: Any) -> Any:
 @systems
 @both
 def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away(
-    name: str, harness: Harness, site: Site, namespace: str, record_property: Any
+    name: str, harness: Harness, deployment: Deployment, namespace: str, record_property: Any
 ) -> None:
     told = dict[int, float]()
 
     async def body(harness: Harness) -> None:
-        client = harness.client(site.url, namespace=namespace, response_timeout=1.0)
+        client = harness.client(deployment.url, namespace=namespace, response_timeout=1.0)
         holds = await hold_all(client, SYSTEMS[name].lease, told, FEW)
         with turns_missed(harness.runtime.flavor) as missed:
             await harness.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
-            site.silence()
+            deployment.pause()
             try:
                 await all_told(harness, told, 3 * SYSTEMS[name].lease, FEW)
             finally:
-                site.go_on()
+                deployment.resume()
         leases = [lease_of(hold) for hold in holds]
         ends = [lease.deadline + MARGIN + DRIFT * lease.length for lease in leases]  # as the store counts, or later
         late = [missed.less(end, told[number]) for number, end in enumerate(ends)]
@@ -134,21 +134,26 @@ def remove(name: str, namespace: str, url: str, servers: Any) -> None:
 @systems
 @both
 def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
-    name: str, harness: Harness, site: Site, namespace: str, request: pytest.FixtureRequest, record_property: Any
+    name: str,
+    harness: Harness,
+    deployment: Deployment,
+    namespace: str,
+    request: pytest.FixtureRequest,
+    record_property: Any,
 ) -> None:
     system, told = SYSTEMS[name], dict[int, float]()
     servers = request.getfixturevalue(system.fixture) if system.fixture else None
 
     async def body(harness: Harness) -> None:
-        client = harness.client(site.url, namespace=namespace)
+        client = harness.client(deployment.url, namespace=namespace)
         holds = await hold_all(client, system.lease, told)
         with turns_missed(harness.runtime.flavor) as missed:
             await harness.sleep(system.lease / 2)
             began = boottime()
             if harness.runtime.flavor is Flavor.ASYNC:
-                await asyncio.to_thread(remove, name, namespace, site.url, servers)
+                await asyncio.to_thread(remove, name, namespace, deployment.url, servers)
             else:
-                remove(name, namespace, site.url, servers)
+                remove(name, namespace, deployment.url, servers)
             removed = boottime()
             await all_told(harness, told, 2 * system.lease)
         bound = REMOVED_WITHIN if "session" in name else system.lease / RENEWALS_PER_LEASE + ASKED
@@ -169,10 +174,10 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
 @systems
 @pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
 def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on(
-    name: str, flavor: str, site: Site, namespace: str, record_property: Any
+    name: str, flavor: str, deployment: Deployment, namespace: str, record_property: Any
 ) -> None:
     lease = SYSTEMS[name].lease
-    command = [sys.executable, str(PARTY), flavor, site.url, namespace, str(lease), str(NAMES)]
+    command = [sys.executable, str(PARTY), flavor, deployment.url, namespace, str(lease), str(NAMES)]
     paths = os.pathsep.join([str(PARTY.parents[2]), *sys.path])
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Latches: every count counts once, an open one stays open, nobody waits longer than needed."""
+"""Latches: every count counts once, an open latch stays open, and waiters return at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITERS = 4
 
 @case((Variant.LOCK,), needs=("cells",))
 async def a_latch_opens_at_the_last_count(context: CaseContext) -> None:
-    """It is closed at its full count before anybody counts, and stays at 0 however many count after that."""
+    """A latch begins closed at its full count, and stays at 0 after further counts."""
     ours, theirs = context.client().latch(NAME, 3), context.client().latch(NAME, 3)
     assert (ours.total, await ours.count()) == (3, 3)
     assert not await ours.wait(timeout=0)
@@ -31,8 +31,8 @@ async def a_latch_opens_at_the_last_count(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def all_who_wait_go_on(context: CaseContext) -> None:
-    """Several clients wait, some of them twice; each goes on soon after the last count, and not before it."""
+async def a_latch_wakes_all_waiters(context: CaseContext) -> None:
+    """Each of several clients returns soon after the last count, and not before it."""
     counted = context.harness.event()
 
     async def wait(latch: AsyncLatch) -> None:
@@ -55,8 +55,8 @@ async def all_who_wait_go_on(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def counts_of_many_at_the_same_time_count_once_each(context: CaseContext) -> None:
-    """However many come together, none is lost and none counts twice."""
+async def concurrent_counts_count_once_each(context: CaseContext) -> None:
+    """No concurrent count is lost or counted twice."""
     each, clients = 5, 6
     left: list[int] = []
 
@@ -72,8 +72,8 @@ async def counts_of_many_at_the_same_time_count_once_each(context: CaseContext) 
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_wait_gives_up_at_its_timeout(context: CaseContext) -> None:
-    """It returns False, not before and not long after."""
+async def a_latch_wait_returns_false_at_its_timeout(context: CaseContext) -> None:
+    """`wait` returns False at its timeout, not before and not long after."""
     latch = context.client().latch(NAME, 1)
     start = context.harness.now()
     assert not await latch.wait(timeout=0.3)
@@ -81,8 +81,8 @@ async def a_wait_gives_up_at_its_timeout(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_reset_closes_it_again(context: CaseContext) -> None:
-    """Who waits goes on waiting; who waited in a round that opened goes on, however soon the reset followed."""
+async def a_reset_closes_a_latch(context: CaseContext) -> None:
+    """Waiters of the new round keep waiting; waiters of a round that opened return, however soon the reset follows."""
     latch = context.client().latch(NAME, 2)
     waiting = context.harness.spawn(lambda: context.client().latch(NAME, 2).wait(timeout=SOON))
     await context.harness.sleep(0.05)
@@ -98,8 +98,8 @@ async def a_reset_closes_it_again(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def all_say_the_same_count(context: CaseContext) -> None:
-    """Who says another is told both; a reset takes the new one."""
+async def all_users_of_a_latch_must_give_the_same_count(context: CaseContext) -> None:
+    """A different count raises an error that names both counts; a reset accepts the new one."""
     ours, theirs = context.client().latch(NAME, 3), context.client().latch(NAME, 5)
     await ours.count_down()
     for work in (theirs.count(), theirs.count_down(), theirs.wait(timeout=1)):
@@ -112,18 +112,18 @@ async def all_say_the_same_count(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_latch_that_nobody_counts_is_forgotten(context: CaseContext) -> None:
-    """After its life it is closed at its full count."""
+async def a_latch_expires_after_its_ttl(context: CaseContext) -> None:
+    """After its ``ttl`` without a count, a latch is closed at its full count."""
     latch = context.client().latch(NAME, 1, ttl=0.2)
     await latch.count_down()
     assert await latch.wait(timeout=0)
-    await context.harness.sleep(context.gone(0.2))
+    await context.harness.sleep(context.expired_after(0.2))
     assert await latch.count() == 1
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_latch_refuses_what_is_no_count(context: CaseContext) -> None:
-    """Before anything is sent."""
+async def a_latch_refuses_an_invalid_count(context: CaseContext) -> None:
+    """An invalid count raises an error before any request is sent."""
     client = context.client()
 
     async def made(count: Any, **options: Any) -> AsyncLatch:

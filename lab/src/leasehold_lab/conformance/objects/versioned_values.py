@@ -1,4 +1,4 @@
-"""Optimistic locking: a write that names an old version is refused and says so; updates of many lose none."""
+"""Optimistic locking: a write with an old version is refused; concurrent updates lose none."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ EACH = 10
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_value_comes_back_as_json_has_it(context: CaseContext) -> None:
-    """There is none at first; JSON comes back as JSON has it, bytes as they are; each write is one version more."""
+async def a_versioned_value_is_json_or_bytes(context: CaseContext) -> None:
+    """A value begins absent. JSON is returned as parsed, bytes unchanged; each write adds one to the version."""
     ours, theirs = context.client().versioned(NAME), context.client().versioned(NAME)
     assert tuple(await ours.get()) == (None, 0)
     values: tuple[object, ...] = (7, "ü\x00", {"a": (1, None)}, None, [], b"", b"\x00\xff")
@@ -24,8 +24,8 @@ async def a_value_comes_back_as_json_has_it(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_write_of_an_old_version_is_refused(context: CaseContext) -> None:
-    """The error has what is there now, and nothing was changed."""
+async def a_write_with_an_old_version_is_refused(context: CaseContext) -> None:
+    """The error has the current value, and nothing is changed."""
     ours, theirs = context.client().versioned(NAME), context.client().versioned(NAME)
     assert await ours.put("a", if_version=0) == 1
     late = await raised(Conflict, theirs.put("b", if_version=0))
@@ -37,8 +37,8 @@ async def a_write_of_an_old_version_is_refused(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_late_holder_does_not_write(context: CaseContext) -> None:
-    """A fenced write is refused when a later holder has written, whatever version it names."""
+async def a_versioned_value_refuses_an_older_token(context: CaseContext) -> None:
+    """A fenced write is refused after a write of a newer holder, whatever version it names."""
     value = context.client().versioned(NAME)
     await value.put("old", fence=5)
     await value.put("new", fence=9)
@@ -49,8 +49,8 @@ async def a_late_holder_does_not_write(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def updates_of_many_lose_none(context: CaseContext) -> None:
-    """Several clients add to one number at the same time, and every one counts."""
+async def concurrent_updates_lose_none(context: CaseContext) -> None:
+    """Several clients add to one number at the same time, and no addition is lost."""
 
     async def count() -> None:
         views = context.client().versioned(NAME)
@@ -62,8 +62,8 @@ async def updates_of_many_lose_none(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def an_update_gives_up_at_its_timeout(context: CaseContext) -> None:
-    """One who is always overtaken hears of it; what it would have written is not there."""
+async def an_update_raises_at_its_timeout(context: CaseContext) -> None:
+    """An update that always loses the race raises at its timeout, and changes nothing."""
     value, other = context.client().versioned(NAME), context.client().versioned(NAME)
     attempts: list[object] = []
 
@@ -83,27 +83,23 @@ async def an_update_gives_up_at_its_timeout(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def a_value_that_nobody_writes_is_forgotten(context: CaseContext) -> None:
-    """After its life there is none, and versions begin anew."""
+async def a_versioned_value_expires_after_its_ttl(context: CaseContext) -> None:
+    """After its ``ttl`` the value is absent, and versions restart."""
     value = context.client().versioned(NAME, ttl=0.2)
     await value.put("a")
     assert (await value.get()).version == 1
-    await context.harness.sleep(context.gone(0.2))
+    await context.harness.sleep(context.expired_after(0.2))
     assert tuple(await value.get()) == (None, 0)
     assert await value.put("b", if_version=0) == 1
 
 
 @case((Variant.LOCK,), needs=("cells",))
-async def names_of_values_meet_no_others(context: CaseContext) -> None:
-    """A lock, a result, a shared value and a versioned value may have the same name."""
-
-    async def fetch() -> str:
-        return "shared"
-
+async def values_of_different_primitives_are_independent(context: CaseContext) -> None:
+    """A lock, a result, a cached value and a versioned value may have the same name."""
     client = context.client()
     await client.versioned(NAME).put("value")
     async with client.lock(NAME):
         assert await client.once(NAME, ttl=60).run(lambda: "result") == "result"
-        assert await client.cached(NAME, 60, fetch).get() == "shared"
+        assert await client.cached(NAME, 60, lambda: "shared").get() == "shared"
         assert await client.scheduled(NAME, at_least=60, at_most=60).run(lambda: None)
     assert tuple(await client.versioned(NAME).get()) == ("value", 1)

@@ -1,4 +1,4 @@
-"""Barriers: nobody goes on before all are there; who dies, gives up or fails breaks it, or is left out."""
+"""Barriers: all members pass together; a member that dies, times out or fails breaks the barrier, or is dropped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NEEDS = ("cells", "permits")
 
 
 def barrier(context: CaseContext, parties: int = PARTIES, **options: Any) -> AsyncBarrier:
-    """Make a barrier of a client of its own, with a lease that a case can wait for."""
+    """Make a barrier of a new client, with a lease that a case can wait for."""
     given: dict[str, Any] = {"timeout": 4 * SOON, **options}
     return context.client().barrier(NAME, parties, **given)
 
 
 async def waiting(context: CaseContext, count: int, **options: Any) -> None:
-    """Wait until so many wait."""
+    """Wait until ``count`` members wait."""
     seen, until = barrier(context, **options), context.harness.now() + SOON
     while await seen.n_waiting() != count:
         assert context.harness.now() < until, f"{count} members expected, there are {await seen.n_waiting()}"
@@ -29,8 +29,8 @@ async def waiting(context: CaseContext, count: int, **options: Any) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def all_go_on_together_again_and_again(context: CaseContext) -> None:
-    """Nobody is in a later round than another has come to; each round gives each member another place."""
+async def a_barrier_releases_all_members_each_round(context: CaseContext) -> None:
+    """No member enters a round before all have reached it; each round gives each member another index."""
     came = [0, 0, 0]
     places: list[list[int]] = [[], [], []]
 
@@ -49,24 +49,24 @@ async def all_go_on_together_again_and_again(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def one_party_waits_for_nobody(context: CaseContext) -> None:
-    """As often as it likes."""
+async def a_barrier_of_one_member_does_not_wait(context: CaseContext) -> None:
+    """A barrier of one member returns at once, any number of times."""
     meeting = barrier(context, 1)
     assert [await meeting.wait() for _ in range(3)] == [0, 0, 0]
     assert (meeting.parties, meeting.name) == (1, NAME)
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def members_of_one_object_meet(context: CaseContext) -> None:
-    """Threads or tasks may share it, as one of `threading`."""
+async def members_may_share_a_barrier_object(context: CaseContext) -> None:
+    """Threads or tasks may share one barrier object, as in `threading`."""
     meeting = barrier(context)
     places = await context.harness.gather(*(meeting.wait() for _ in range(PARTIES)))
     assert sorted(places) == list(range(PARTIES))
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def they_enter_and_leave_together(context: CaseContext) -> None:
-    """Nobody is out of its block before all have come to its end."""
+async def members_leave_a_barrier_block_together(context: CaseContext) -> None:
+    """No member leaves its block before all have reached its end."""
     inside = done = 0
 
     async def member(number: int) -> None:
@@ -83,8 +83,8 @@ async def they_enter_and_leave_together(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def who_comes_while_others_are_inside_waits(context: CaseContext) -> None:
-    """The next ones enter when those have left."""
+async def new_members_wait_until_the_others_have_left(context: CaseContext) -> None:
+    """New members enter when the members of the round before have left."""
     inside: list[int] = []
     left: list[int] = []
 
@@ -105,8 +105,8 @@ async def who_comes_while_others_are_inside_waits(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def an_abort_breaks_it_until_a_reset(context: CaseContext) -> None:
-    """Those who wait hear of it, those who come later too; after a reset it is whole."""
+async def an_abort_breaks_a_barrier_until_a_reset(context: CaseContext) -> None:
+    """Current and later members get an error; after a reset the barrier works again."""
     jobs = [context.harness.spawn(lambda: barrier(context).wait()) for _ in range(2)]
     await waiting(context, 2)
     await barrier(context).abort()
@@ -122,8 +122,8 @@ async def an_abort_breaks_it_until_a_reset(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def a_reset_sends_away_who_waits(context: CaseContext) -> None:
-    """They get the error of a broken barrier, and it is whole for who comes next."""
+async def a_reset_raises_in_waiting_members(context: CaseContext) -> None:
+    """Waiting members get the error of a broken barrier; new members can use it."""
     job = context.harness.spawn(lambda: barrier(context).wait())
     await waiting(context, 1)
     await barrier(context).reset()
@@ -133,8 +133,8 @@ async def a_reset_sends_away_who_waits(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def a_timeout_breaks_it(context: CaseContext) -> None:
-    """For all, as in `threading`."""
+async def a_timeout_breaks_a_barrier(context: CaseContext) -> None:
+    """A timeout breaks the barrier for all members, as in `threading`."""
     patient = context.harness.spawn(lambda: barrier(context).wait())
     await waiting(context, 1)
     start = context.harness.now()
@@ -146,8 +146,8 @@ async def a_timeout_breaks_it(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def a_timeout_leaves_out_only_who_gave_up(context: CaseContext) -> None:
-    """With ``drop_dead``: the others wait on, and meet with one more."""
+async def with_drop_dead_a_timeout_drops_only_that_member(context: CaseContext) -> None:
+    """With ``drop_dead`` the others keep waiting, and meet with one more member."""
     patient = context.harness.spawn(lambda: barrier(context, 3, drop_dead=True).wait())
     await waiting(context, 1, parties=3, drop_dead=True)
     await raised(AcquireTimeout, barrier(context, 3, drop_dead=True).wait(timeout=0.2))
@@ -156,8 +156,8 @@ async def a_timeout_leaves_out_only_who_gave_up(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def an_error_inside_breaks_it_for_the_others(context: CaseContext) -> None:
-    """It cannot come to the end of its block: those who wait there hear of it, and its own error goes on."""
+async def an_error_in_a_block_breaks_the_barrier(context: CaseContext) -> None:
+    """The failed member cannot reach the end of its block: the others get an error, and its own error propagates."""
 
     async def member(*, fails: bool) -> None:
         async with barrier(context, 2):
@@ -171,8 +171,8 @@ async def an_error_inside_breaks_it_for_the_others(context: CaseContext) -> None
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def an_error_inside_leaves_out_who_failed(context: CaseContext) -> None:
-    """With ``drop_dead`` the others leave without it."""
+async def with_drop_dead_an_error_drops_only_that_member(context: CaseContext) -> None:
+    """With ``drop_dead`` the others leave without the failed member."""
 
     async def member(*, fails: bool) -> None:
         async with barrier(context, 2, drop_dead=True):
@@ -185,8 +185,8 @@ async def an_error_inside_leaves_out_who_failed(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def who_is_not_inside_cannot_leave(context: CaseContext) -> None:
-    """And who is inside cannot enter again."""
+async def leave_needs_a_preceding_enter(context: CaseContext) -> None:
+    """Only a member inside can leave, and it cannot enter again."""
     meeting = barrier(context, 1)
     await raised(NotHeld, meeting.leave())
     await meeting.enter()
@@ -196,8 +196,8 @@ async def who_is_not_inside_cannot_leave(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def all_say_the_same_parties(context: CaseContext) -> None:
-    """Who says another number, or leaves out where others do not, is told so."""
+async def all_members_must_give_the_same_parties(context: CaseContext) -> None:
+    """A different number of parties or a different ``drop_dead`` raises an error that names the difference."""
     job = context.harness.spawn(lambda: barrier(context).wait())
     await waiting(context, 1)
     await raised(NameInUse, barrier(context, 3).wait())
@@ -209,8 +209,8 @@ async def all_say_the_same_parties(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def a_member_without_its_lease_is_noticed(context: CaseContext) -> None:
-    """One whose lease is gone, here by being broken, is dead to the others: the barrier is broken in time."""
+async def a_member_that_lost_its_lease_breaks_the_barrier(context: CaseContext) -> None:
+    """A member that lost its lease counts as dead: the others find the barrier broken within a bounded time."""
     job = context.harness.spawn(lambda: barrier(context).wait())
     lost = context.harness.spawn(lambda: barrier(context).wait())
     await waiting(context, 2)
@@ -223,12 +223,12 @@ async def a_member_without_its_lease_is_noticed(context: CaseContext) -> None:
     assert await looker.force_release(f"barrier/{NAME}", victim.token)
     await raised(BrokenBarrier, job.result())
     await raised(BrokenBarrier, lost.result())
-    assert context.harness.now() - start < 2 + NOISE, "the second in line looks every two seconds"
+    assert context.harness.now() - start < 2 + NOISE, "the second member checks every two seconds"
 
 
 @case((Variant.LOCK,), needs=NEEDS)
-async def a_barrier_refuses_what_is_no_number(context: CaseContext) -> None:
-    """Before anything is sent."""
+async def a_barrier_refuses_an_invalid_number(context: CaseContext) -> None:
+    """An invalid number of parties raises an error before any request is sent."""
     client = context.client()
 
     async def made(parties: Any) -> AsyncBarrier:

@@ -66,7 +66,7 @@ def test_a_run_without_url_starts_and_measures_all_stores(run):
         assert program in run.found["facts"]["server"]
 
 
-def test_requests_on_the_wire_are_counted(run):
+def test_requests_are_counted(run):
     for key in ("postgresql-1", "mysql-1", "zookeeper-1", "etcd-1"):
         assert run.of[key][FLOORS[key]]["server_reads"] == pytest.approx(2, abs=0.05), key
         assert run.of[key]["leasehold"]["server_reads"] == pytest.approx(REQUESTS[key], abs=0.9), key
@@ -84,7 +84,7 @@ def test_redlock_is_measured_while_one_server_fails_and_only_on_servers_of_the_r
         Settings(url=redlock_nodes.url, only=["redlock-failing"]).measures()
 
 
-def test_the_page_has_them(run):
+def test_the_page_has_all_stores(run):
     for title in ("Redlock on five servers", "PostgreSQL", "MySQL or MariaDB", "ZooKeeper", "Etcd"):
         assert f"## {title}, acquire + release, 1 thread" in run.page
     assert "| Redlock on five servers, acquire + release, 1 thread | p50 of the floor | ≤ 1.5 × |" in run.page
@@ -120,7 +120,7 @@ def test_a_given_zookeeper_and_etcd_are_left_clean(zookeeper_server, etcd_server
     session.close()
 
 
-def test_a_database_without_tables_is_told_before_anything_is_measured(postgres_server):
+def test_missing_tables_are_reported_before_anything_is_measured(postgres_server):
     postgres_server.query("CREATE DATABASE bare")
     try:
         done = bench(postgres_server.url.removesuffix("postgres") + "bare")
@@ -150,7 +150,7 @@ def test_a_file_is_measured_on_the_disk_that_its_url_names(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["rediss://localhost", "redis+cluster://localhost", "memory:"])
-def test_what_cannot_be_measured_is_said(url):
+def test_a_url_that_cannot_be_measured_is_refused(url):
     done = bench(url)
     assert done.returncode == 64
     assert "cannot be measured" in done.stderr
@@ -159,18 +159,18 @@ def test_what_cannot_be_measured_is_said(url):
 def test_a_url_chooses_the_measures_of_its_store():
     assert {measure.place for measure in Settings("etcd://localhost").measures()} == {Place.ETCD}
     assert {measure.place for measure in Settings().measures()} == set(Place)
-    with pytest.raises(ValueError, match="on etcd is called 'blocking'; there are: etcd-1"):
+    with pytest.raises(ValueError, match="on etcd 'blocking'; known measures: etcd-1"):
         Settings("etcd://localhost", only=["blocking"]).measures()
     assert place_of("mariadb://localhost/x") is Place.MYSQL
 
 
-def test_every_measure_has_its_floor_and_us_on_its_store():
+def test_every_measure_has_its_floor_and_leasehold_on_its_store():
     for measure in MEASURES:
         there = [one for one in CONTESTANTS if takes_part(one, measure)]
         assert any(one.role is Role.OURS for one in there)
         for one in there:
             assert measure.place in one.places, (measure.key, one.key)
-        floors = {one.key for one in there if one.role is Role.FLOOR or (measure.harms and one.harm is None)}
+        floors = {one.key for one in there if one.role is Role.FLOOR or (measure.disturbed and one.disturbance is None)}
         assert floors == {measure.floor, *measure.also} - {""}
 
 
@@ -196,10 +196,10 @@ def test_several_servers_are_added_up():
     with RedlockNodes(5) as group:
         scope = Scope(group.url, "bench-sum", 1, "")
         observer = Observers(scope)
-        before = observer.look()
+        before = observer.read()
         for node in group.nodes:
             node.command("SET", "bench-sum:x", "1")
-        done = observer.look().since(before)
+        done = observer.read().since(before)
         assert done.commands["set"] == 5
         assert done.reads >= 5
         observer.clean("bench-sum")
@@ -224,6 +224,6 @@ def test_the_floor_of_redlock_needs_no_more_than_a_majority():
         session.close()
 
 
-def test_names_are_shared_out():
+def test_names_are_divided_among_threads():
     assert [len(one) for one in shares(64, 8)] == [8] * 8
     assert len({name for one in shares(1000, 100) for name in one}) == 1000

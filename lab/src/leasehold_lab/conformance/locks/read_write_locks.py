@@ -1,4 +1,4 @@
-"""Readers hold together, a writer alone; who reads may become the writer, and who writes a reader, without a gap."""
+"""Readers hold together, a writer alone; an upgrade and a downgrade leave no gap."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WRITERS, READERS, ROUNDS = 2, 4, 5
 
 
 def rw(context: CaseContext, client: AsyncClient | None = None, **options: Any) -> AsyncRWLock:
-    """Make a read-write lock of a client of its own unless one is given."""
+    """Make a read-write lock of the given client or of a new one."""
     return (context.client() if client is None else client).rw_lock(NAME, **options)
 
 
 @case(needs=RW)
-async def readers_hold_together(context: CaseContext) -> None:
-    """Any number of readers hold at the same time, each with a token and a lease of its own."""
+async def readers_hold_at_the_same_time(context: CaseContext) -> None:
+    """Any number of readers hold at the same time, each with its own token and lease."""
     locks = [rw(context) for _ in range(READERS)]
     holds = [held(await lock.reader().acquire(blocking=False)) for lock in locks]
     assert len({hold.token for hold in holds}) == READERS
@@ -48,7 +48,7 @@ async def readers_hold_together(context: CaseContext) -> None:
 
 @case(needs=RW)
 async def a_writer_holds_alone(context: CaseContext) -> None:
-    """Beside a writer nobody reads or writes; its token is above those of all readers before it."""
+    """While a writer holds, nobody reads or writes; its token is above those of all earlier readers."""
     reader = held(await rw(context).reader().acquire())
     other = held(await rw(context).reader().acquire())
     await reader.release()
@@ -64,8 +64,8 @@ async def a_writer_holds_alone(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def no_reader_sees_half_a_change(context: CaseContext) -> None:
-    """Writers change two values, not at the same time; readers always see both or neither changed."""
+async def no_reader_sees_a_partial_change(context: CaseContext) -> None:
+    """Writers change two values one after the other; readers see both changes or neither."""
     harness, pair, tokens = context.harness, [0, 0], list[int]()
 
     async def write() -> None:
@@ -92,8 +92,8 @@ async def no_reader_sees_half_a_change(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def order_of_arrival_with_readers_together(context: CaseContext) -> None:
-    """Whoever waits enters in turn, readers that follow each other at the same time; neither kind starves."""
+async def readers_and_writers_enter_in_order_of_arrival(context: CaseContext) -> None:
+    """Waiters enter in turn, adjacent readers at the same time; neither kind starves."""
     client, entered, inside = context.client(), list[str](), 0
     first = held(await rw(context, client).writer().acquire())
 
@@ -107,7 +107,7 @@ async def order_of_arrival_with_readers_together(context: CaseContext) -> None:
                 until = context.harness.now() + SOON
                 while inside % 2 and context.harness.now() < until:
                     await context.harness.sleep(0.002)
-                assert inside % 2 == 0, "the two readers are inside together"
+                assert inside % 2 == 0, "the two readers must be inside together"
 
     jobs = list[Job[None]]()
     for what in ("r1", "r2", "w1", "r3", "r4", "w2"):
@@ -121,8 +121,8 @@ async def order_of_arrival_with_readers_together(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def a_writer_who_waits_is_not_passed(context: CaseContext) -> None:
-    """By default a reader that comes later waits behind the writer; with ``fair=False`` it enters."""
+async def a_reader_does_not_overtake_a_waiting_writer(context: CaseContext) -> None:
+    """By default a later reader waits behind the writer; with ``fair=False`` it enters."""
     client = context.client()
     reader = held(await rw(context, client).reader().acquire())
     writer = context.harness.spawn(lambda: rw(context).writer().acquire())
@@ -135,8 +135,8 @@ async def a_writer_who_waits_is_not_passed(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def a_writer_who_gave_up_lets_readers_in(context: CaseContext) -> None:
-    """Readers who waited only for a writer that waits enter at once when it gives up."""
+async def readers_enter_when_a_waiting_writer_gives_up(context: CaseContext) -> None:
+    """Readers that waited only for a waiting writer enter at once when it gives up."""
     client = context.client()
     first = held(await rw(context, client).reader().acquire())
     writer = context.harness.spawn(lambda: rw(context).writer().acquire(timeout=GIVES_UP))
@@ -151,8 +151,8 @@ async def a_writer_who_gave_up_lets_readers_in(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def a_reader_that_reads_again_never_waits_for_a_writer(context: CaseContext) -> None:
-    """Reading inside reading is one entry, whoever waits; it is free after the last release."""
+async def a_nested_reader_never_waits_for_a_writer(context: CaseContext) -> None:
+    """Nested reading is one hold, whoever waits; it ends at the last release."""
     client = context.client()
     lock = rw(context, client)
     outer = held(await lock.reader().acquire())
@@ -169,8 +169,8 @@ async def a_reader_that_reads_again_never_waits_for_a_writer(context: CaseContex
 
 
 @case(needs=RW)
-async def a_writer_reads_and_steps_down_without_a_gap(context: CaseContext) -> None:
-    """A writer may read too; releasing the writer first leaves the reader, and no writer comes between."""
+async def a_writer_downgrades_without_a_gap(context: CaseContext) -> None:
+    """A writer may also read; releasing the writer first keeps the reader, and no other writer enters between."""
     client = context.client()
     lock = rw(context, client)
     writer = held(await lock.writer().acquire())
@@ -189,8 +189,8 @@ async def a_writer_reads_and_steps_down_without_a_gap(context: CaseContext) -> N
 
 
 @case(needs=RW)
-async def one_upgradeable_reader_beside_readers(context: CaseContext) -> None:
-    """It reads beside plain readers; a second one waits, plain readers do not wait for that."""
+async def one_upgradeable_reader_coexists_with_readers(context: CaseContext) -> None:
+    """It reads alongside plain readers; a second one waits, and plain readers do not wait for it."""
     reader = held(await rw(context).reader().acquire(blocking=False))
     first = held(await rw(context).upgradeable().acquire(blocking=False))
     later = held(await rw(context).reader().acquire(blocking=False))
@@ -205,8 +205,8 @@ async def one_upgradeable_reader_beside_readers(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def an_upgrade_waits_for_readers_and_passes_all_others(context: CaseContext) -> None:
-    """It becomes the writer when the readers have gone, ahead of writers that waited before, and steps down again."""
+async def an_upgrade_waits_only_for_readers(context: CaseContext) -> None:
+    """It becomes the writer when the readers have left, before earlier waiting writers, and can downgrade."""
     client = context.client()
     reader = held(await rw(context).reader().acquire())
     hold = held(await rw(context, client).upgradeable().acquire())
@@ -231,8 +231,8 @@ async def an_upgrade_waits_for_readers_and_passes_all_others(context: CaseContex
 
 
 @case(needs=RW)
-async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(context: CaseContext) -> None:
-    """Or readers who come and go, so that there is always one, would keep it waiting for ever."""
+async def later_readers_do_not_overtake_a_waiting_upgrade(context: CaseContext) -> None:
+    """Otherwise a constant stream of readers would block it for ever."""
     client = context.client()
     first = held(await rw(context).reader().acquire())
     hold = held(await rw(context, client).upgradeable().acquire())
@@ -250,8 +250,8 @@ async def readers_who_come_later_do_not_pass_an_upgrade_that_waits(context: Case
 
 
 @case(needs=RW)
-async def two_who_would_upgrade_do_not_wait_for_each_other(context: CaseContext) -> None:
-    """Each reads, decides and writes under one upgradeable reader: no update is lost, and all get on."""
+async def upgradeable_readers_do_not_deadlock(context: CaseContext) -> None:
+    """Clients that read, decide and write under an upgradeable reader lose no update, and all make progress."""
     harness, count = context.harness, 0
 
     async def work() -> None:
@@ -272,8 +272,8 @@ async def two_who_would_upgrade_do_not_wait_for_each_other(context: CaseContext)
 
 
 @case(needs=RW)
-async def a_reader_that_asks_to_write_is_refused(context: CaseContext) -> None:
-    """It could wait for ever; the reader's hold goes on."""
+async def a_plain_reader_cannot_become_the_writer(context: CaseContext) -> None:
+    """The request raises, since it could wait for ever; the reader's hold continues."""
     lock = rw(context)
     async with lock.reader() as hold:
         for side in (lock.writer(), lock.upgradeable()):
@@ -283,23 +283,23 @@ async def a_reader_that_asks_to_write_is_refused(context: CaseContext) -> None:
 
 
 @case(needs=RW)
-async def a_dead_reader_blocks_a_writer_for_its_lease(context: CaseContext) -> None:
-    """Each reader has its own lease: one that is not renewed ends, whatever the others do."""
+async def a_dead_reader_blocks_a_writer_for_one_lease(context: CaseContext) -> None:
+    """Each reader has its own lease: one that is not renewed expires, whatever the others do."""
     alive = held(await rw(context, lease=context.short).reader().acquire())
     dead = held(await rw(context, lease=context.short, renew=False).reader().acquire())
     start = context.harness.now()
     await context.harness.sleep(context.short / 2)
     await alive.release()
     writer = held(await rw(context).writer().acquire(timeout=SOON))
-    assert context.harness.now() - start < context.gone(SHORT) + NOISE
+    assert context.harness.now() - start < context.expired_after(SHORT) + NOISE
     await raised(LeaseLost, dead.release())
     writer.raise_if_lost()
     await writer.release()
 
 
 @case(needs=RW)
-async def an_upgradeable_that_was_lost_does_not_become_the_writer(context: CaseContext) -> None:
-    """Its holder is told: another may have written since it read."""
+async def a_lost_upgradeable_reader_cannot_become_the_writer(context: CaseContext) -> None:
+    """The upgrade raises: another client may have written since it read."""
     hold = held(await rw(context, lease=context.short, renew=False).upgradeable().acquire())
     reader = held(await rw(context).reader().acquire())
     await raised(LeaseLost, hold.upgrade(timeout=context.short * 3))
@@ -310,8 +310,8 @@ async def an_upgradeable_that_was_lost_does_not_become_the_writer(context: CaseC
 
 
 @case(needs=RW)
-async def it_is_neither_a_lock_nor_a_semaphore(context: CaseContext) -> None:
-    """A name in use as a read-write lock refuses other uses until nobody uses it."""
+async def a_read_write_lock_refuses_other_kinds_while_in_use(context: CaseContext) -> None:
+    """A name in use as a read-write lock refuses other kinds until it is free."""
     client = context.client()
     hold = held(await rw(context).reader().acquire())
     error = await raised(NameInUse, client.lock(NAME).acquire(timeout=1))

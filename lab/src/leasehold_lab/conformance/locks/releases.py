@@ -1,4 +1,4 @@
-"""A release is for the one who acquired, happens once, and frees the name."""
+"""Only the holder can release; a release frees the name, once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leasehold_lab.conformance.case_context import ALL, MUTEX, UNFAIR, CaseConte
 
 @case(UNFAIR)
 async def a_release_frees_the_name(context: CaseContext) -> None:
-    """After `release` nobody holds, and the hold says so."""
+    """After `release` the name is free, and the hold is not held."""
     client = context.client()
     hold = await context.holder(client)
     hold.raise_if_lost()
@@ -26,7 +26,7 @@ async def a_release_frees_the_name(context: CaseContext) -> None:
 
 @case(UNFAIR)
 async def a_second_release_does_nothing(context: CaseContext) -> None:
-    """`Hold.release` is idempotent, and does not touch the next holder."""
+    """`Hold.release` is idempotent, and does not affect the next holder."""
     hold = await context.holder()
     await hold.release()
     successor = await context.holder()
@@ -37,7 +37,7 @@ async def a_second_release_does_nothing(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_lock_releases_what_it_acquired(context: CaseContext) -> None:
+async def lock_release_releases_the_hold_of_the_caller(context: CaseContext) -> None:
     """`Lock.release` releases the caller's hold; without one it raises `NotHeld`."""
     lock = context.lock()
     hold = held(await lock.acquire())
@@ -50,8 +50,8 @@ async def a_lock_releases_what_it_acquired(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def a_stranger_cannot_release(context: CaseContext) -> None:
-    """Another thread or task that shares the lock object holds nothing, so it can release nothing."""
+async def another_thread_or_task_cannot_release(context: CaseContext) -> None:
+    """Another thread or task that shares the lock object has no hold, so `release` raises."""
     lock = context.lock()
     hold = held(await lock.acquire())
     error = await context.harness.spawn(lambda: raised(NotHeld, lock.release())).result()
@@ -62,8 +62,8 @@ async def a_stranger_cannot_release(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_hold_is_a_block(context: CaseContext) -> None:
-    """``with`` on a hold releases at its end, whatever the body raised; the body's error wins."""
+async def a_hold_is_a_context_manager(context: CaseContext) -> None:
+    """``with`` on a hold releases it at the end; an error of the body propagates."""
     lock = context.lock()
     async with held(await lock.acquire()) as hold:
         assert await lock.locked()
@@ -80,8 +80,8 @@ async def a_hold_is_a_block(context: CaseContext) -> None:
 
 
 @case(MUTEX)
-async def a_release_in_the_block_is_no_error(context: CaseContext) -> None:
-    """Who releases early ends the block as usual."""
+async def a_release_inside_the_block_is_no_error(context: CaseContext) -> None:
+    """A block whose hold was released early ends without an error."""
     lock = context.lock()
     async with lock as hold:
         await hold.release()
@@ -90,8 +90,8 @@ async def a_release_in_the_block_is_no_error(context: CaseContext) -> None:
 
 
 @case(MUTEX)
-async def closing_a_client_releases(context: CaseContext) -> None:
-    """What a client still holds when it is closed is free at once, not at the end of the lease."""
+async def closing_a_client_releases_its_locks(context: CaseContext) -> None:
+    """The locks of a closed client are free at once, not at the end of their leases."""
     client = context.client()
     hold = await context.holder(client)
     await client.close()

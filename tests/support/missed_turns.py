@@ -1,4 +1,4 @@
-"""When the machine let this process wait for its turn, as `leasehold verify` measures it, which excuses it."""
+"""Measures when this process waited for a processor, as `leasehold verify` does, so that tests can subtract it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from contextlib import contextmanager
 
 from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime
-from leasehold_lab.history import Stall, stood_still
+from leasehold_lab.history import Stall, paused_for
 from leasehold_lab.history.journal import Journal, Record
-from leasehold_lab.verify.clients.stall_detector import Pulse, waited_by_main, waited_by_watchdog
+from leasehold_lab.verify.clients.stall_detector import StallDetector, waited_by_main, waited_by_watchdog
 
 US = "us"
 
 NOTICED = 0.001
 EVERY = 0.002
-"""Seconds of a turn that was missed, and between two looks: these bounds are of some milliseconds."""
+"""The shortest stall, in seconds, and the time between two probes: the bounds here are some milliseconds."""
 
 
 class Missed:
-    """The turns that were missed; complete when the block has ended."""
+    """The stalls of this process; complete when the block has ended."""
 
     def __init__(self) -> None:
         self.stalls: list[Stall] = []
 
     def less(self, begin: float, end: float) -> float:
-        """Return the seconds between two moments, less those in which nobody here could run."""
-        return end - begin - stood_still(self.stalls, US, begin, end)
+        """Return the seconds between two moments, less the stalls."""
+        return end - begin - paused_for(self.stalls, US, begin, end)
 
     def total(self) -> float:
-        """Return for how long nobody could run."""
+        """Return the seconds of all stalls."""
         return sum(stall.end - stall.begin for stall in self.stalls)
 
 
 @contextmanager
 def turns_missed(flavor: Flavor = Flavor.SYNC) -> Generator[Missed]:
-    """Note when this process, or the thread of a client of that flavor that tells of losses, waited for its turn."""
+    """Record when this process, or the thread that notifies holders in that flavor, waited for a processor."""
     records, over, missed = list[Record](), threading.Event(), Missed()
     waited = waited_by_main if flavor is Flavor.ASYNC else waited_by_watchdog
-    pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
+    detector = StallDetector(
+        Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY
+    )
 
-    def beat() -> None:
+    def probe() -> None:
         while not over.is_set():
-            pulse.beat()
+            detector.probe()
 
-    thread = threading.Thread(target=beat)
+    thread = threading.Thread(target=probe)
     thread.start()
     try:
         yield missed

@@ -1,4 +1,4 @@
-"""An operator can free a name from the holder that was seen, and from no other."""
+"""An operator can free a name from the holder whose token is given, and from no other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from leasehold_lab.conformance.case_context import MUTEX, SOON, UNFAIR, CaseCont
 
 
 @case(UNFAIR)
-async def a_wrong_token_breaks_nothing(context: CaseContext) -> None:
-    """Only the holder that has the token is broken; what is not held cannot be."""
+async def force_release_needs_the_token_of_the_holder(context: CaseContext) -> None:
+    """`force_release` frees a name only from the holder with that token, and returns False if the name is free."""
     client = context.client()
     assert not await client.force_release(context.name, 1)
     hold = await context.holder()
@@ -22,10 +22,10 @@ async def a_wrong_token_breaks_nothing(context: CaseContext) -> None:
 
 
 @case(MUTEX)
-async def the_broken_holder_is_told(context: CaseContext) -> None:
-    """It hears of it at its next renewal; the next token is higher, and its late release hurts nobody."""
+async def a_holder_is_notified_of_a_forced_release(context: CaseContext) -> None:
+    """The holder is notified at its next renewal. The next token is higher, and its late release changes nothing."""
     client = context.client()
-    lease = context.kept(0.9)
+    lease = context.at_least_shortest(0.9)
     hold = await context.holder(lease=lease)
     assert await client.force_release(context.name, hold.token)
     successor = await context.holder()
@@ -40,8 +40,8 @@ async def the_broken_holder_is_told(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_break_hands_over(context: CaseContext) -> None:
-    """Who waits gets the name at once, not when the lease of the broken one would have ended."""
+async def a_forced_release_hands_over(context: CaseContext) -> None:
+    """A waiter gets the name at once, not at the end of the old lease."""
     client = context.client()
     hold = await context.holder(lease=60.0)
     waiter = context.harness.spawn(lambda: context.holder())

@@ -1,4 +1,4 @@
-"""A re-entrant lock is its thread's or task's: it may enter again, nobody else may, and it leaves as often."""
+"""A re-entrant lock belongs to its thread or task, which may acquire it again and releases it as often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BOTH = (Variant.RLOCK, Variant.FAIR_RLOCK, Variant.WRITER)
 
 
 @case(BOTH)
-async def it_is_entered_again_across_objects_and_functions(context: CaseContext) -> None:
+async def a_reentrant_lock_spans_objects_and_functions(context: CaseContext) -> None:
     """All objects of one client with the same name are one lock; the store sees one hold."""
     client, watcher = context.client(), context.client()
     outer_lock, inner_lock = context.lock(client), context.lock(client)
@@ -30,8 +30,8 @@ async def it_is_entered_again_across_objects_and_functions(context: CaseContext)
 
 
 @case(BOTH)
-async def it_is_free_after_the_last_release(context: CaseContext) -> None:
-    """One release too few keeps it, one too many is refused."""
+async def a_reentrant_lock_is_free_after_the_last_release(context: CaseContext) -> None:
+    """One release too few keeps the lock; one too many raises."""
     lock, rival = context.lock(), context.lock()
     for _ in range(3):
         held(await lock.acquire())
@@ -44,8 +44,8 @@ async def it_is_free_after_the_last_release(context: CaseContext) -> None:
 
 
 @case(BOTH)
-async def holds_may_end_in_any_order(context: CaseContext) -> None:
-    """It is the number of holds that counts, not which of them ends first."""
+async def reentrant_holds_may_end_in_any_order(context: CaseContext) -> None:
+    """The lock is free when all its holds have ended, in any order."""
     lock = context.lock()
     first, second = held(await lock.acquire()), held(await lock.acquire())
     assert await first.release() is True
@@ -57,8 +57,8 @@ async def holds_may_end_in_any_order(context: CaseContext) -> None:
 
 
 @case(BOTH)
-async def another_thread_or_task_waits(context: CaseContext) -> None:
-    """It belongs to who acquired it, even if another shares the object."""
+async def another_thread_or_task_waits_for_a_reentrant_lock(context: CaseContext) -> None:
+    """The lock belongs to the thread or task that acquired it, even if others share the object."""
     client = context.client()
     lock = context.lock(client)
     hold = held(await lock.acquire())
@@ -78,8 +78,8 @@ async def another_thread_or_task_waits(context: CaseContext) -> None:
 
 
 @case(BOTH)
-async def a_lost_lock_is_not_entered_again(context: CaseContext) -> None:
-    """Who lost it is told at the next acquire, and can have it anew after that."""
+async def a_lost_reentrant_lock_is_not_entered_again(context: CaseContext) -> None:
+    """The next nested acquire raises; after that the lock can be acquired anew."""
     lock = context.lock(lease=context.short, renew=False)
     first = held(await lock.acquire())
     await context.harness.sleep(context.short + 0.1)

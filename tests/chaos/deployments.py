@@ -1,4 +1,4 @@
-"""Stores that can be silenced: the fixture `site` is one of them."""
+"""Stores that can be paused: the fixture `deployment` is one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A store: the fixture of its server, what follows the URL, and the lease, in seconds."""
+    """A store: the fixture of its server, the URL options, and the lease, in seconds."""
 
     fixture: str
     options: str = ""
@@ -28,7 +28,7 @@ SYSTEMS = {
     "mariadb": System("mariadb_server"),
     "mariadb-session": System("mariadb_server", "?mode=session"),
     "etcd": System("etcd_server", lease=2.0),
-    "zookeeper": System("zookeeper_server", "/told?session_timeout=1.5", 1.5),
+    "zookeeper": System("zookeeper_server", "/loss?session_timeout=1.5", 1.5),
     "sqlite": System(""),
 }
 
@@ -36,9 +36,9 @@ systems = pytest.mark.parametrize("name", list(SYSTEMS))
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where the store is: its URL, and what silences it and lets it speak again."""
+class Deployment:
+    """A store: its URL, and the functions that pause and resume it."""
 
     url: str
-    silence: Callable[[], None]
-    go_on: Callable[[], None]
+    pause: Callable[[], None]
+    resume: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Several locks are held all or none; nobody waits in a circle, and the loss of one is the loss of all."""
+"""A multi-lock holds all its members or none, does not deadlock, and is lost when one member is lost."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ JOBS, ROUNDS = 4, 5
 
 
 def multi(context: CaseContext, *names: Any, client: AsyncClient | None = None, **options: Any) -> AsyncMultiLock:
-    """Make a multi-lock of a client of its own unless one is given."""
+    """Make a multi-lock of the given client or of a new one."""
     return (context.client() if client is None else client).multi_lock(names or NAMES, **options)
 
 
 async def names_in_use(client: AsyncClient) -> list[str]:
-    """Return the names that are held or waited for."""
+    """Return the names with holders or waiters."""
     return [info.name for info in await client.holds()]
 
 
 @case()
-async def all_are_held_and_all_are_released(context: CaseContext) -> None:
-    """Inside, each of the names is held, with a token of its own; after, none is."""
+async def a_multi_lock_holds_and_releases_all_members(context: CaseContext) -> None:
+    """Inside the block each name is held, with its own token; afterwards none is."""
     client = context.client()
     async with multi(context, "c", "a", "b") as hold:
         assert hold.names == NAMES
@@ -48,8 +48,8 @@ async def all_are_held_and_all_are_released(context: CaseContext) -> None:
 
 
 @case()
-async def a_try_takes_all_or_none(context: CaseContext) -> None:
-    """Without waiting, one that is taken is enough for None, and none of the others is held after that."""
+async def a_try_of_a_multi_lock_takes_all_or_none(context: CaseContext) -> None:
+    """If one member is held, a try returns None, and holds no other member."""
     client = context.client()
     for taken in NAMES:
         async with client.lock(taken):
@@ -65,8 +65,8 @@ async def a_try_takes_all_or_none(context: CaseContext) -> None:
 
 
 @case()
-async def one_deadline_for_all(context: CaseContext) -> None:
-    """The timeout is that of all waits together; after it none is held and nobody waits."""
+async def a_multi_lock_has_one_timeout(context: CaseContext) -> None:
+    """The timeout covers all waits together; after it no member is held and no waiter is left."""
     client = context.client()
     late = await context.client().lock("b").acquire()
     async with client.lock("a") as early:
@@ -92,8 +92,8 @@ async def one_deadline_for_all(context: CaseContext) -> None:
 
 
 @case()
-async def it_waits_for_the_last_and_gets_them_all(context: CaseContext) -> None:
-    """A multi-lock is had as soon as its last name is free; meanwhile nobody overtakes it where it holds already."""
+async def a_multi_lock_waits_for_its_last_member(context: CaseContext) -> None:
+    """It is acquired as soon as its last member is free; nobody overtakes it at the members that it holds."""
     client = context.client()
     taken = held(await client.lock("b").acquire())
     job = context.harness.spawn(lambda: multi(context).acquire(timeout=SOON))
@@ -108,8 +108,8 @@ async def it_waits_for_the_last_and_gets_them_all(context: CaseContext) -> None:
 
 
 @case()
-async def opposite_orders_do_not_deadlock(context: CaseContext) -> None:
-    """Clients that name the same locks in any order, and in part, all get on, and nobody is inside beside another."""
+async def multi_locks_in_opposite_orders_do_not_deadlock(context: CaseContext) -> None:
+    """Clients that name the same locks in any order all make progress, and no two are inside at once."""
     harness, inside, done = context.harness, set[str](), 0
     chance = random.Random(7)
 
@@ -135,8 +135,8 @@ async def opposite_orders_do_not_deadlock(context: CaseContext) -> None:
 
 
 @case()
-async def a_name_that_is_there_twice_is_locked_once(context: CaseContext) -> None:
-    """The same name again is the same lock; two different uses of one name are an error, as is no name at all."""
+async def a_repeated_member_is_locked_once(context: CaseContext) -> None:
+    """A repeated name is the same lock; two different uses of one name, or no names, raise an error."""
     client = context.client()
     async with client.multi_lock(["a", "b", "a", client.lock("b")]) as hold:
         assert hold.names == ("a", "b")
@@ -148,8 +148,8 @@ async def a_name_that_is_there_twice_is_locked_once(context: CaseContext) -> Non
 
 
 @case()
-async def locks_of_several_clients(context: CaseContext) -> None:
-    """Locks of other clients, in other places, are members like any other."""
+async def a_multi_lock_may_span_clients(context: CaseContext) -> None:
+    """Locks of other clients, in other namespaces, may be members."""
     one, two = context.client(), context.client(namespace=context.namespace + "-two")
     async with one.multi_lock(["b", two.lock("a"), two.lock("c")]) as hold:
         assert hold.names == NAMES
@@ -160,8 +160,8 @@ async def locks_of_several_clients(context: CaseContext) -> None:
 
 
 @case(needs=("shared", "permits", "fair"))
-async def members_of_all_kinds(context: CaseContext) -> None:
-    """Readers, permits and re-entrant locks are members like any other, each with its own meaning."""
+async def a_multi_lock_may_contain_all_kinds(context: CaseContext) -> None:
+    """Readers, permits and re-entrant locks may be members, each with its own rules."""
     client, other = context.client(), context.client()
     lock = client.multi_lock(
         ["d", client.rw_lock("a").reader(), client.semaphore("b", 3).permits(2), client.rlock("c")], timeout=SOON
@@ -179,8 +179,8 @@ async def members_of_all_kinds(context: CaseContext) -> None:
 
 
 @case(needs=("shared",))
-async def a_wrong_kind_gives_the_others_back(context: CaseContext) -> None:
-    """A name in use as another primitive is an error, and then none is held."""
+async def a_multi_lock_releases_all_when_one_name_is_in_use(context: CaseContext) -> None:
+    """A name in use as another kind raises an error, and then no member is held."""
     client = context.client()
     async with client.rw_lock("b").reader():
         for timeout in (0, 1):
@@ -191,12 +191,12 @@ async def a_wrong_kind_gives_the_others_back(context: CaseContext) -> None:
 
 
 @case()
-async def the_loss_of_one_is_the_loss_of_all(context: CaseContext) -> None:
-    """When one lease is lost the block is told, and at its end the others are released."""
+async def losing_one_member_loses_the_multi_lock(context: CaseContext) -> None:
+    """When one lease is lost, the holder is notified, and the other members are released at the end of the block."""
     client, told = context.client(), list[str | None]()
 
     async def work() -> None:
-        async with multi(context, lease=context.kept(1.5)) as hold:
+        async with multi(context, lease=context.at_least_shortest(1.5)) as hold:
             hold.on_lost(lambda error: told.append(error.name))
             info = await client.inspect("b")
             assert info is not None
@@ -214,32 +214,34 @@ async def the_loss_of_one_is_the_loss_of_all(context: CaseContext) -> None:
 
 
 @case()
-async def a_fixed_lease_begins_when_all_are_held(context: CaseContext) -> None:
-    """With ``renew=False`` what is had early is kept while the rest is waited for, and then all have the full lease."""
+async def a_fixed_lease_of_a_multi_lock_begins_when_all_are_held(context: CaseContext) -> None:
+    """With ``renew=False`` early members are renewed during the wait; then all get the full lease."""
     client = context.client()
     taken = held(await client.lock("c").acquire())
-    job = context.harness.spawn(lambda: multi(context, lease=context.kept(SHORT), renew=False).acquire(timeout=SOON))
+    job = context.harness.spawn(
+        lambda: multi(context, lease=context.at_least_shortest(SHORT), renew=False).acquire(timeout=SOON)
+    )
     await context.queued(client, 1, "c")
-    await context.harness.sleep(2 * context.kept(SHORT))
+    await context.harness.sleep(2 * context.at_least_shortest(SHORT))
     assert await client.lock("a").acquire(blocking=False) is None
     await taken.release()
     hold = held(await job.result())
-    assert hold.remaining > context.kept(SHORT) / 4
+    assert hold.remaining > context.at_least_shortest(SHORT) / 4
     start = context.harness.now()
     await held(await client.lock("a").acquire(timeout=SOON)).release()
-    assert context.harness.now() - start < context.gone(SHORT) + NOISE
+    assert context.harness.now() - start < context.expired_after(SHORT) + NOISE
     assert hold.lost
     await raised(LeaseLost, hold.release())
     assert await names_in_use(client) == []
 
 
 @case()
-async def a_holder_that_died_blocks_for_a_lease(context: CaseContext) -> None:
-    """What is not renewed is free when the leases have run out, all of it."""
-    hold = held(await multi(context, lease=context.kept(SHORT), renew=False).acquire())
+async def a_dead_holder_of_a_multi_lock_blocks_for_one_lease(context: CaseContext) -> None:
+    """Members that are not renewed are free after their leases."""
+    hold = held(await multi(context, lease=context.at_least_shortest(SHORT), renew=False).acquire())
     start = context.harness.now()
     after = held(await multi(context, "c", "b", "a").acquire(timeout=SOON))
-    assert context.kept(SHORT) * 0.9 < context.harness.now() - start < context.gone(SHORT) + NOISE
+    assert context.at_least_shortest(SHORT) * 0.9 < context.harness.now() - start < context.expired_after(SHORT) + NOISE
     assert all(after.tokens[name] > hold.tokens[name] for name in NAMES)
     await raised(LeaseLost, hold.release())
     after.raise_if_lost()

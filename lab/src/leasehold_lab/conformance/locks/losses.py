@@ -1,4 +1,4 @@
-"""Who lost the lock is told, at every look and at the end; who has it now is left alone."""
+"""Every call on a lost hold raises, and a lost hold does not affect the next holder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from leasehold_lab.conformance.case_context import (
 
 
 @case(UNFAIR)
-async def a_lost_lease_is_told_at_every_call(context: CaseContext) -> None:
-    """After the lease ran out every call on the hold says so; `release` raises as well."""
+async def every_call_on_a_lost_hold_raises(context: CaseContext) -> None:
+    """After the lease has expired, every call on the hold raises; `release` does, too."""
     hold = await context.holder(lease=context.short, renew=False)
     await context.harness.sleep(context.short + 0.1)
     assert hold.lost
@@ -31,8 +31,8 @@ async def a_lost_lease_is_told_at_every_call(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_lost_block_ends_with_the_error(context: CaseContext) -> None:
-    """``with`` raises `LeaseLost` at its end; a task is cut short in its block, a thread is not."""
+async def a_block_that_lost_its_lock_raises(context: CaseContext) -> None:
+    """``with`` raises `LeaseLost` at its end; a task is cancelled in its block, a thread is not."""
     harness = context.harness
     start = harness.now()
 
@@ -47,8 +47,8 @@ async def a_lost_block_ends_with_the_error(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def the_successor_is_left_alone(context: CaseContext) -> None:
-    """The late release of an expired holder is refused, and does not free the name for a third."""
+async def a_late_release_does_not_free_the_next_holder(context: CaseContext) -> None:
+    """The late release of an expired holder is refused, and does not free the name."""
     client = context.client()
     late = await context.holder(lease=context.short, renew=False)
     successor = await context.holder(client)
@@ -63,8 +63,8 @@ async def the_successor_is_left_alone(context: CaseContext) -> None:
 
 
 @case(MUTEX)
-async def on_lost_is_called_once(context: CaseContext) -> None:
-    """Each callback is called once with the error; one that comes late is called at once."""
+async def on_lost_calls_each_callback_once(context: CaseContext) -> None:
+    """Each callback is called once with the error; one registered after the loss is called at once."""
     hold, heard, late = await context.holder(lease=context.short, renew=False), list[LeaseLost](), list[LeaseLost]()
     hold.on_lost(heard.append)
     until = context.harness.now() + SOON
@@ -80,7 +80,7 @@ async def on_lost_is_called_once(context: CaseContext) -> None:
 
 @case(MUTEX)
 async def on_lost_is_not_called_after_a_release(context: CaseContext) -> None:
-    """A hold that was released was not lost."""
+    """A released hold is not lost."""
     heard = list[LeaseLost]()
     hold = await context.holder(lease=context.short, renew=False)
     hold.on_lost(heard.append)
@@ -91,8 +91,8 @@ async def on_lost_is_not_called_after_a_release(context: CaseContext) -> None:
 
 
 @case(UNFAIR)
-async def a_lost_lock_can_be_had_again(context: CaseContext) -> None:
-    """The object is as good as new after a loss."""
+async def a_lost_lock_can_be_acquired_again(context: CaseContext) -> None:
+    """The lock object can be used again after a loss."""
     lock = context.lock(lease=context.short, renew=False)
     first = held(await lock.acquire())
     await context.harness.sleep(context.short + 0.1)

@@ -1,4 +1,4 @@
-"""Any text is a name; different names, and the same name in different namespaces or kinds, never meet."""
+"""Any text is a name; different names and namespaces are separate; a name has one kind at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold.errors import NameInUse
 from leasehold_lab.conformance.case_context import NAME, WITHIN, CaseContext, case, held, raised, ticket
 
 Look = Callable[[], Awaitable[object]]
-"""Asks about a name."""
+"""Asks whether a name is taken."""
 
 NAMES = (
     "plain",
@@ -18,7 +18,7 @@ NAMES = (
     "plain ",
     " plain",
     "Müller & Söhne",
-    "Mu\u0308ller & So\u0308hne",  # the same to the eye, other characters
+    "Mu\u0308ller & So\u0308hne",  # looks the same, but consists of other characters
     "鍵🔒",
     "{braces}",
     "{}",
@@ -48,7 +48,7 @@ NAMES = (
 
 @case()
 async def any_text_is_a_name(context: CaseContext) -> None:
-    """All of them are held at the same time, each found under its own name and no other."""
+    """Locks of many unusual names are held at the same time, each visible under its own name only."""
     client = context.client()
     holds = {name: held(await client.lock(name).acquire(blocking=False)) for name in NAMES}
     for name, hold in holds.items():
@@ -64,8 +64,8 @@ async def any_text_is_a_name(context: CaseContext) -> None:
 
 
 @case()
-async def namespaces_do_not_meet(context: CaseContext) -> None:
-    """The same name is another lock in another namespace, however the two are spelled together."""
+async def namespaces_are_separate(context: CaseContext) -> None:
+    """The same name in another namespace is another lock, whatever the two are called."""
     root = context.namespace
     pairs = [(root, "a:b"), (f"{root}:a", "b"), (f"{root}{{a}}", "b"), (f"{root}*", "b"), (f"{root}%", "b")]
     clients = [(context.client(namespace=namespace), name) for namespace, name in pairs]
@@ -78,7 +78,7 @@ async def namespaces_do_not_meet(context: CaseContext) -> None:
 
 @case(needs=("permits",))
 async def a_name_has_one_kind_at_a_time(context: CaseContext) -> None:
-    """A name in use as a semaphore refuses a lock, and the other way round; when it is free, it is free for either."""
+    """A name in use as a semaphore refuses a lock, and the reverse; a free name accepts either."""
     client = context.client()
     mine = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=3))
     other = ticket(client, LockMode(Kind.SEMAPHORE, exclusive=False, permits=1, limit=4))
@@ -95,18 +95,18 @@ async def a_name_has_one_kind_at_a_time(context: CaseContext) -> None:
 
 
 def as_lock(client: AsyncClient) -> list[Look]:
-    """Return what says whether a name is taken as a lock: of every kind of lock."""
+    """Return a function that asks whether a name is taken, as each kind of mutex."""
     return [client.lock(NAME).locked, client.rlock(NAME).locked]
 
 
 def as_read_write(client: AsyncClient) -> list[Look]:
-    """Return what says whether a side of a read-write lock is taken."""
+    """Return a function that asks whether a side of a read-write lock is taken."""
     both = client.rw_lock(NAME)
     return [both.reader().locked, both.writer().locked, both.upgradeable().locked]
 
 
 def as_semaphore(client: AsyncClient, limit: int) -> list[Look]:
-    """Return what says how many permits are taken, of so many."""
+    """Return a function that asks how many permits of this limit are taken."""
     permits = client.semaphore(NAME, limit)
     return [permits.locked, permits.available, permits.permits(limit).locked]
 
@@ -119,8 +119,8 @@ async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) 
 
 
 @case(needs=("permits", "fair"))
-async def who_looks_at_a_semaphore_names_its_limit(context: CaseContext) -> None:
-    """Whether it is taken is not said of a name that is a lock, or has another limit: it would be a guess."""
+async def inspecting_a_semaphore_needs_its_limit(context: CaseContext) -> None:
+    """`locked` raises for a name that is a lock or has another limit, since any answer would be a guess."""
     one, two = context.client(), context.client()
     for limit in (1, 2):
         hold = held(await one.semaphore(NAME, limit).acquire(limit))
@@ -144,8 +144,8 @@ async def who_looks_at_a_semaphore_names_its_limit(context: CaseContext) -> None
 
 
 @case(needs=("shared",))
-async def who_looks_at_a_read_write_lock_looks_at_one(context: CaseContext) -> None:
-    """Whether it is taken is not said of a name that is in use as another kind of lock."""
+async def inspecting_a_read_write_lock_needs_its_kind(context: CaseContext) -> None:
+    """`locked` raises for a name that is in use as another kind of lock."""
     one, two = context.client(), context.client()
     hold = held(await one.rw_lock(NAME).reader().acquire())
     assert await two.rw_lock(NAME).writer().locked()
