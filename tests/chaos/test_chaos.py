@@ -36,7 +36,7 @@ TURNS = {kind: 3 if len(plan.faults) > 8 else 2 for kind, plan in PLANS.items()}
 """Runs by day of each kind, on the same servers: many faults do not fit into one."""
 
 CLIENTS = ("kill", "stall", "block")
-LINKS = tuple(fault.key for fault in KINDS.values() if fault.needs_links)
+LINKS = tuple(fault.key for fault in KINDS.values() if fault.needs_connections)
 """Faults of clients, which all kinds have by day, and of links, of which each kind has others."""
 
 NAMES = {"redlock": 20}

@@ -108,21 +108,21 @@ class ModelHttp:
     )
     closed: bool = False
 
-    async def ask(self, place: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
-        line = await self._line(place)
+    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+        line = await self._line(endpoint)
         whole = False
         try:
             status, body = await line.ask(request, within)
             whole = True
             return Reply(status, body)
         finally:
-            if whole and not self.closed and len(self.idle[place.host]) < MOST:
-                self.idle[place.host].append(line)
+            if whole and not self.closed and len(self.idle[endpoint.host]) < MOST:
+                self.idle[endpoint.host].append(line)
             else:
                 line.close()
 
-    async def stream(self, place: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
-        line = await self._line(place)
+    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
+        line = await self._line(endpoint)
         whole = False
         try:
             first = await line.ask(request, within)
@@ -145,13 +145,13 @@ class ModelHttp:
     def after_fork(self) -> None:
         raise Unsupported("a simulated process does not fork")
 
-    async def _line(self, place: Endpoint) -> ModelConnection:
-        idle = self.idle[place.host]
+    async def _line(self, endpoint: Endpoint) -> ModelConnection:
+        idle = self.idle[endpoint.host]
         while idle:
             line = idle.pop()
             if line.line is not None:
                 return line
-        member = next(member for member in self.members if member.machine.name == place.host)
+        member = next(member for member in self.members if member.machine.name == endpoint.host)
         latency = member.link(self.runtime.machine.name).latency[0]
         await self.runtime.sleep(2 * latency)  # to connect takes a round trip
         line = ModelConnection(self.runtime, member)

@@ -302,7 +302,7 @@ def test_a_renewed_shared_hold_keeps_a_mutex_out(server, store):
         claim(store, name, a_ticket(LockMode()))
 
 
-@pytest.mark.parametrize("rule", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+@pytest.mark.parametrize("mode", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
 def test_the_lock_delay_of_a_mutex_blocks_shared_holders(server, store, mode):
     name, holder, next_one = next(NAMES), a_ticket(LockMode(), lock_delay=10.0), a_ticket(mode)
     claim(store, name, holder)

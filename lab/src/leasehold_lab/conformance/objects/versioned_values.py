@@ -97,9 +97,13 @@ async def a_versioned_value_expires_after_its_ttl(context: CaseContext) -> None:
 async def values_of_different_primitives_are_independent(context: CaseContext) -> None:
     """A lock, a result, a cached value and a versioned value may have the same name."""
     client = context.client()
+
+    async def fetch() -> str:
+        return "shared"
+
     await client.versioned(NAME).put("value")
     async with client.lock(NAME):
         assert await client.once(NAME, ttl=60).run(lambda: "result") == "result"
-        assert await client.cached(NAME, 60, lambda: "shared").get() == "shared"
+        assert await client.cached(NAME, 60, fetch).get() == "shared"
         assert await client.scheduled(NAME, at_least=60, at_most=60).run(lambda: None)
     assert tuple(await client.versioned(NAME).get()) == ("value", 1)
