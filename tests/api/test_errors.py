@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import leasehold
 import leasehold.guards
 
-INSIDE = {"Elsewhere", "Moving", "HungUp", "Redirected", "Unconfirmed", "Busy", "NotPermitted", "UnknownPrimary"}
+INSIDE = {
+    *("RetryableError", "SlotMigrating", "HandshakeAborted", "Redirected", "Unconfirmed", "Busy"),
+    *("NotPermitted", "UnknownPrimary"),
+}
 """Subclasses that stores catch themselves."""
 
 PUBLIC = {*leasehold.__all__, *leasehold.guards.__all__}

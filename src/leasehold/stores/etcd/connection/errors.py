@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import Outcome, StoreRefused
 from leasehold.stores.etcd.http.base import Reply
 
 RIGHTS_PAGE = "docs/backends/etcd.md"
@@ -93,10 +93,12 @@ ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
 UNLISTED = "its log may say more; `leasehold doctor` checks its settings"
 
 
-class Barred(StoreUnavailable):
-    """etcd refuses until a right or a setting is changed. A retry does not help, so waiters raise it."""
+Barred = StoreRefused
+"""etcd refuses until a right or a setting is changed. A retry does not help, so waiters raise it."""
 
-    lasting = True
+
+OUTCOMES = {Meaning.LASTING: Outcome.LASTING, Meaning.UNKNOWN: Outcome.UNKNOWN}
+"""The public outcome of a meaning; any other is not applied."""
 
 
 class Refused(Exception):
@@ -113,12 +115,10 @@ class Refused(Exception):
         """Whether the request was carried out."""
         return self.fault.meaning
 
-    def unavailable(self, where: str) -> StoreUnavailable:
+    def unavailable(self, where: str) -> StoreRefused:
         """Return the error for users, with a remedy."""
         text = f"etcd at {where} refused: {self.text}; {self.fault.remedy or UNLISTED}"
-        if self.meaning is Meaning.LASTING:
-            return Barred(text)
-        return StoreUnavailable(text, unknown=self.meaning is Meaning.UNKNOWN)
+        return StoreRefused(text, outcome=OUTCOMES.get(self.meaning, Outcome.NOT_APPLIED))
 
 
 def read(reply: Reply) -> dict[str, Any] | Refused:

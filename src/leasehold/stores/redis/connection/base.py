@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import StoreRefused, StoreUnavailable
 
 
 class ReplyError(Exception):
@@ -29,14 +29,12 @@ DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in scrip
 """Texts, without a code, of the error when a script runs a command without the right: up to 7.0, and later."""
 
 
-class NotPermitted(StoreUnavailable):
+class NotPermitted(StoreRefused):
     """The server's user lacks a right. A retry does not help, so it is raised in waiters, too.
 
     A script may have been denied after its first write. `unknown` is False all the same: the caller releases by
     ticket, and a repeated script would be denied at the same command.
     """
-
-    lasting = True
 
 
 class RetryableError(StoreUnavailable):

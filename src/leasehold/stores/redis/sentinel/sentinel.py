@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
     MakeTransport,
     NotPermitted,
@@ -59,10 +59,8 @@ class SentinelSettings:
         return f"the primary {self.name or ''} of the sentinels at {sentinels}".replace("  ", " ")
 
 
-class UnknownPrimary(StoreUnavailable):
+class UnknownPrimary(StoreRefused):
     """The sentinels monitor no primary of that name."""
-
-    lasting = True
 
 
 @dataclass(frozen=True, slots=True)
