@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 LONGEST = 300
@@ -22,3 +24,15 @@ def reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
     return (marked[:1] or lines[-1:] or ["it does not say why"])[0][:LONGEST]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down why a test is run again."""
+    note(report)
+
+
+def limit_to_timing(items: Iterable[pytest.Item]) -> None:
+    """Let ``--reruns`` apply only to tests that measure wall-clock time: all others pass at once, or fail."""
+    for item in items:
+        if not item.get_closest_marker("timing"):
+            item.add_marker(pytest.mark.flaky(reruns=0))

@@ -148,7 +148,7 @@ def test_it(pytestconfig):
 
 def test_what_a_worker_tells_of_reruns_is_sent_at_once(tmp_path: Path) -> None:
     conftest = "import pytest\nfrom support import run_alone\n"
-    conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.hurry)\n"
+    conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.send_at_once)\n"
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
     done = subprocess.run(
