@@ -1,7 +1,7 @@
 """Tests that only compute run at a lower priority, and start first.
 
-A simulation uses a whole core for minutes. Tests of real servers run at the same time, with leases of a second, and must
-get a processor at once. So the tests of some folders run at a lower priority.
+A simulation uses a whole core for minutes. Tests of real servers run at the same time, with leases of a second, and
+must get a processor at once. So the tests of some folders run at a lower priority.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def in_the_background(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @functools.cache
 def can_restore() -> bool:
-    """Return whether this user may raise a priority again, as root may. A thread tries it: each has its own priority."""
+    """Return whether this user may raise a priority again, as root may.
+
+    A thread tries it, because each thread has its own priority.
+    """
     allowed = list[bool]()
 
     def lower_and_raise() -> None:

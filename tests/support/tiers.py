@@ -2,8 +2,8 @@
 
 There are three tiers:
 
-- The default tier is for whoever has just cloned the repository. It checks the logic, needs no server but one Redis, and
-  takes minutes. A test that is repeated with many seeds runs with a few of them.
+- The default tier is for whoever has just cloned the repository. It checks the logic, needs no server but one Redis,
+  and takes minutes. A test that is repeated with many seeds runs with a few of them.
 - ``--all`` runs everything on all servers. CI runs it.
 - ``--nightly`` adds the tests with the mark ``nightly``.
 
@@ -35,6 +35,9 @@ FEW = "LEASEHOLD_TESTS_FEW"
 
 SERVERS = "postgres|mysql|mariadb|etcd|zookeeper|sentinel|cluster|redlock|replicas|strict|nginx"
 """A pattern of the servers that the default tier does without, as they occur in the ids of tests."""
+
+OTHERS = r"\[(?!memory|sqlite|redis-)|simulated-[12]"
+"""A pattern of the runs of the conformance kit that the default tier does without."""
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
 """Parameters that repeat a test: their values are chances and moments, not cases of their own."""
@@ -96,9 +99,10 @@ def _all(path: str, why: str, *, timing: bool = False) -> Part:
 HISTORIES = "simulated/histories/test_histories.py"
 
 PARTS = (
-    _default("api", "imports, documentation, the same API in both flavors", without=SERVERS),
+    _default("api", "imports, types, the same API in both flavors"),
+    _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
     _default("cli", "the command line on SQLite and Redis"),
-    _default("conformance", "the conformance kit on memory, SQLite and one Redis", without=SERVERS),
+    _default("conformance", "the conformance kit on memory, SQLite and one Redis", without=OTHERS),
     _default("guard", "fenced writes", without=SERVERS),
     _default("history", "the checker of histories"),
     _default("lock_tests", "CPython's tests of locks, on ours"),
