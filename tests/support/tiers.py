@@ -36,7 +36,7 @@ FEW = "LEASEHOLD_TESTS_FEW"
 SERVERS = "postgres|mysql|mariadb|etcd|zookeeper|sentinel|cluster|redlock|replicas|strict|nginx"
 """A pattern of the servers that the default tier does without, as they occur in the ids of tests."""
 
-OTHERS = r"\[(?!memory|sqlite|redis-)|simulated-[12]"
+OTHERS = r"\[(?!memory|sqlite-asyncio|redis-blocking)|simulated-[12]"
 """A pattern of the runs of the conformance kit that the default tier does without."""
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
@@ -102,7 +102,7 @@ PARTS = (
     _default("api", "imports, types, the same API in both flavors"),
     _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
     _default("cli", "the command line on SQLite and Redis"),
-    _default("conformance", "the conformance kit on memory, SQLite and one Redis", without=OTHERS),
+    _default("conformance", "the kit: memory in both flavors, SQLite and Redis in one", without=OTHERS),
     _default("guard", "fenced writes", without=SERVERS),
     _default("history", "the checker of histories"),
     _default("lock_tests", "CPython's tests of locks, on ours"),
@@ -182,7 +182,8 @@ def _default_within(path: Path) -> bool:
 
 
 @functools.cache
-def _measures(function: Any) -> bool:
+def measures(function: Any) -> bool:
+    """Return whether the source of a test asserts that a time is shorter than a limit."""
     try:
         return MEASURES.search(inspect.getsource(function)) is not None
     except (OSError, TypeError):
@@ -194,7 +195,7 @@ def measures_time(item: pytest.Item) -> bool:
     harness = getattr(getattr(item, "callspec", None), "params", {}).get("harness")
     if harness is SimulatedHarness or isinstance(harness, SimulatedHarness):
         return False
-    return "simulated" not in item.path.parts and _measures(getattr(item, "function", None))
+    return "simulated" not in item.path.parts and measures(getattr(item, "function", None))
 
 
 # --- hooks -------------------------------------------------------------------------------------------------------
