@@ -203,9 +203,9 @@ def measures_time(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a run that names its tests have them all, and tell the workers and `repetitions` which run this is."""
+    """Let a run that names its tests have them all, and let `repetitions` know which run this is."""
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    if not hasattr(config, "workerinput") and (named or config.option.keyword or config.option.markexpr):
+    if named or config.option.keyword or config.option.markexpr:
         config.option.all = True
     if whole(config):
         os.environ.pop(FEW, None)
