@@ -1,4 +1,4 @@
-"""Why tests were run again: a test that passes at last has failed before, and somebody is to find out of what."""
+"""Which tests are run again, and why. A test that passes in the end has failed before: find out why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of tests that were run again."""
+"""Which tests are run again, and the reasons that are reported."""
 
 from __future__ import annotations
 
@@ -72,3 +72,37 @@ def test_the_reason_is_the_first_marked_line_or_the_last() -> None:
     assert reruns.reason("one\ntwo\n\n") == "two"
     assert reruns.reason("") == "it does not say why"
     assert len(reruns.reason("x" * 1000)) == reruns.LONGEST
+
+
+LIMITED = """
+from support import reruns
+
+def pytest_collection_modifyitems(items):
+    reruns.limit_to_timing(items)
+"""
+
+FLAKY = """
+import pytest
+
+runs = {"logic": 0, "timing": 0}
+
+def test_logic():
+    runs["logic"] += 1
+    assert runs["logic"] > 1
+
+@pytest.mark.timing
+def test_timing():
+    runs["timing"] += 1
+    assert runs["timing"] > 1
+"""
+
+
+def test_only_a_test_that_measures_time_is_run_again(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
+    (tmp_path / "conftest.py").write_text(LIMITED)
+    (tmp_path / "test_flaky.py").write_text(FLAKY)
+    command = [sys.executable, "-m", "pytest", "-q", "--reruns", "2", "-p", "no:cacheprovider", "."]
+    environment = {"PYTHONPATH": str(Path(reruns.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed, 1 rerun" in done.stdout, done.stdout
+    assert "FAILED test_flaky.py::test_logic" in done.stdout

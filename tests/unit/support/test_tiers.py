@@ -155,7 +155,7 @@ def test_a_nightly_run_has_all(ran: Callable[..., set[str]]) -> None:
         (["-k", "server"], WHOLE - LOGIC_WHOLE),
         (["-m", "timing"], {"test_a.py::test_clock"}),
     ],
-    ids=" ".join,
+    ids=["folder", "folder and workers", "expression", "mark"],
 )
 def test_a_run_that_names_tests_has_what_it_names(
     ran: Callable[..., set[str]], options: list[str], expected: set[str]
