@@ -1,4 +1,4 @@
-"""What befalls the workers of a simulated history, and how long it goes on."""
+"""How the workers of a simulated history are killed and stopped, and the wait for their end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold_lab.runtimes.harnesses import Job, SimulatedHarness, SimulatedMac
 
 
 class Doer(Protocol):
-    """Who does something on a machine of its own."""
+    """A worker on a machine of its own."""
 
     @property
     def machine(self) -> SimulatedMachine: ...
@@ -26,16 +26,16 @@ async def disturb(
     pause: float,
     kills: float,
 ) -> None:
-    """So often, after a pause of at most so many seconds, kill a worker, or stop it for up to three leases.
+    """Kill a worker, or stop it for up to three leases, again and again after a pause.
 
     Args:
-        harness: where they are.
-        workers: of whom one is struck at a time.
-        chance: what decides.
-        times: how often.
+        harness: runs the workers.
+        workers: one of them is chosen each time.
+        chance: makes the choices.
+        times: how often a worker is killed or stopped.
         lease: in seconds.
         pause: the longest pause, in leases.
-        kills: how many of those who are struck are killed, of one.
+        kills: the share that is killed, from 0 to 1.
 
     """
     for _ in range(times):
@@ -52,9 +52,12 @@ async def disturb(
 async def all_end(
     harness: SimulatedHarness, workers: Sequence[Doer], jobs: Sequence[Job[Any]], lease: float, *, by: float = 1000.0
 ) -> None:
-    """Wait until each job has ended or its worker is killed, by a time of the harness; raise what ended one."""
+    """Wait until each job has ended or its worker is killed; raise the error of a job.
+
+    The harness reaches the time ``by`` only if a job never ends.
+    """
     for worker, job in zip(workers, jobs, strict=True):
         while not await job.join(lease) and not worker.machine.machine.killed:
-            assert harness.scheduler.time < by, "somebody waits for ever"
+            assert harness.scheduler.time < by, "a worker waits for ever"
         if job.done():
             await job.result()

@@ -27,7 +27,7 @@ lasting: set[int] = set()
 
 
 def alive() -> set[str]:
-    """Return what could leak."""
+    """Return the threads of the library, the child processes and the sockets of this process."""
     threads = {
         f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate() if thread.name.startswith(OURS)
     }

@@ -9,7 +9,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 
 
 def until(true: Callable[[], object], within: float = 10.0) -> float:
-    """Wait until something is true; return the seconds that it took."""
+    """Wait until ``true()`` is true; return the seconds that it took."""
     start = time.monotonic()
     while not true():
         assert time.monotonic() - start < within, f"not within {within} s"
@@ -18,13 +18,13 @@ def until(true: Callable[[], object], within: float = 10.0) -> float:
 
 
 async def until_in(harness: Harness, true: Callable[[], object], within: float = 10.0) -> float:
-    """Wait until something is true, which may have to be awaited; return the seconds that it took in the harness."""
+    """Wait until ``true()`` is true, or what it awaits; return the seconds that it took in the harness."""
     start = harness.now()
-    while not await _told(true()):
+    while not await _awaited(true()):
         assert harness.now() - start < within, f"not within {within} s"
         await harness.sleep(0.005)
     return harness.now() - start
 
 
-async def _told(answer: object) -> object:
+async def _awaited(answer: object) -> object:
     return await answer if isinstance(answer, Awaitable) else answer

@@ -1,4 +1,4 @@
-"""How tests cancel an operation at each of its steps: after each number of turns of the loop, and after the last."""
+"""How tests cancel an operation at each of its steps: after each number of iterations of the event loop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from itertools import cycle
 from typing import Any
 
 TO_THE_END = 1_000_000
-"""More turns of the loop than an operation takes, however late the server answers."""
+"""More iterations of the loop than an operation takes, even if the server answers late."""
 
 
 async def after_steps(k: int, task: asyncio.Task[Any], pauses: Sequence[float] = (0.0,)) -> None:
-    """Let a task go on for so many turns of the loop, with these pauses by turns; then cancel it, and await its end."""
+    """Let a task run for ``k`` iterations of the loop, then cancel it and await its end.
+
+    Between two iterations this sleeps for the next of ``pauses``, in a cycle.
+    """
     for _, pause in zip(range(k), cycle(pauses), strict=False):
         if task.done():
             break

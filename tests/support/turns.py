@@ -1,4 +1,4 @@
-"""When the machine let this process wait for its turn, as `leasehold verify` measures it, which excuses it."""
+"""When this process waited for a processor: tests subtract it from what they measure, as `leasehold verify` does."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ US = "us"
 
 NOTICED = 0.001
 EVERY = 0.002
-"""Seconds of a turn that was missed, and between two looks: these bounds are of some milliseconds."""
+"""Seconds of a wait that is noted, and between two checks: the limits of these tests are some milliseconds."""
 
 
 class Missed:
-    """The turns that were missed; complete when the block has ended."""
+    """The waits for a processor; complete when the block has ended."""
 
     def __init__(self) -> None:
         self.stalls: list[Stall] = []
 
     def less(self, begin: float, end: float) -> float:
-        """Return the seconds between two moments, less those in which nobody here could run."""
+        """Return the seconds between two moments, without those in which this process could not run."""
         return end - begin - stood_still(self.stalls, US, begin, end)
 
     def total(self) -> float:
-        """Return for how long nobody could run."""
+        """Return the seconds in which this process could not run."""
         return sum(stall.end - stall.begin for stall in self.stalls)
 
 
 @contextmanager
 def turns_missed(flavor: Flavor = Flavor.SYNC) -> Generator[Missed]:
-    """Note when this process, or the thread of a client of that flavor that tells of losses, waited for its turn."""
+    """Note when this process waited for a processor.
+
+    Of a client of that flavor, the thread that notifies of losses is watched.
+    """
     records, over, missed = list[Record](), threading.Event(), Missed()
     waited = waited_by_main if flavor is Flavor.ASYNC else waited_by_watchdog
     pulse = Pulse(Journal(US, boottime, records.append), boottime, waited=waited, noticed=NOTICED, every=EVERY)
