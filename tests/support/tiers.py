@@ -97,6 +97,8 @@ def _all(path: str, why: str, *, timing: bool = False) -> Part:
 
 
 HISTORIES = "simulated/histories/test_histories.py"
+BROKEN = "simulated/histories/test_broken_locks.py"
+REPLACED = "simulated/histories/test_replaced_leader.py"
 
 PARTS = (
     _default("api", "imports, types, the same API in both flavors"),
@@ -113,10 +115,12 @@ PARTS = (
     _default("security/test_urls.py", "no password of a URL is shown"),
     _default("simulated", "stores on models of their servers, in virtual time", one_in=10),
     _default(f"{HISTORIES}::test_every_promise_is_kept", "2,500 histories instead of 50,000", one_in=20),
+    _default(f"{BROKEN}::test_a_broken_lock_is_found", "those that are found soon", without="believes a leader"),
     _default("unit", "rules, engine, primitives, and parts of stores"),
     _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "2,000 histories"),
     _all(f"{HISTORIES}::test_nobody_is_stuck_though_messages_are_lost", "20,000 hand-overs"),
     _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "50,000 plans of histories"),
+    _all(f"{REPLACED}::test_who_believes_it_is_found", "hundreds of histories"),
     _all("bench", "benchmarks on real servers"),
     _all("branches", "runs the tests of the core again, with coverage"),
     _all("chaos", "faults of real servers and machines", timing=True),
@@ -184,10 +188,13 @@ def _default_within(path: Path) -> bool:
 @functools.cache
 def measures(function: Any) -> bool:
     """Return whether the source of a test asserts that a time is shorter than a limit."""
-    try:
-        return MEASURES.search(inspect.getsource(function)) is not None
-    except (OSError, TypeError):
-        return False
+    file = inspect.getsourcefile(function)
+    return file is not None and _any_measures(file) and MEASURES.search(inspect.getsource(function)) is not None
+
+
+@functools.cache
+def _any_measures(file: str) -> bool:
+    return MEASURES.search(Path(file).read_text(encoding="utf-8")) is not None
 
 
 def measures_time(item: pytest.Item) -> bool:
@@ -195,7 +202,8 @@ def measures_time(item: pytest.Item) -> bool:
     harness = getattr(getattr(item, "callspec", None), "params", {}).get("harness")
     if harness is SimulatedHarness or isinstance(harness, SimulatedHarness):
         return False
-    return "simulated" not in item.path.parts and measures(getattr(item, "function", None))
+    function = getattr(item, "function", None)
+    return function is not None and "simulated" not in item.path.parts and measures(inspect.unwrap(function))
 
 
 # --- hooks -------------------------------------------------------------------------------------------------------
