@@ -1,11 +1,11 @@
-"""Processes of both flavors among which one lock goes from hand to hand: a line of JSON tells what it took.
+"""Processes of both flavors that hand over one lock to each other; a line of JSON reports how long it took.
 
     python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
 
-Each is forked from a process that has imported what it needs. They share a few cells of memory, which only the holder
-reads and writes: with that they also see whether two are ever inside, and whether tokens rise. A hand-over counts if
-the lock goes to another process; it lasts from just before the one's release is called until the other's acquire has
-returned. With `deaf` a process is made to miss each so-many-th message.
+Each is forked from a process that has imported all modules. They share a few cells of memory, which only the holder
+reads and writes. So they also check that never two hold the lock, and that tokens increase. A hand-over counts if the
+next holder is another process. It lasts from just before the release is called until the next acquire has returned.
+With `deaf`, a process misses one message in so many.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Ha
 CONTENDERS = 6
 
 STUCK = 60.0
-"""Seconds after which whoever waits is stuck."""
+"""Seconds after which a waiter is stuck."""
 
 INSIDE, LAST, TOKEN, FREED, HANDED, READY, CELLS = range(7)
-"""Who is inside, who was before, its token, when it let go, how many hand-overs there were; from `READY` on, one for
-each contender that has connected."""
+"""The holder, the holder before it, its token, the time of its release, the count of hand-overs.
+
+From `READY` on there is a cell for each contender that has connected.
+"""
 
 
 def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> list[tuple[float, float]]:
-    """Take the lock in turn until it has gone from hand to hand often enough; return when it was freed, and had."""
+    """Acquire the lock again and again, for the number of hand-overs; return their begins and ends."""
     spans = list[tuple[float, float]]()
 
     async def body(harness: Harness) -> None:
@@ -64,7 +66,7 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
 
 
 def hard_of_hearing(each: int) -> None:
-    """Let waiters of this process miss each so-many-th message."""
+    """Let waiters of this process miss one message in so many."""
     heard, numbers = Waiting.heard, itertools.count(1)
 
     def hearing(self: Waiting, message: bytes) -> None:
@@ -75,7 +77,7 @@ def hard_of_hearing(each: int) -> None:
 
 
 def forked(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> int:
-    """Begin a contender; return the end of a pipe from which its spans, or its error, can be read."""
+    """Start a contender; return the end of a pipe from which its spans, or its error, can be read."""
     reads, writes = os.pipe()
     if os.fork() == 0:
         code, said = 1, dict[str, Any]()
