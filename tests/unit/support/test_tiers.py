@@ -43,9 +43,9 @@ def test_no_part_is_listed_twice() -> None:
 
 
 def test_a_run_has_fewer_repetitions_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tiers.FEW, "1")
+    monkeypatch.setitem(tiers._run, "whole", False)
     assert tiers.repetitions(5000, 50) == 50
-    monkeypatch.delenv(tiers.FEW)
+    monkeypatch.setitem(tiers._run, "whole", True)
     assert tiers.repetitions(5000, 50) == 5000
 
 
