@@ -23,6 +23,7 @@ from leasehold.stores.redis.connection.base import ReplyError, pack
 from leasehold.stores.redis.scripts import Script
 from leasehold_lab.servers import RedisServer
 from models.redis.commands import RedisModel
+from support.tiers import repetitions
 
 BUDGET = 22.0
 """Seconds of one core by day; sequences that do not fit are left to the night."""
@@ -30,7 +31,7 @@ BUDGET = 22.0
 PATIENCE = 4
 """How many times as long it may take where others use the cores as well."""
 
-BY_DAY, BY_NIGHT = 5_000, 100_000
+BY_DAY, BY_NIGHT = repetitions(5_000, 500), 100_000
 LENGTH = 14
 NAMES = ("a", "b")
 APART = "apart"

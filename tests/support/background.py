@@ -1,7 +1,7 @@
-"""Tests that compute and wait for nothing make way for those that live by the clock.
+"""Tests that only compute run at a lower priority, and start first.
 
-A simulation takes a whole core for minutes. Beside it, tests of real servers with leases of a second would get no turn
-when theirs comes. So what stands in these folders runs at a lower priority, and the rest as ever.
+A simulation uses a whole core for minutes. Tests of real servers run at the same time, with leases of a second, and
+must get a processor at once. So the tests of some folders run at a lower priority.
 """
 
 from __future__ import annotations
@@ -13,35 +13,32 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-FOLDERS = {"history", "models", "simulated", "specs"}
-"""Folders of tests that use no server and no clock but a simulated one."""
+FOLDERS = {"history", "model_tests", "simulated", "specs"}
+"""Folders of tests that mostly compute."""
 
 NICER = 10
-"""Steps by which the priority is lowered, of 19: beside others it gets about a tenth of their time."""
+"""Steps by which the priority is lowered, of 19: a tenth of the processor time that others get."""
 
 TIME = 900
-"""Seconds that such a test may take, unless it says itself: it waits for the others."""
+"""Seconds that such a test may take, unless it sets another limit."""
+
+
+def computes(item: pytest.Item) -> bool:
+    """Return whether a test is in one of these folders."""
+    return not FOLDERS.isdisjoint(item.path.relative_to(item.config.rootpath).parts)
 
 
 def give_time(items: Iterable[pytest.Item]) -> None:
-    """Let what makes way take longer than others may."""
+    """Raise the time limit of tests that compute."""
     for item in items:
-        if item.path.parent.name in FOLDERS and item.get_closest_marker("timeout") is None:
+        if computes(item) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIME))
-
-
-def put_first(items: list[pytest.Item]) -> None:
-    """Let what makes way come first: one worker begins with it, and computes while others wait for servers and clocks.
-
-    A run that has several workers gives each a piece of the list, and who has nothing left takes over from another.
-    """
-    items.sort(key=lambda item: item.path.parent.name not in FOLDERS)
 
 
 @pytest.fixture(autouse=True)
 def in_the_background(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lower the priority of a test that only computes, where it can be raised again after it."""
-    if request.path.parent.name in FOLDERS and may_come_back():
+    """Lower the priority of a test that computes, where it can be raised again afterwards."""
+    if computes(request.node) and can_restore():
         before = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, before + NICER)
         yield
@@ -51,11 +48,14 @@ def in_the_background(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @functools.cache
-def may_come_back() -> bool:
-    """Say whether who has lowered its priority may raise it again, as root may; a thread tries, which has its own."""
+def can_restore() -> bool:
+    """Return whether this user may raise a priority again, as root may.
+
+    A thread tries it, because each thread has its own priority.
+    """
     allowed = list[bool]()
 
-    def there_and_back() -> None:
+    def lower_and_raise() -> None:
         try:
             before = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, 0, before + 1)
@@ -64,7 +64,7 @@ def may_come_back() -> bool:
             return
         allowed.append(True)
 
-    thread = threading.Thread(target=there_and_back)
+    thread = threading.Thread(target=lower_and_raise)
     thread.start()
     thread.join()
     return bool(allowed)

@@ -1,7 +1,7 @@
-"""An event loop that looks whether a descriptor was closed while the loop still waits on it.
+"""An event loop that checks whether a descriptor was closed while the loop still waits on it.
 
-The number of a closed descriptor goes to whatever is opened next. So whoever closes one that the loop still waits on
-ends the wait of a stranger, or breaks it: epoll then says that it does not know the number.
+The next file that is opened gets the number of a closed descriptor. So closing a descriptor that the loop still waits
+on affects another connection: its wait ends, or fails because epoll does not know the number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Watcher(selectors.DefaultSelector):
-    """Remembers which file each registered descriptor was, and notes those that are another file by now, or none."""
+    """A selector that notes registered descriptors which are closed, or another file by now."""
 
     def __init__(self) -> None:
         super().__init__()

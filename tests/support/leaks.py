@@ -1,21 +1,33 @@
-"""What of ours lives in this process, so that it can be seen whether something is left behind."""
+"""The check that no thread of the library, no child process and no socket outlives a test."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from leasehold_lab.servers.base import reserved
 
 OURS = ("leasehold-", "fault-proxy")
 """How the names of our threads begin."""
 
+LINGER = 3.0
+"""Seconds that a test's threads, children and sockets have to end after it."""
+
+FAILED = pytest.StashKey[bool]()
+"""Set on a test that failed. Its traceback keeps objects alive, so it is not checked for leaks."""
+
 lasting: set[int] = set()
 """Process ids of servers that outlive a test."""
 
 
 def alive() -> set[str]:
-    """Return what could leak."""
+    """Return the threads of the library, the child processes and the sockets of this process."""
     threads = {
         f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate() if thread.name.startswith(OURS)
     }
@@ -55,3 +67,31 @@ def sockets() -> set[str]:
         if str(target).startswith("socket:") and int(path.name) not in reserved:
             found.add(str(target))
     return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note that a test failed."""
+    report = yield
+    if report.when == "call" and report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail if a thread of ours, a child process or a socket outlives the test."""
+    if request.node.get_closest_marker("leaks"):
+        yield
+        return
+    request.node.stash[FAILED] = False  # it may be run again
+    before = alive()
+    yield
+    if request.node.stash.get(FAILED, False):
+        return
+    until = time.monotonic() + LINGER
+    while leaked := alive() - before:
+        if time.monotonic() > until:
+            pytest.fail("the test leaves behind: " + ", ".join(sorted(leaked)), pytrace=False)
+        gc.collect()
+        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Why tests were run again: a test that passes at last has failed before, and somebody is to find out of what."""
+"""Which tests are run again, and why. A test that passes in the end has failed before: find out why."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
     return (marked[:1] or lines[-1:] or ["it does not say why"])[0][:LONGEST]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down why a test is run again."""
+    note(report)

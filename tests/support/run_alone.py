@@ -1,11 +1,11 @@
-"""A test that has failed twice is run once more alone and afresh, while the other workers of the run stand still.
+"""The last run of a test that failed is made alone, while the other workers of the run wait.
 
-What lives by the clock fails where the machine has too much to do, and in the crowd it does so again. Each worker holds
-a place in one room while it runs a test. Who needs the room for itself first shuts the door, so that nobody comes in
-any more, and then waits, for a limited time, until those inside have left.
+Each worker is in one room while it runs a test. A worker that needs the room for itself first locks the door, so that
+no other enters. Then it waits, for a limited time, until the others have left. Tests that only compute, at a lower
+priority, are not in the room: they go on.
 
-A test that broke off may also have left a server as no test expects it. So what the worker's tests share, of whatever
-scope, is ended before that run and made anew, for it and for those that follow.
+Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
+before that run, and are made anew.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 
 import pytest
 
-AT_LAST = 3
-"""The run of a test that is made alone: there is no other after it."""
+from support import background
+
+LAST = 3
+"""The run of a test that is its last."""
 
 LEAVES_WITHIN = 30.0
-"""Seconds that the others get for what they are at. A few tests take longer, and go on beside it."""
+"""Seconds that the other workers have to finish their tests. A few tests take longer, and go on."""
 
 
 class Room:
@@ -37,13 +39,13 @@ class Room:
         self._door, self._inside = (os.open(path, mode, 0o600) for path in self._paths)
 
     def enter(self) -> None:
-        """Go in beside others, as soon as nobody wants to be alone."""
+        """Enter alongside others, as soon as nobody needs to be alone."""
         fcntl.flock(self._door, fcntl.LOCK_SH)
         fcntl.flock(self._inside, fcntl.LOCK_SH)
         fcntl.flock(self._door, fcntl.LOCK_UN)
 
     def enter_alone(self, within: float = LEAVES_WITHIN) -> bool:
-        """Let nobody in any more, and wait until the others have left; return whether they did."""
+        """Let no other enter, and wait until the others have left; return whether they did."""
         fcntl.flock(self._inside, fcntl.LOCK_UN)
         fcntl.flock(self._door, fcntl.LOCK_EX)
         until = time.monotonic() + within
@@ -58,12 +60,12 @@ class Room:
                 return True
 
     def leave(self) -> None:
-        """Go out, and open the door."""
+        """Leave, and unlock the door."""
         fcntl.flock(self._inside, fcntl.LOCK_UN)
         fcntl.flock(self._door, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Remove the files. Other workers have them open, and who ends without a word has left, too."""
+        """Remove the files. Other workers have them open, and a process that ends leaves the room."""
         for path in self._paths:
             path.unlink(missing_ok=True)
         os.close(self._door)
@@ -77,9 +79,10 @@ class Alone:
         self._room = room
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        """Be in the room for all runs of a test; the wait for a place counts against no timeout."""
-        self._room.enter()
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Stay in the room for all runs of a test. No timeout of a test includes the wait for the room."""
+        if not (background.computes(item) and background.can_restore()):
+            self._room.enter()
         try:
             return (yield)
         finally:
@@ -88,17 +91,17 @@ class Alone:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Make the last run alone, with nothing that was set up before it."""
-        if getattr(item, "execution_count", 1) == AT_LAST:
+        if getattr(item, "execution_count", 1) == LAST:
             self._room.enter_alone()
-            end_what_is_shared(item.session)
+            end_shared_fixtures(item.session)
 
     def pytest_sessionfinish(self) -> None:
-        """Leave nothing behind."""
+        """Remove the files."""
         self._room.close()
 
 
-def end_what_is_shared(session: pytest.Session) -> None:
-    """Run the finalizers of all scopes, as pytest does at its end: between two runs the other plug-in has them."""
+def end_shared_fixtures(session: pytest.Session) -> None:
+    """Run the finalizers of all scopes, as pytest does at its end. Between two runs, another plugin keeps them."""
     plugin: Any = session.config.pluginmanager.get_plugin("rerunfailures")
     kept = plugin.suspended_finalizers
     state = session._setupstate
@@ -114,12 +117,12 @@ def join(config: pytest.Config) -> None:
         config.pluginmanager.register(Alone(Room(Path(tempfile.gettempdir()), run)), "leasehold-alone")
 
 
-def hurry(config: pytest.Config) -> None:
-    """Let a worker tell the others of the runs of its tests at once.
+def send_at_once(config: pytest.Config) -> None:
+    """Let a worker report the runs of its tests without delay.
 
-    It does so by a message that nobody answers, and one that is answered: the kernel keeps the second back until the
-    first is confirmed, for 40 ms, in each test.
+    For each test it sends a message without a reply, and then one with a reply. The kernel keeps the second back for
+    40 ms, until the first is confirmed.
     """
-    line = getattr(getattr(config, "failures_db", None), "sock", None)
-    if isinstance(line, socket.socket):
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if isinstance(connection, socket.socket):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,6 +1,6 @@
-"""A process for interoperation tests: takes a lock again and again and visits a room that has place for one.
+"""A process for interoperation tests: acquires a lock again and again, and enters a room that one may be in.
 
-Arguments: flavor, URL, name, lease, room, log. It ends when it is killed, or with exit code 3 when it met somebody.
+Arguments: flavor, URL, name, lease, room, log. It runs until it is killed. Exit code 3: another was in the room.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A process that holds many locks, is stopped, and says what it was told and when, and what it could still do.
+"""A process that holds many locks and is stopped. It reports when it was notified, and which calls still succeeded.
 
-Arguments: flavor, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
+Arguments: flavor, URL, namespace, lease, count. Its output is two lines of JSON: that it holds, and the report.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from leasehold_lab.runtimes.sync_facade import sync_facade
 from leasehold_lab.verify.clients.stall_detector import timed_callback
 from support.missed_turns import turns_missed
 
-DEEDS = ("check", "extend", "release")
-"""What a holder asks of its hold; each does another of them, as often as it is let."""
+DEEDS = ("check", "renew", "release")
+"""What holders call; each calls one of them again and again, until it is refused."""
 
 BETWEEN = 0.001
-"""Seconds between two questions."""
+"""Seconds between two calls."""
 
 
 async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: Any) -> None:
-    """Ask until it is refused, and write down when the last call began that was not; a release is asked for once."""
+    """Call until it is refused, and note the begin of the last call that succeeded. A release is called once."""
     try:
         while True:
             if deed != "release" or stop():
                 began = boottime()
                 try:
                     await getattr(hold, deed)() if deed != "check" else hold.raise_if_lost()
-                except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
+                except StoreUnavailable:  # it began before the stop, and its result is unknown
                     continue
                 last[deed] = max(last.get(deed, 0.0), began)
                 if deed == "release":

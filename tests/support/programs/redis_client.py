@@ -1,4 +1,4 @@
-"""A process for crash tests: holds or waits for locks on command, and tells what happens, a JSON line each.
+"""A process for crash tests: holds or waits for locks on command, and reports each event as a line of JSON.
 
 Arguments: flavor, URL, namespace, role (``hold``, ``wait``), lease, then the names.
 """
@@ -24,7 +24,7 @@ def tell(**facts: Any) -> None:
 
 
 def hold_blocking(locks: Client, name: str, lease: float) -> None:
-    """Hold until the parent says so, then do what a holder does that knows nothing of its loss."""
+    """Hold until the parent writes a line, then act as a holder that does not know of its loss."""
     hold = locks.lock(name, lease=lease).acquire()
     assert hold is not None
     tell(name=name, token=hold.token)
@@ -41,7 +41,7 @@ def hold_blocking(locks: Client, name: str, lease: float) -> None:
     except LeaseLost:
         facts["release"] = "lost"
     tell(**facts)
-    sys.stdin.readline()  # what the watchdog still owes is paid meanwhile
+    sys.stdin.readline()  # meanwhile the watchdog sends its pending releases
 
 
 async def hold_asyncio(locks: AsyncClient, name: str, lease: float) -> None:
@@ -65,7 +65,7 @@ async def hold_asyncio(locks: AsyncClient, name: str, lease: float) -> None:
 
 
 async def crowd(locks: AsyncClient, role: str, names: list[str], lease: float) -> None:
-    """Hold all names for ever, or take each when it comes and keep it."""
+    """Hold all names for ever, or acquire each as soon as it is free and keep it."""
 
     async def work(name: str) -> None:
         hold = await locks.lock(name, lease=lease).acquire()

@@ -1,11 +1,11 @@
-"""A process with many clients of both flavors that work for hours; it says what it has, whenever it is asked.
+"""A process with many clients of both flavors that work for hours, and that reports its resources on demand.
 
     python soak_client.py URL NAMESPACE '{"clients": 500, "threads": 25, "tasks": 50, "lease": 1.0}'
 
-Half of the clients are blocking ones, shared out among threads, the others those of asyncio, shared out among tasks.
-Whoever works takes one of its clients and does one of `DEEDS` with it, and now and then closes one and makes another in
-its place. At each line of its input all come to rest, and a line of JSON tells what the process has, and what was done;
-then they go on. At the end of its input it closes all clients, and a last line tells what is left.
+Half of the clients are blocking ones and belong to threads. The others are asyncio's and belong to tasks. A worker
+chooses one of its clients and does one of `DEEDS` with it. Now and then it closes a client and makes another. At each
+line of input all workers pause, and a line of JSON reports the resources of the process and what was done. Then they
+go on. At the end of the input the process closes all clients, and a last line reports what is left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = 40
 PERMITS = 3
 
 LIVES = 10
-"""Deeds after which, on average, a client is closed and another made."""
+"""Operations after which, on average, a client is closed and another made."""
 
 Sleep = Callable[[float], Awaitable[None]]
 Deed = Callable[[Any, str, float, Sleep], Awaitable[None]]
@@ -46,19 +46,19 @@ async def plain(client: Any, name: str, lease: float, sleep: Sleep) -> None:
 
 
 async def fair(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Hold one in order of arrival, and renew it by hand."""
+    """Hold a fair lock, and renew it explicitly."""
     async with client.lock(f"{name}-fair", lease=lease, timeout=1.0, fair=True) as hold:
         await hold.renew()
 
 
 async def renewed(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Hold one for as long as a renewal takes to come."""
+    """Hold a lock until it was renewed."""
     async with client.lock(f"{name}-long", lease=lease, timeout=0.5):
         await sleep(lease / 2)
 
 
 async def tried(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Try, and give back by the lock."""
+    """Try to acquire, and release through the lock object."""
     lock = client.lock(name, lease=lease)
     if await lock.acquire(blocking=False):
         await lock.release()
@@ -72,20 +72,20 @@ async def nested(client: Any, name: str, lease: float, sleep: Sleep) -> None:
 
 
 async def reading(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Read beside others, or write alone."""
+    """Hold a lock as a reader or as a writer."""
     both = client.rw_lock(f"{name}-rw", lease=lease, timeout=1.0)
     async with both.writer() if random.random() < 0.2 else both.reader():
         await sleep(random.uniform(0, 0.01))
 
 
 async def permits(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Have a permit."""
+    """Hold a permit."""
     async with client.semaphore(f"{name}-permits", PERMITS, lease=lease, timeout=1.0):
         await sleep(random.uniform(0, 0.01))
 
 
 async def several(client: Any, name: str, lease: float, sleep: Sleep) -> None:
-    """Hold two, or none."""
+    """Hold two locks, or none."""
     locks = [client.lock(f"{name}-{side}", lease=lease) for side in ("left", "right")]
     async with client.multi_lock(locks, timeout=1.0):
         await sleep(0.001)
@@ -95,7 +95,7 @@ DEEDS: Sequence[Deed] = (plain, fair, renewed, tried, nested, reading, permits, 
 
 
 class Crew:
-    """The clients, who works with them, and what they have done."""
+    """The clients, the threads and tasks that work with them, and counts of what they did."""
 
     def __init__(self, url: str, namespace: str, order: dict[str, Any]) -> None:
         self._options: dict[str, Any] = {"namespace": namespace, "response_timeout": 2.0}
@@ -114,19 +114,19 @@ class Crew:
         self._threads.append(threading.Thread(target=self._in_loop, args=[order["tasks"]]))
 
     def start(self) -> None:
-        """Let them work."""
+        """Start the workers."""
         self._go.set()
         for thread in self._threads:
             thread.start()
 
     def rest(self) -> None:
-        """Let all end what they do."""
+        """Wait until all workers have finished their operation, and pause them."""
         self._go.clear()
         for _ in range(self._workers):
             self._resting.acquire()
 
     def go_on(self) -> None:
-        """Let them work again."""
+        """Let the workers go on."""
         self._go.set()
 
     def end(self) -> None:
@@ -209,13 +209,13 @@ MALLINFO2 = (
 
 
 class Mallinfo2(ctypes.Structure):
-    """What mallinfo2(3) of the C library tells, in bytes but for the three counts."""
+    """The result of mallinfo2(3) of the C library, in bytes but for the three counts."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in MALLINFO2)
 
 
 def in_use() -> int:
-    """Return the bytes in use that the C library has given out: large objects, buffers, what is not Python's."""
+    """Return the bytes that the C library has allocated: large objects, buffers, memory outside of Python's own."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Mallinfo2
     told: Any = library.mallinfo2()
@@ -223,7 +223,7 @@ def in_use() -> int:
 
 
 def what_there_is(crew: Crew) -> dict[str, Any]:
-    """Say what the process has, and what was done in it."""
+    """Print the resources of the process, and what was done in it."""
     gc.collect()
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[1])
@@ -247,7 +247,7 @@ def main() -> None:
     crew.start()
     for line in sys.stdin:
         crew.rest()
-        time.sleep(float(line))  # for what is owed to the server, and for leases of what is not
+        time.sleep(float(line))  # for pending releases, and for leases to expire
         print(json.dumps(what_there_is(crew)), flush=True)
         crew.go_on()
     crew.end()

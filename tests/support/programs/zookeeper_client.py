@@ -1,4 +1,4 @@
-"""What the tests of ZooKeeper share: clients on a proxy, sessions that a server ends, and a look at the nodes."""
+"""What the tests of ZooKeeper share: clients on a proxy, sessions that a server ends, and listings of nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from leasehold_lab.servers import ZooKeeperServer
 HARNESSES = {"blocking": BlockingHarness, "asyncio": AsyncioHarness}
 
 SOON = 5.0
-"""Seconds in which what depends on no timer must have happened."""
+"""Seconds within which an event must happen that depends on no timer."""
 
 
 def in_both(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a body of a harness and fixtures in the world of the parameter ``flavor``."""
+    """Run a body of a harness and fixtures in the harness of the parameter ``flavor``."""
 
     def run(flavor: str, *args: Any) -> None:
         HARNESSES[flavor]().run(lambda harness: body(harness, *args))
@@ -39,12 +39,12 @@ def driver(client: AsyncClient) -> Any:
 
 
 def expire(server: ZooKeeperServer, client: AsyncClient) -> None:
-    """Let the server end the client's session, as when its time has run out."""
+    """Let the server end the client's session, as when it expires."""
     server.end_session(driver(client).client_id)
 
 
 def create_in_session(server: ZooKeeperServer, session: Any, path: str) -> str:
-    """Make an ephemeral node in somebody else's session, go without ending that, and return the node's path."""
+    """Create an ephemeral node in another session, disconnect without ending it, and return the node's path."""
     client = KazooClient(server.address, client_id=session)
     client.start()
     made: str = client.create(path, b"", ephemeral=True, sequence=True)

@@ -23,18 +23,18 @@ from support import background
 from support.background import in_the_background
 
 def pytest_collection_modifyitems(items):
-    background.put_first(items)
+    items.sort(key=lambda item: not background.computes(item))
 """
 
 
-def test_only_the_folders_that_compute_make_way(tmp_path: Path) -> None:
-    if not background.may_come_back():
-        pytest.skip("whoever lowers its priority here cannot raise it again, so no test does")
+def test_only_the_folders_that_compute_have_a_lower_priority(tmp_path: Path) -> None:
+    if not background.can_restore():
+        pytest.skip("this user cannot raise a priority again")
     now = os.getpriority(os.PRIO_PROCESS, 0)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    for folder in ("api", "simulated", "stores"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"test_{folder}.py").write_text(NEIGHBOURS)
+    for folder in ("api", "simulated/histories", "stores"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(NEIGHBOURS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", tmp_path],
         env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parents[1])},
@@ -43,5 +43,5 @@ def test_only_the_folders_that_compute_make_way(tmp_path: Path) -> None:
         check=True,
     )
     seen = [int(line.split()[1]) for line in done.stdout.replace(".", "").splitlines() if "priority" in line]
-    assert seen == [min(now + background.NICER, 19), now, now], "they come first, and the others run as ever"
+    assert seen == [min(now + background.NICER, 19), now, now], "they run first, and the others at the usual priority"
     assert os.getpriority(os.PRIO_PROCESS, 0) == now

@@ -1,4 +1,4 @@
-"""What is said of tests that were run again."""
+"""Which tests are run again, and the reasons that are reported."""
 
 from __future__ import annotations
 

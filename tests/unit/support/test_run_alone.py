@@ -1,4 +1,4 @@
-"""The last run of a test that failed is made alone and afresh."""
+"""A test that measures time runs alone, and so does the last run of a test that failed, on fresh servers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from support import run_alone
 
@@ -42,12 +43,28 @@ def test_of_the_crowd(number):
 """
 
 
+Run = list[Any]
+"""Which test, in which process, from when to when."""
+
+
 def test_the_third_run_has_no_company(tmp_path: Path) -> None:
+    runs = play(tmp_path, SUITE, "--reruns", "2")
+    failing = alongside("failing", runs)
+    assert len(failing) == 3
+    assert failing[0] > 0, "the first run has company, so that the test shows something"
+    assert failing[2] == 0
+    assert len([run for run in runs if run[0] == "crowd"]) == 60
+    assert not list(tmp_path.glob("leasehold-tests-*"))
+
+
+def play(tmp_path: Path, text: str, *options: str) -> list[Run]:
+    """Run a suite on three workers; return its runs as it noted them."""
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
+    (suite / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
     (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
-    (suite / "test_suite.py").write_text(SUITE)
-    words = ["-n", "3", "--reruns", "2", "--timeout", "60"]
+    (suite / "test_suite.py").write_text(text)
+    words = ["-n", "3", "--timeout", "60", *options]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
         env={
@@ -61,16 +78,16 @@ def test_the_third_run_has_no_company(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    runs = [json.loads(line) for line in notes.read_text().splitlines()]
-    failing = [run for run in runs if run[0] == "failing"]
-    alongside = [
-        sum(other[1] != run[1] and other[2] < run[3] and other[3] > run[2] for other in runs) for run in failing
+    return [json.loads(line) for line in notes.read_text().splitlines()]
+
+
+def alongside(name: str, runs: list[Run]) -> list[int]:
+    """Return for each run of a test how many runs of other processes overlapped it."""
+    return [
+        sum(other[1] != run[1] and other[2] < run[3] and other[3] > run[2] for other in runs)
+        for run in runs
+        if run[0] == name
     ]
-    assert len(alongside) == 3
-    assert alongside[0] > 0, "the first run has company, so that the test shows something"
-    assert alongside[2] == 0
-    assert len([run for run in runs if run[0] == "crowd"]) == 60
-    assert not list(tmp_path.glob("leasehold-tests-*"))
 
 
 SHARED = """
@@ -91,7 +108,7 @@ def tables(server):
 def test_that_breaks_off(tables):
     runs.append(list(tables))
     tables.append("something")
-    assert len(runs) > 1, "it is not taken away again"
+    assert len(runs) > 1, "the first run fails"
     tables.remove("something")
     assert tables == []
 
@@ -103,7 +120,7 @@ def test_that_follows(server, tables):
 """
 
 
-def test_what_the_third_run_shares_with_later_tests_is_made_anew(tmp_path: Path) -> None:
+def test_shared_fixtures_are_made_anew_for_the_third_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
     (tmp_path / "test_suite.py").write_text(SHARED)
     done = subprocess.run(
@@ -117,7 +134,7 @@ def test_what_the_third_run_shares_with_later_tests_is_made_anew(tmp_path: Path)
     assert "2 passed, 2 rerun" in done.stdout
 
 
-def test_who_does_not_leave_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_the_wait_for_the_others_to_leave_is_limited(tmp_path: Path) -> None:
     mine, theirs = run_alone.Room(tmp_path, "x"), run_alone.Room(tmp_path, "x")
     mine.enter()
     theirs.enter()
@@ -126,7 +143,7 @@ def test_who_does_not_leave_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     third = run_alone.Room(tmp_path, "x")
     newcomer = threading.Thread(target=lambda: (third.enter(), came.set()))
     newcomer.start()
-    assert not came.wait(0.2), "the door is shut"
+    assert not came.wait(0.2), "the door is locked"
     mine.leave()
     assert came.wait(5)
     newcomer.join()
@@ -146,9 +163,9 @@ def test_it(pytestconfig):
 """
 
 
-def test_what_a_worker_tells_of_reruns_is_sent_at_once(tmp_path: Path) -> None:
+def test_a_worker_reports_reruns_without_delay(tmp_path: Path) -> None:
     conftest = "import pytest\nfrom support import run_alone\n"
-    conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.hurry)\n"
+    conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.send_at_once)\n"
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
     done = subprocess.run(

@@ -1,0 +1,258 @@
+"""Which tests run by default, and which measure wall-clock time: one table for both.
+
+There are three tiers:
+
+- The default tier is for whoever has just cloned the repository. It checks the logic, needs no server but one Redis,
+  and takes minutes. A test that is repeated with many seeds runs with a few of them.
+- ``--all`` runs everything on all servers. CI runs it.
+- ``--nightly`` adds the tests with the mark ``nightly``.
+
+A run that names files, or chooses tests with ``-k`` or ``-m``, runs all that it names, as ``--all`` does.
+
+A test that measures wall-clock time has the mark ``timing``. It can fail on a busy machine, so it is not in the default
+tier. The mark is given to the files that the table names, and to each test that compares a real clock with a limit.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold_lab.runtimes.harnesses import SimulatedHarness
+
+TESTS = Path(__file__).parents[1]
+
+_run = {"whole": True}
+"""Whether this run has all tests, for `repetitions`."""
+
+SERVERS = "postgres|mysql|mariadb|etcd|zookeeper|sentinel|cluster|redlock|replicas|strict|nginx"
+"""A pattern of the servers that the default tier does without, as they occur in the ids of tests."""
+
+OTHERS = r"\[(?!memory-simulated-0|sqlite-asyncio|redis-blocking)|\[(?:sqlite|redis).*(?:short_lease|is_renewed)"
+"""A pattern of the runs of the conformance kit that the default tier does without.
+
+Memory runs in virtual time. In real time, cases with leases of a fraction of a second can fail on a busy machine.
+"""
+
+SEARCHES = "is_found|finds_a_broken|made_small|power_is_told"
+"""A pattern of the simulations that search for a seed which finds a mistake, for up to hundreds of histories."""
+
+SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
+"""Parameters that repeat a test: their values are chances and moments, not cases of their own."""
+
+MEASURES = re.compile(
+    r"""^\s*assert\b .*
+    (?: (?:monotonic|perf_counter|time|now)\(\) \s-\s [\w.\[\]]+   # the time since a moment
+      | \btook\b | \bmax\((?:late|took|waited)\)                   # or the name of such a time
+    ) \s<=?\s""",
+    re.VERBOSE | re.MULTILINE,
+)
+"""An assertion that real time is shorter than a limit."""
+
+
+class Tier(enum.Enum):
+    """When a test runs."""
+
+    DEFAULT = "always"
+    ALL = "with --all"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A folder, a file, or a test function of a file, and its tier.
+
+    Attributes:
+        path: below ``tests/``; the name of a function follows its file after ``::``.
+        tier: when its tests run.
+        why: the reason.
+        without: a pattern of names with parameters; tests that match it do not run by default.
+        one_in: of the values of a parameter in `SEEDS`, one of so many runs by default.
+        timing: whether all its tests measure wall-clock time.
+
+    """
+
+    path: str
+    tier: Tier
+    why: str
+    without: str = ""
+    one_in: int = 1
+    timing: bool = False
+
+    def runs_by_default(self, item: pytest.Item) -> bool:
+        """Return whether a test of this part is in the default tier."""
+        if self.tier is Tier.ALL or (self.without and re.search(self.without, item.name)):
+            return False
+        indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
+        return all(indices.get(name, 0) % self.one_in == 0 for name in SEEDS)
+
+
+def _default(path: str, why: str, **options: Any) -> Part:
+    return Part(path, Tier.DEFAULT, why, **options)
+
+
+def _all(path: str, why: str, *, timing: bool = False) -> Part:
+    return Part(path, Tier.ALL, why, timing=timing)
+
+
+HISTORIES = "simulated/histories/test_histories.py"
+BROKEN = "simulated/histories/test_broken_locks.py"
+WATCHDOG = "unit/engine/test_watchdog.py"
+
+PARTS = (
+    _default("api", "imports, types, the same API in both flavors"),
+    _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
+    _default("cli", "the command line on SQLite and Redis"),
+    _default("conformance", "the kit: memory in virtual time, SQLite, one Redis", without=OTHERS),
+    _default("guard", "fenced writes", without=SERVERS),
+    _default("history", "the checker of histories"),
+    _default("lock_tests", "CPython's tests of locks, on ours"),
+    _default("model_tests/test_redis_model.py", "the model of Redis answers as Redis does"),
+    _default("mutants", "each mutant fits the code"),
+    _default("redisson", "each test of Redisson has one of ours, or a reason"),
+    _default("security/test_names.py", "names and passwords as data"),
+    _default("security/test_urls.py", "no password of a URL is shown"),
+    _default("simulated", "stores on models of their servers, in virtual time", without=SEARCHES, one_in=10),
+    _default(f"{HISTORIES}::test_every_promise_is_kept", "1,250 histories instead of 50,000", one_in=40),
+    _default(f"{BROKEN}::test_a_broken_lock_is_found", "those that are found soon", without="believes a leader"),
+    _default("unit", "rules, engine, primitives, and parts of stores"),
+    _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "2,000 histories"),
+    _all(f"{HISTORIES}::test_nobody_is_stuck_though_messages_are_lost", "20,000 hand-overs"),
+    _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "50,000 plans of histories"),
+    _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "10,000 holds with leases of seconds"),
+    _all(f"{WATCHDOG}::test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog", "10,000 holds"),
+    _all("bench", "benchmarks on real servers"),
+    _all("branches", "runs the tests of the core again, with coverage"),
+    _all("chaos", "faults of real servers and machines", timing=True),
+    _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
+    _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
+    _all("demo", "services, load and nginx"),
+    _all("examples", "programs with real processes"),
+    _all("model_tests", "models of servers that the default tier does not start"),
+    _all("museum", "defects of other libraries, on real servers"),
+    _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
+    _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
+    _all("packaging", "builds and installs distributions"),
+    _all("process", "processes that are killed, forked and shut down"),
+    _all("process/test_crash_of_a_doer.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all("process/test_crash_of_a_leader.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all("process/test_members.py", "the time until a barrier notices a killed member", timing=True),
+    _all("releases", "other releases of the servers"),
+    _all("security", "secrets and rights on real servers"),
+    _all("soak", "many clients for a long time"),
+    _all("specs", "TLA+ specifications, which need Java"),
+    _all("stores", "one folder for each store, on its servers"),
+    _all("stores/common/test_killed_holders.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all("stores/etcd/test_etcd_crash.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all("stores/redis/test_redis_crash.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all("stores/sqlite/test_sqlite_processes.py", "the time that processes wait for a file", timing=True),
+    _all("sweep", "a fault at each step of each operation, for minutes"),
+    _all("testing", "starts all servers"),
+    _all("verify", "the parts of `leasehold verify`"),
+    _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True),
+)
+"""A test belongs to the longest path that leads to it."""
+
+
+def whole(config: pytest.Config) -> bool:
+    """Return whether this run has all tests, and not only those of the default tier."""
+    return bool(config.getoption("--all") or config.getoption("--nightly"))
+
+
+def repetitions(whole_run: int, by_default: int) -> int:
+    """Return how often a test repeats itself: in a run with all tests, or in the default tier."""
+    return whole_run if _run["whole"] else by_default
+
+
+def part_of(path: Path, function: str = "") -> Part | None:
+    """Return the part that a test file belongs to, or a function of it; None if the table has none."""
+    name = path.relative_to(TESTS).as_posix()
+    places = [name, *(parent.as_posix() for parent in Path(name).parents)]
+    table = _table()
+    return next((table[place] for place in (f"{name}::{function}", *places) if place in table), None)
+
+
+@functools.cache
+def _table() -> dict[str, Part]:
+    return {part.path: part for part in PARTS}
+
+
+@functools.cache
+def _default_within(path: Path) -> bool:
+    """Return whether a file has tests in the default tier."""
+    name = path.relative_to(TESTS).as_posix()
+    functions = [part for part in PARTS if part.path.startswith(f"{name}::")]
+    return any(part is not None and part.tier is Tier.DEFAULT for part in [part_of(path), *functions])
+
+
+@functools.cache
+def measures(function: Any) -> bool:
+    """Return whether the source of a test asserts that a time is shorter than a limit."""
+    file = inspect.getsourcefile(function)
+    return file is not None and _any_measures(file) and MEASURES.search(inspect.getsource(function)) is not None
+
+
+@functools.cache
+def _any_measures(file: str) -> bool:
+    return MEASURES.search(Path(file).read_text(encoding="utf-8")) is not None
+
+
+def measures_time(item: pytest.Item) -> bool:
+    """Return whether a test compares a real clock with a limit."""
+    harness = getattr(getattr(item, "callspec", None), "params", {}).get("harness")
+    if harness is SimulatedHarness or isinstance(harness, SimulatedHarness):
+        return False
+    function = getattr(item, "function", None)
+    return function is not None and "simulated" not in item.path.parts and measures(inspect.unwrap(function))
+
+
+# --- hooks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a run that names its tests have them all, and let `repetitions` know which run this is."""
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    if named or config.option.keyword or config.option.markexpr:
+        config.option.all = True
+    _run["whole"] = whole(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the default tier, where only that runs."""
+    if whole(config) or not collection_path.name.startswith("test_") or not collection_path.is_relative_to(TESTS):
+        return None
+    return None if _default_within(collection_path) else True
+
+
+def mark_timing(items: list[pytest.Item]) -> None:
+    """Give each test that measures wall-clock time its mark."""
+    for item in items:
+        part = part_of(item.path, getattr(item, "originalname", ""))
+        if (part is not None and part.timing) or measures_time(item):
+            item.add_marker(pytest.mark.timing)
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip nightly tests by day; in a run of the default tier, deselect all that does not belong to it."""
+    if whole(config):
+        for item in items:
+            if item.get_closest_marker("nightly") and not config.getoption("--nightly"):
+                item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+        return
+    chosen = [item for item in items if _runs_by_default(item)]
+    rest = set(items).difference(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in rest])
+    items[:] = chosen
+
+
+def _runs_by_default(item: pytest.Item) -> bool:
+    part = part_of(item.path, getattr(item, "originalname", ""))
+    marked = item.get_closest_marker("nightly") or item.get_closest_marker("timing")
+    return part is not None and part.runs_by_default(item) and not marked
