@@ -168,9 +168,9 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
-        assert any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
+        assert any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
     locks.close()
-    assert not any(thread.name == "leasehold-sqlite-bell" for thread in threading.enumerate())
+    assert not any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
     assert not hints._signals
     if sys.platform == "linux":
         for descriptor in os.listdir("/proc/self/fd"):
@@ -206,4 +206,4 @@ def test_the_idle_notification_thread_ends_by_itself(
     for _ in range(2):
         with locks.lock("x"):
             assert locks.lock("x").acquire(timeout=0.05) is None
-        until(lambda: not any(one.name == "leasehold-sqlite-bell" for one in threading.enumerate()))
+        until(lambda: not any(one.name == "leasehold-sqlite-hints" for one in threading.enumerate()))

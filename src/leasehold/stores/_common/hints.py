@@ -102,7 +102,7 @@ class HintSignal:
         self._port = listener.getsockname()[1] if listener is not None else 0
         self._address = f"{self._network} {self._port} {self._key.hex()}"
         thread = threading.Thread(
-            target=self._run, args=(listener, self._stop), name="leasehold-sqlite-bell", daemon=True
+            target=self._run, args=(listener, self._stop), name="leasehold-sqlite-hints", daemon=True
         )
         _signals[self._address] = self
         try:

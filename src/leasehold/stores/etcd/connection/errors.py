@@ -93,10 +93,6 @@ ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
 UNLISTED = "its log may say more; `leasehold doctor` checks its settings"
 
 
-Barred = StoreRefused
-"""etcd refuses until a right or a setting is changed. A retry does not help, so waiters raise it."""
-
-
 OUTCOMES = {Meaning.LASTING: Outcome.LASTING, Meaning.UNKNOWN: Outcome.UNKNOWN}
 """The public outcome of a meaning; any other is not applied."""
 

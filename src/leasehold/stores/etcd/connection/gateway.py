@@ -17,7 +17,8 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.keyed_lock import KeyedLock
-from leasehold.stores.etcd.connection.errors import Barred, Meaning, Refused, read
+from leasehold.errors import StoreRefused
+from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
 from leasehold.stores.etcd.http.base import Endpoint, Http, Request, Stream, Unanswered, Unsent
@@ -240,7 +241,7 @@ class Gateway:
             version = str(fields.get("etcdserver", ""))
             numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
             if not version:
-                raise Barred(f"the server at {endpoint} is not etcd; check host and port")
+                raise StoreRefused(f"the server at {endpoint} is not etcd; check host and port")
             if numbers < OLDEST:
                 raise Unsupported(f"the server at {endpoint} is etcd {version}; locks need etcd 3.4 or later")
             return version

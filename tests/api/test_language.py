@@ -1,0 +1,93 @@
+"""The code and the documentation use the terms of the field, and none of the words that once stood for them.
+
+An HTML page may be a page, and a line of text a line: only words that have no other use here are looked for.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+
+RETIRED = {
+    "agenda": "timer queue",
+    "anchors": "clock samples",
+    "arena": "context",
+    "ballot": "proposal",
+    "barred": "blocked",
+    "bequest": "hand-over",
+    "bustle": "background load",
+    "colour": "flavor",
+    "debt": "pending release",
+    "departure": "release reason",
+    "ears": "subscriptions",
+    "grip": "handle",
+    "heir": "next waiter",
+    "keeper": "watchdog",
+    "nudge": "notify",
+    "nursery": "forkserver",
+    "owe": "retry",
+    "panel": "nodes",
+    "seat": "queue entry",
+    "tether": "parent guard",
+    "wire": "transport",
+    "wish": "request",
+}
+"""Each retired word, and what is said instead."""
+
+PHRASES = {
+    "blocking face": "sync facade",
+    "stand-in": "backup thread",
+    "was not had": "could not acquire",
+}
+"""The same for words that are retired together only."""
+
+OTHER_SENSES = re.compile(r"wire (?:format|protocol)s?|over the wire|on the wire", re.IGNORECASE)
+"""What the words may still mean in prose."""
+
+SOURCES = [path for folder in ("src", "lab/src") for path in sorted((TOP / folder).rglob("*.py"))]
+PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / "SECURITY.md", *sorted((TOP / "docs").rglob("*.md"))]
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(TOP).as_posix()
+
+
+def words_of(name: str) -> Iterator[str]:
+    """Yield the words of an identifier, in the singular as well."""
+    for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name):
+        yield word.lower()
+        yield word.lower().removesuffix("s")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_identifiers_and_file_names_use_the_terms_of_the_field(path: Path) -> None:
+    names = {path.stem, *path.relative_to(TOP).parts}
+    with io.StringIO(path.read_text(encoding="utf-8")) as text:
+        names |= {token.string for token in tokenize.generate_tokens(text.readline) if token.type == tokenize.NAME}
+    found = {f"{name}: say {RETIRED[word]}" for name in names for word in words_of(name) if word in RETIRED}
+    assert not {one for one in found if "ZooKeeper" not in one}
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=shown)
+def test_prose_uses_the_terms_of_the_field(path: Path) -> None:
+    text = OTHER_SENSES.sub("", path.read_text(encoding="utf-8"))
+    if path.suffix == ".md":
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    found = {
+        word for word in re.findall(r"[a-z]+", text.lower()) if word in RETIRED or word.removesuffix("s") in RETIRED
+    }
+    found |= {phrase for phrase in PHRASES if phrase in text.lower()}
+    assert not found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_lines_of_the_documentation_are_short(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "ACL SETUSER"))] == []
