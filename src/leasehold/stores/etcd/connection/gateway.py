@@ -15,9 +15,8 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
 from leasehold.stores._common.keyed_lock import KeyedLock
-from leasehold.errors import StoreRefused
 from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
