@@ -200,7 +200,7 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
     last = said["last"]
     assert [last[f"{deed} refused"] for deed in DEEDS] == [2, 2, 2]
     assert last["check"] < resumed, "a check that began afterwards said yes"
-    assert last["extend"] < resumed
+    assert last["renew"] < resumed
     assert "release" not in last, "a release after the loss said that all was well"
     missed = Missed()
     missed.stalls += [Stall(US, begin, end) for begin, end in said["stalls"]]

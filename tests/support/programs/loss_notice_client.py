@@ -18,7 +18,7 @@ from leasehold_lab.runtimes.sync_facade import sync_facade
 from leasehold_lab.verify.clients.stall_detector import timed_callback
 from support.missed_turns import turns_missed
 
-DEEDS = ("check", "extend", "release")
+DEEDS = ("check", "renew", "release")
 """What a holder asks of its hold; each does another of them, as often as it is let."""
 
 BETWEEN = 0.001
