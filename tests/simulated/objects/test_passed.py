@@ -87,40 +87,40 @@ def test_transferred_holds_keep_every_promise_for_each_use(use: TransferUse, mon
 
 def given_up_when_its_acquirer_has_ended(patch: Patch) -> None:
     """An earlier rule: a lease ended with the task that acquired it, without a notice."""
-    plain = Watchdog._is_to_renew
+    plain = Watchdog._needs_renewal
 
     def is_to_renew(watchdog: Watchdog, lease: Lease, now: float, later: Later | None) -> bool:
         entry = lease.entry
-        if entry is None or entry.party.alive():  # type: ignore[attr-defined]
+        if entry is None or entry.caller.alive():  # type: ignore[attr-defined]
             return plain(watchdog, lease, now, later)
-        lease.leaves()
+        lease.begin_release()
         watchdog.forget(lease)
         watchdog.retry_release(lease.name, lease.ticket)
         return False
 
-    patch.setattr(Watchdog, "_is_to_renew", is_to_renew)
+    patch.setattr(Watchdog, "_needs_renewal", is_to_renew)
 
 
 def given_up_without_a_notice(patch: Patch) -> None:
-    plain = Watchdog._give_up
+    plain = Watchdog._release_abandoned
 
     def give_up(watchdog: Watchdog, lease: Lease, later: Later | None) -> None:
         if lease.state is State.QUEUED:
             plain(watchdog, lease, later)
             return
-        lease.leaves()
+        lease.begin_release()
         watchdog.forget(lease)
         watchdog.retry_release(lease.name, lease.ticket)
 
-    patch.setattr(Watchdog, "_give_up", give_up)
+    patch.setattr(Watchdog, "_release_abandoned", give_up)
 
 
 def never_given_up(patch: Patch) -> None:
-    patch.setattr(Lease, "is_kept", lambda lease: True)
+    patch.setattr(Lease, "is_reachable", lambda lease: True)
 
 
 def closed_without_a_notice(patch: Patch) -> None:
-    patch.setattr(Engine, "_ends", lambda engine, lease, calls: lease.leaves())
+    patch.setattr(Engine, "_end_lease", lambda engine, lease, calls: lease.begin_release())
 
 
 def closed_before_blocks_have_ended(patch: Patch) -> None:
@@ -128,7 +128,7 @@ def closed_before_blocks_have_ended(patch: Patch) -> None:
         for lease in ended:
             lease.scopes = ()
 
-    patch.setattr(Engine, "_holders_know", nobody_waits)
+    patch.setattr(Engine, "_notify_holders", nobody_waits)
 
 
 @pytest.mark.timeout(300)

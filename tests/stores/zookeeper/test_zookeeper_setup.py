@@ -241,7 +241,7 @@ def test_the_doctor_of_a_server_alone(zookeeper_server: ZooKeeperServer, namespa
     assert findings["version"].found.startswith("3.")
     assert findings["ensemble"].severity is Severity.WARNING
     assert findings["session timeout"].found == "120 s"
-    assert "500 s were asked for" in findings["session timeout"].meaning
+    assert "500 s were requested" in findings["session timeout"].meaning
     assert findings["tick"].found == "500 ms"
     assert findings["rights"].severity is Severity.OK
     with Client.from_url(f"{zookeeper_server.url}/{namespace}?session_timeout=2") as locks:

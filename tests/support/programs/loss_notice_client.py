@@ -1,6 +1,6 @@
-"""A process that holds many locks and is stopped. It reports when it was notified, and which calls still succeeded.
+"""A process that holds many locks, is stopped, and says what it was told and when, and what it could still do.
 
-Arguments: flavor, URL, namespace, lease, count. Its output is two lines of JSON: that it holds, and the report.
+Arguments: flavor, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from leasehold_lab.verify.clients.stall_detector import timed_callback
 from support.missed_turns import turns_missed
 
 DEEDS = ("check", "renew", "release")
-"""What holders call; each calls one of them again and again, until it is refused."""
+"""What a holder asks of its hold; each does another of them, as often as it is let."""
 
 BETWEEN = 0.001
-"""Seconds between two calls."""
+"""Seconds between two questions."""
 
 
 async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: Any) -> None:
-    """Call until it is refused, and note the begin of the last call that succeeded. A release is called once."""
+    """Ask until it is refused, and write down when the last call began that was not; a release is asked for once."""
     try:
         while True:
             if deed != "release" or stop():
                 began = boottime()
                 try:
                     await getattr(hold, deed)() if deed != "check" else hold.raise_if_lost()
-                except StoreUnavailable:  # it began before the stop, and its result is unknown
+                except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
                     continue
                 last[deed] = max(last.get(deed, 0.0), began)
                 if deed == "release":
