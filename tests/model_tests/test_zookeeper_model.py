@@ -542,7 +542,18 @@ def play(server: ZooKeeperServer) -> Play:
 
 THERE = (
     *("Create2", "_Container", "Delete", "SetData", "GetData", "Exists", "GetChildren", "GetChildren2", "Transaction"),
-    *("Sync", "NoNode", "NodeExists", "BadVersion", "NotEmpty", "StoreRefused", "NameInUse", "rings", "ends", "expires"),
+    *(
+        "Sync",
+        "NoNode",
+        "NodeExists",
+        "BadVersion",
+        "NotEmpty",
+        "StoreRefused",
+        "NameInUse",
+        "rings",
+        "ends",
+        "expires",
+    ),
 )
 """What a day's sequences have in them."""
 

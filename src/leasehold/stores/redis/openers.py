@@ -123,7 +123,9 @@ class Redlock:
                 "for one server write the URL as redis://HOST"
             )
         if twice := next((place for place in places if places.count(place) > 1), None):
-            raise ValueError(f"the node {twice} is there twice; name it once in the URL: each node must be another server")
+            raise ValueError(
+                f"the node {twice} is there twice; name it once in the URL: each node must be another server"
+            )
         if not 0 <= quarantine <= LONGEST_QUARANTINE:
             raise ValueError(f"option quarantine is from 0 to {LONGEST_QUARANTINE:.0f} s, not {quarantine}")
         self._quarantine = quarantine
