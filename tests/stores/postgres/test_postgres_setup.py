@@ -194,7 +194,7 @@ def test_messages_come_past_a_pooler(
         assert two.store._waiting._poller._job is None, "nobody looks"  # type: ignore[attr-defined]
         await got.release()
         found = {finding.subject: finding for finding in await one.diagnose()}
-        assert "past it" in found["pooler"].meaning
+        assert "bypass it" in found["pooler"].meaning
 
     harness.run(body)
 
