@@ -15,7 +15,7 @@ import pytest
 from leasehold_lab.history.journal import Record
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
 from models import __main__ as commands
-from models import history, running, wakeups
+from models import clients, running, wakeups
 from models.history import run
 from models.scenario import Assumptions, Kind, Scenario, draw
 from models.systems import SYSTEMS
@@ -120,7 +120,7 @@ def test_parts_make_the_whole() -> None:
 @pytest.fixture
 def holds_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no hold outlive its first lease, as when these were found: else the seeds give other histories."""
-    monkeypatch.setattr(history, "LONGEST", 1.0)
+    monkeypatch.setattr(clients, "LONGEST", 1.0)
 
 
 @pytest.mark.usefixtures("holds_of_a_lease")
@@ -150,7 +150,7 @@ def test_what_a_client_says_of_a_grant_is_converted_to_true_time() -> None:
     """Its clock may be ahead by a day: a hold that ended by a kill would not end by the deadline that it wrote down."""
     harness, records = SimulatedHarness(1), list[Record]()
     machine = harness.machine("c0", offset=1000.0, rate=2.0)
-    journal = history.TrueJournal("c0.0", harness, machine, records.append)
+    journal = clients.TrueJournal("c0.0", harness, machine, records.append)
     journal.granted(1, 7, since=1002.0, deadline=1006.0)
     journal.checked(1, 2.5, 1006.0)
     granted, checked = records
