@@ -13,6 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
+from pathlib import Path
 
 from models import power, running, wakeups
 from models.history import run
@@ -104,7 +105,9 @@ def _replay(args: argparse.Namespace) -> int:
     mine = _digested(args)
     command = [args.python, "-m", "models", "digests"]
     command += ["--histories", str(args.histories), "--seed", str(args.seed), "--jobs", str(args.jobs)]
-    environment = {**os.environ, "PYTHONHASHSEED": str(1 + args.seed % 4_000_000_000)}
+    here = str(Path(__file__).parents[1])  # where the other process finds this package
+    paths = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": str(1 + args.seed % 4_000_000_000)}
     theirs = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
     differing = sorted({line.rpartition(" ")[0] for line in set(mine) ^ set(theirs)})
     print(f"counted simulation: replayed={len(mine)} differing={len(differing)} {' '.join(differing[:10])}".rstrip())
