@@ -26,7 +26,7 @@ def test_servers_run_until_they_are_ended(sqlite_shell: Shell, kind: str) -> Non
     assert said["url"].startswith(("redis://", f"redis+{kind}://", "redlock://"))
     assert all(alive(node["pid"]) for node in said["nodes"])
     assert ping(said["nodes"][0]["address"]) == "PONG"
-    ending = {"replicas": signal.SIGTERM, "redlock": signal.SIGKILL}.get(kind, signal.SIGINT)
+    ending = {"replicas": signal.SIGTERM, "sentinel": signal.SIGHUP, "redlock": signal.SIGKILL}.get(kind, signal.SIGINT)
     process.send_signal(ending)
     process.communicate(timeout=20)
     assert process.returncode == (-ending if ending is signal.SIGKILL else 0)

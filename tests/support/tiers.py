@@ -133,6 +133,7 @@ PARTS = (
     _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
     _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
     _all("demo", "services, load and nginx"),
+    _all("demo/test_interrupted_demo.py", "the time from Ctrl-C to the end of the demo", timing=True),
     _all("examples", "programs with real processes"),
     _all("model_tests", "models of servers that the default tier does not start"),
     _all("museum", "defects of other libraries, on real servers"),

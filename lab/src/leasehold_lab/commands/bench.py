@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
-from leasehold.cli.codes import SIGNALLED, Exit
+from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.bench.contestants import Contestant
@@ -22,6 +20,7 @@ from leasehold_lab.bench.report.page import page
 from leasehold_lab.bench.report.table import block, text
 from leasehold_lab.bench.result import Row
 from leasehold_lab.bench.run import Settings, run
+from leasehold_lab.lifetime import end_on_signals
 from leasehold_lab.servers.base import MissingServer
 
 TARGET = click.Path(dir_okay=False, path_type=Path)
@@ -42,11 +41,6 @@ class ProgressLine:
     def row_ends(self, row: Row) -> None:
         """Show the measure."""
         click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
-
-
-def _terminated(signum: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C, so that nothing is left on the server or the disk."""
-    sys.exit(SIGNALLED + signum)
 
 
 @click.command(cls=Command)
@@ -118,7 +112,7 @@ def bench(
         settings.measures()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    signal.signal(signal.SIGTERM, _terminated)
+    end_on_signals()
     try:
         result = run(settings, ProgressLine())
     except MissingServer as error:

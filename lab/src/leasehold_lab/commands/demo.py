@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -21,12 +19,10 @@ from leasehold_lab.demo.report.table import table
 from leasehold_lab.demo.result import DemoResult, RowResult
 from leasehold_lab.demo.rows import TITLES, Guard
 from leasehold_lab.demo.run import Settings, run
+from leasehold_lab.lifetime import Ended, end_on_signals
 
 REDRAW_EVERY = 0.1
 """Seconds between two redraws of the progress line."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 class ProgressLine:
@@ -114,21 +110,16 @@ def _check_folders(*files: Path | None) -> None:
 
 
 def _run(settings: Settings) -> DemoResult:
-    signal.signal(signal.SIGTERM, _terminated)
+    end_on_signals()
     try:
         return run(settings, ProgressLine())
-    except KeyboardInterrupt:
+    except Ended:
         click.echo("\ninterrupted; all services are ended", err=True)
-        sys.exit(INTERRUPTED)
+        raise
     except (ValueError, MissingDriver) as error:
         raise click.UsageError(str(error)) from None
     except (DemoError, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from None
-
-
-def _terminated(signum: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C, so that no child stays."""
-    sys.exit(128 + signum)
 
 
 def _print(result: DemoResult, written: list[Path]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType
 
 import click
 
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
+from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import (
     Group,
     MissingServer,
@@ -43,28 +43,17 @@ def servers(kind: str, json_: bool) -> None:
     Exit code: 0 when ended by Ctrl-C or SIGTERM, 3 if the program is missing.
     """
     make, description = KINDS[kind]
-    signal.signal(signal.SIGTERM, _ended)
-    signal.signal(signal.SIGINT, _ended)
+    end_on_signals()
     try:
         with make() as group:
             _print(kind, group, description, json_)
             while True:
                 signal.pause()
-    except _Ended:
+    except Ended:
         if not json_:
             click.echo("\nended", err=True)
     except MissingServer as error:
         raise Failed(str(error), Exit.MISSING) from None
-
-
-class _Ended(BaseException):
-    """The user asked for the end."""
-
-
-def _ended(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough: the servers are being ended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise _Ended
 
 
 def _print(kind: str, group: Group, description: str, json_: bool) -> None:

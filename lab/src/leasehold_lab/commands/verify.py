@@ -15,6 +15,7 @@ from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.history import Promise
+from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import MissingServer
 from leasehold_lab.verify.clients.process import VerifyError
 from leasehold_lab.verify.deployments import PLANS, Deployment, deploy, known
@@ -94,6 +95,7 @@ def verify(
         return
     if servers is not None and url is not None:
         raise click.UsageError("give a URL or --servers, not both: a run only breaks servers that it started itself")
+    end_on_signals()
     seed = os.urandom(4).hex() if seed is None else seed
     chosen = _chosen(faults, servers)
     if servers is None:
@@ -131,6 +133,10 @@ def _run(settings: Settings, started: Deployment | None) -> Outcome:
         return run(settings, line, started)
     except VerifyError as error:
         raise Failed(str(error), Exit.UNAVAILABLE) from None
+    except Ended:
+        line.end()
+        click.echo("interrupted; all clients are ended", err=True)
+        raise
     finally:
         line.end()
 

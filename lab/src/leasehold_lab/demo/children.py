@@ -21,6 +21,9 @@ STARTS_WITHIN = 30.0
 ENDS_WITHIN = 5.0
 """Seconds that the children get to exit before they are killed."""
 
+ENDS_SOONER = 0.4
+"""The same after Ctrl-C. The services then leave their counters to the demo, which discards them, too."""
+
 PORT_ATTEMPTS = 5
 """Tries with another port for a server that cannot choose its port itself, if another process takes the port."""
 
@@ -89,7 +92,7 @@ class Children:
         log = self._folder / f"{name}.log"
         for _ in range(PORT_ATTEMPTS):
             port = free_port()
-            child = self.start(["leasehold_lab.demo.parent_guard", *command(port)], {}, log)
+            child = self.start(["leasehold_lab.demo.parent_guard", str(os.getpid()), *command(port)], {}, log)
             if _serves(child, port):
                 return port
         raise DemoError(f"{name} did not start: {_tail(log)}")
@@ -103,7 +106,7 @@ class Children:
         for child in self._running:
             if child.stdin is not None:
                 child.stdin.close()
-        until = time.monotonic() + ENDS_WITHIN
+        until = time.monotonic() + (ENDS_WITHIN if kind is None else ENDS_SOONER)
         for child in self._running:
             try:
                 child.wait(max(0.0, until - time.monotonic()))
@@ -150,9 +153,12 @@ def free_port() -> int:
 def _first_line_as_port(child: subprocess.Popen[bytes], log: Path) -> int:
     assert child.stdout is not None
     too_late = threading.Timer(STARTS_WITHIN, child.kill)
+    too_late.daemon = True
     too_late.start()
-    line = child.stdout.readline()
-    too_late.cancel()
+    try:
+        line = child.stdout.readline()
+    finally:
+        too_late.cancel()
     if not line:
         raise DemoError(f"a service did not start: {_tail(log)}")
     return int(line)

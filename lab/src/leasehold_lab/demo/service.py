@@ -28,6 +28,7 @@ from leasehold.primitives.locks.hold import Hold
 from leasehold_lab.demo.counter_stores import Counter
 from leasehold_lab.demo.counters import Place, counter_at
 from leasehold_lab.demo.rows import Guard
+from leasehold_lab.lifetime import end_with
 
 STORE_URL = "LEASEHOLD_DEMO_STORE"
 COUNTERS = "LEASEHOLD_DEMO_COUNTERS"
@@ -139,6 +140,7 @@ class Answer(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the demo decides when services end
+    end_with(os.getppid(), signal.SIGCONT)  # a stopped service would not notice the end of its input
     namespace, redlock_url = os.environ[NAMESPACE], os.environ.get(REDLOCK_URL)
     url = os.environ[STORE_URL]
     client = Client.from_url(url, namespace=namespace, response_timeout=ANSWERS_WITHIN)

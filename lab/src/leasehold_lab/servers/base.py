@@ -26,6 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from leasehold_lab.lifetime import tied_to_this_process
+
 READY_WITHIN = 20.0
 """Seconds in which a server must answer after its start."""
 
@@ -35,19 +37,6 @@ STOP_WITHIN = 5.0
 ROOTS = "LEASEHOLD_SERVERS"
 """Environment variable: folders laid out as a file system (``usr/bin``, ...), separated as in ``PATH``, in which
 servers are looked for before those that are installed. So other releases can be run without installing them."""
-
-DIES_WITH_PARENT = """
-import ctypes, os, sys
-uid, gid = int(sys.argv[2]), int(sys.argv[3])
-if uid:
-    os.setgroups([])
-    os.setgid(gid)
-    os.setuid(uid)
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL; after the change of user, which would undo it
-if os.getppid() != int(sys.argv[1]):  # the parent died before we asked
-    os._exit(1)
-os.execv(sys.argv[4], sys.argv[4:])
-"""
 
 
 class MissingServer(RuntimeError):
@@ -297,7 +286,7 @@ def spawn(command: Sequence[str], log: int, folder: Path, account: Account | Non
     """Start a child process, as ``account`` if given, that dies with this one and writes to the descriptor ``log``."""
     uid, gid = account or (None, None)
     if sys.platform == "linux":
-        command = [sys.executable, "-ISc", DIES_WITH_PARENT, str(os.getpid()), str(uid or 0), str(gid or 0), *command]
+        command = tied_to_this_process(command, uid or 0, gid or 0)
         uid = gid = None
     groups: Sequence[int] | None = None if uid is None else ()
 

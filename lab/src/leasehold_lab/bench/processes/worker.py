@@ -21,6 +21,7 @@ import leasehold_lab
 from leasehold_lab.bench.subjects.base import Scope
 from leasehold_lab.bench.trials import handover, holding, pairs
 from leasehold_lab.bench.trials.trial_pipe import Task, TrialPipe
+from leasehold_lab.lifetime import end_with
 
 BOOT = """
 import importlib.util, sys
@@ -58,10 +59,12 @@ def main(module: str, requires: str, package: str) -> None:
         pipe.send(step="hello", missing=str(error))
         return
     pipe.send(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
+    us = os.getpid()
     while (asked := pipe.receive()) is not None:
         task = Task(**asked)
         child = os.fork()
         if child == 0:
+            end_with(us)
             run(subject, task, pipe)
         _, status = os.waitpid(child, 0)
         if status:

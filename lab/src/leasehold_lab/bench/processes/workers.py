@@ -20,6 +20,7 @@ from leasehold_lab.bench.contestants import Contestant, Role
 from leasehold_lab.bench.foreign import FOREIGN, Foreign
 from leasehold_lab.bench.processes import worker
 from leasehold_lab.bench.trials.trial_pipe import Task
+from leasehold_lab.lifetime import tied_to_this_process
 
 STARTS_WITHIN = 60.0
 """Seconds that a worker may take to import its library."""
@@ -54,7 +55,7 @@ class Worker:
         if self.missing:
             return
         self._process = subprocess.Popen(
-            _command(contestant, self._foreign, peers_python),
+            tied_to_this_process(_command(contestant, self._foreign, peers_python)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if os.environ.get("LEASEHOLD_BENCH_VERBOSE") else subprocess.DEVNULL,

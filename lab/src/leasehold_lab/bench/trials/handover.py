@@ -18,6 +18,7 @@ from leasehold_lab.bench.subjects.floors.tap import NAME
 from leasehold_lab.bench.trials.pairs import NotLocked
 from leasehold_lab.bench.trials.sampling import Sampling, added
 from leasehold_lab.bench.trials.trial_pipe import Outcome, Task, TrialPipe, quantile
+from leasehold_lab.lifetime import end_with
 
 WARM = 0.3
 """The least seconds of the warm-up."""
@@ -104,8 +105,9 @@ class Contender:
     def __init__(self, subject: ModuleType, scope: Scope, task: Task, tally: Tally) -> None:
         self._from_it, its_end = os.pipe()
         waits, self._to_it = os.pipe()
-        self._pid = os.fork()
+        us, self._pid = os.getpid(), os.fork()
         if self._pid == 0:
+            end_with(us)
             _contend_and_end(subject, scope, task, tally, waits, its_end)
         os.close(its_end)
         os.close(waits)

@@ -3,7 +3,9 @@
 Starting an interpreter and importing a driver takes about as long as a client then works in a short run. So it is done
 once: ``python -m leasehold_lab.verify.clients.forkserver FD SCHEME``. The run sends requests over a socket, one after
 the other. The process has no threads and no connections, so its clients begin as if they were new. It reaps a client
-only on request, so that no other process gets its id before. It ends when that socket is closed.
+only on request, so that no other process gets its id before. It ends when that socket is closed, whatever ended the
+run, and kills the clients that are left: a client that a fault has stopped would stay stopped for ever. If the
+forkserver itself is killed, the kernel kills them.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Self
 
 from leasehold.stores.registry import factory
+from leasehold_lab.lifetime import end_with
 from leasehold_lab.verify.clients import worker
 
 REQUEST = struct.Struct("=q")
@@ -150,13 +154,24 @@ def main() -> int:
     factory(sys.argv[2])  # this imports the driver
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
+    clients = set[int]()
+    with socket.socket(fileno=int(sys.argv[1])) as connection, suppress(ConnectionError):
         while True:
             data, files, _, _ = socket.recv_fds(connection, REQUEST.size, 3)
             if not data:
-                return 0
+                break
             (pid,) = REQUEST.unpack(data)
-            connection.sendall(RESPONSE.pack(*(_reap(pid) if pid else (True, _fork(connection, files)))))
+            if pid:
+                ended, code = _reap(pid)
+                if ended:
+                    clients.discard(pid)
+                connection.sendall(RESPONSE.pack(ended, code))
+            else:
+                clients.add(new := _fork(connection, files))
+                connection.sendall(RESPONSE.pack(True, new))
+    for client in clients:
+        os.kill(client, signal.SIGKILL)
+    return 0
 
 
 def _reap(pid: int) -> tuple[bool, int]:
@@ -166,12 +181,14 @@ def _reap(pid: int) -> tuple[bool, int]:
 
 def _fork(connection: socket.socket, files: list[int]) -> int:
     """Fork; the child runs a client with these files as standard input, output and error, and no other files."""
+    us = os.getpid()
     if pid := os.fork():
         for file in files:
             os.close(file)
         return pid
     code = 1
     try:
+        end_with(us)
         os.setsid()
         connection.close()
         for number, file in enumerate(files):
