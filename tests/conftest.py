@@ -64,7 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if roots := [str(fetch(name)) for name in config.getoption("--servers-of")]:
         os.environ[ROOTS] = os.pathsep.join(roots)
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
-    config.addinivalue_line("markers", "timing: measures wall-clock time; not in the default tier")
+    config.addinivalue_line(
+        "markers",
+        "timing(alone=True): measures wall-clock time; not in the default tier",
+    )
     config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")
 
 
@@ -72,12 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.mark_timing(items)
     tiers.select(config, items)
     background.give_time(items)
-    items.sort(key=run_order)
-
-
-def run_order(item: pytest.Item) -> int:
-    """Return the place of a test: what only computes starts first."""
-    return 0 if background.computes(item) else 1
+    run_alone.arrange(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 # --- fixtures ----------------------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
-"""The last run of a test that failed is made alone, while the other workers of the run wait.
+"""A test that measures time runs alone, and so does the last run of a test that failed: the other workers wait.
 
 Each worker is in one room while it runs a test. A worker that needs the room for itself first locks the door, so that
 no other enters. Then it waits, for a limited time, until the others have left. Tests that only compute, at a lower
-priority, are not in the room: they go on.
+priority, are not in the room: they go on. So the first worker begins with the tests that measure time, while the others
+compute (`arrange`).
+
+A test that subtracts what the machine was late by needs no such care. It has the mark ``timing(alone=False)``.
 
 Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
 before that run, and are made anew.
@@ -81,7 +84,9 @@ class Alone:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Stay in the room for all runs of a test. No timeout of a test includes the wait for the room."""
-        if not (background.computes(item) and background.can_restore()):
+        if measures_alone(item):
+            self._room.enter_alone()
+        elif not (background.computes(item) and background.can_restore()):
             self._room.enter()
         try:
             return (yield)
@@ -98,6 +103,35 @@ class Alone:
     def pytest_sessionfinish(self) -> None:
         """Remove the files."""
         self._room.close()
+
+
+def measures_alone(item: pytest.Item) -> bool:
+    """Return whether a test measures time, and takes the machine as it finds it."""
+    mark = item.get_closest_marker("timing")
+    return mark is not None and bool(mark.kwargs.get("alone", True))
+
+
+def arrange(items: list[pytest.Item], workers: int) -> None:
+    """Sort the tests so that one worker measures time while the others compute.
+
+    Each worker begins with its share of the list, as long as that of the others, and takes from theirs at the end.
+    """
+    measuring = [item for item in items if measures_alone(item)]
+    computing = [item for item in items if background.computes(item) and not measures_alone(item)]
+    first = set(measuring).union(computing)
+    others = [item for item in items if item not in first]
+    if workers < 2:
+        items[:] = [*computing, *measuring, *others]
+        return
+    share = -(-len(items) // workers)
+    items[:] = [*measuring, *others[: max(0, share - len(measuring))]]
+    del others[: max(0, share - len(measuring))]
+    for worker in range(1, workers):
+        part = computing[worker - 1 :: workers - 1]
+        rest = share - len(part)
+        items += [*part, *others[:rest]]
+        del others[:rest]
+    items += others
 
 
 def end_shared_fixtures(session: pytest.Session) -> None:

@@ -57,6 +57,13 @@ MEASURES = re.compile(
 """An assertion that real time is shorter than a limit."""
 
 
+RERUNS = 2
+"""How often a test that measures wall-clock time is run again if it fails; the last time alone, on new servers."""
+
+RERUN_AFTER = 5.0
+"""Seconds until then, when a burst of other work may have passed."""
+
+
 class Tier(enum.Enum):
     """When a test runs."""
 
@@ -75,6 +82,7 @@ class Part:
         without: a pattern of names with parameters; tests that match it do not run by default.
         one_in: of the values of a parameter in `SEEDS`, one of so many runs by default.
         timing: whether all its tests measure wall-clock time.
+        alone: whether those run alone; not if they subtract what the machine was late by.
 
     """
 
@@ -84,6 +92,7 @@ class Part:
     without: str = ""
     one_in: int = 1
     timing: bool = False
+    alone: bool = True
 
     def runs_by_default(self, item: pytest.Item) -> bool:
         """Return whether a test of this part is in the default tier."""
@@ -97,8 +106,8 @@ def _default(path: str, why: str, **options: Any) -> Part:
     return Part(path, Tier.DEFAULT, why, **options)
 
 
-def _all(path: str, why: str, *, timing: bool = False) -> Part:
-    return Part(path, Tier.ALL, why, timing=timing)
+def _all(path: str, why: str, *, timing: bool = False, alone: bool = True) -> Part:
+    return Part(path, Tier.ALL, why, timing=timing, alone=alone)
 
 
 HISTORIES = "simulated/histories/test_histories.py"
@@ -130,6 +139,7 @@ PARTS = (
     _all("bench", "benchmarks on real servers"),
     _all("branches", "runs the tests of the core again, with coverage"),
     _all("chaos", "faults of real servers and machines", timing=True),
+    _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, alone=False),
     _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
     _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
     _all("demo", "services, load and nginx"),
@@ -156,7 +166,7 @@ PARTS = (
     _all("sweep", "a fault at each step of each operation, for minutes"),
     _all("testing", "starts all servers"),
     _all("verify", "the parts of `leasehold verify`"),
-    _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True),
+    _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True, alone=False),
 )
 """A test belongs to the longest path that leads to it."""
 
@@ -233,11 +243,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def mark_timing(items: list[pytest.Item]) -> None:
-    """Give each test that measures wall-clock time its mark."""
+    """Give each test that measures wall-clock time its mark, and let it run again if it fails. No other test may."""
     for item in items:
         part = part_of(item.path, getattr(item, "originalname", ""))
         if (part is not None and part.timing) or measures_time(item):
-            item.add_marker(pytest.mark.timing)
+            item.add_marker(pytest.mark.timing(alone=part is None or part.alone))
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_AFTER))
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:

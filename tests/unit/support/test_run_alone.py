@@ -8,7 +8,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from support import run_alone
 
@@ -88,6 +91,50 @@ def alongside(name: str, runs: list[Run]) -> list[int]:
         for run in runs
         if run[0] == name
     ]
+
+
+MEASURING = (
+    SUITE.replace("def test_that_fails_twice", "@pytest.mark.timing\ndef test_that_fails_twice")
+    .replace('count("failing") == 0:  # its first run has company', "False:")
+    .replace("== 3", "== 1")
+)
+
+
+def test_a_test_that_measures_time_has_no_company(tmp_path: Path) -> None:
+    runs = play(tmp_path, MEASURING)
+    assert alongside("failing", runs) == [0]
+    assert len([run for run in runs if run[0] == "crowd"]) == 60
+
+
+def test_one_that_subtracts_lost_time_has_company(tmp_path: Path) -> None:
+    text = SUITE.replace("def test_that_fails_twice", "@pytest.mark.timing(alone=False)\ndef test_that_fails_twice")
+    (found,) = alongside("failing", play(tmp_path, text.replace("== 3", "== 1")))
+    assert found > 0
+
+
+class Item:
+    """An item as `arrange` sees it."""
+
+    def __init__(self, kind: str, top: Path) -> None:
+        self.kind = kind
+        self.path = top / ("simulated" if kind == "computes" else "unit") / "test_it.py"
+        self.config = SimpleNamespace(rootpath=top)
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return pytest.mark.timing.mark if name == "timing" and self.kind == "measures" else None
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 6])
+def test_one_worker_measures_while_the_others_compute(workers: int, tmp_path: Path) -> None:
+    kinds = ["plain", "computes", "plain", "measures", "plain", "plain"] * 20
+    items: list[Any] = [Item(kind, tmp_path) for kind in kinds]
+    before = list(items)
+    run_alone.arrange(items, workers)
+    assert sorted(map(id, items)) == sorted(map(id, before))
+    share = len(items) // workers
+    first = [items[worker * share].kind for worker in range(workers)]
+    assert first == (["computes"] if workers == 1 else ["measures"] + ["computes"] * (workers - 1))
+    assert all(item.kind == "measures" for item in items[:20]) or workers == 1
 
 
 SHARED = """
