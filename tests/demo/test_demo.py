@@ -223,6 +223,7 @@ def test_on_sqlite_leasehold_is_exact_and_no_lock_loses(tmp_path: Path) -> None:
     assert count_overlaps(sections["none"]) > 0
     assert count_overlaps(sections["leasehold"]) == 0
     assert_self_contained(report.read_text())
+    assert report.read_text().count("on the same axis for all rows") == len(sections)
     ElementTree.fromstring(drawing.read_text())
 
 
@@ -242,6 +243,7 @@ def test_on_zookeeper_leasehold_is_exact(zookeeper_server: ZooKeeperServer) -> N
     assert (rows["leasehold"]["final"], rows["leasehold"]["errors"]) == (666, 0)
     assert rows["leasehold"]["overlapping_pairs"] == 0
     assert rows["none"]["lost"] > 0
+    assert rows["thread"]["lost"] >= 222, "the two services work at the same time"
 
 
 def test_through_nginx() -> None:

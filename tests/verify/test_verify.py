@@ -75,6 +75,7 @@ def test_sqlite_keeps_every_promise_and_lists_impossible_faults(tmp_path: Path) 
     drawing = ET.fromstring(page.read_text(encoding="utf-8"))
     text = "".join(drawing.itertext())
     assert "Every promise was kept" in text
+    assert "the notice to a holder that it has lost its lock" in text, "the key of the colors"
     attributes = [(name, value) for one in drawing.iter() for name, value in one.items()]
     assert not [name for name, _ in attributes if name.rpartition("}")[2] in ("src", "href", "data", "srcset")]
     assert not any("url(" in value or "import" in value for _, value in attributes)

@@ -18,17 +18,21 @@ TITLES = {
     Guard.NONE: "no lock",
     Guard.THREAD: "thread lock in each process",
     Guard.LEASEHOLD: "leasehold",
-    Guard.REDLOCK: "Redlock",
+    Guard.REDLOCK: "leasehold on Redlock",
 }
 
 MEANINGS = {
-    Guard.NONE: "Each request reads the counter, adds one and writes it back. Nobody waits for anybody.",
+    Guard.NONE: "Each request reads the counter, works for 5 ms, and writes one more back. Nobody waits for anybody.",
     Guard.THREAD: "Each service takes a threading.Lock around it. The threads of one process wait for each other; "
     "the other process knows nothing of that lock.",
     Guard.LEASEHOLD: "Each request takes the same leasehold lock around it, and writes through a guard with the "
     "fencing token of its hold.",
     Guard.REDLOCK: "As leasehold, with a lock that most of three independent Redis servers must grant.",
 }
+
+WORKS_FOR = 0.005
+"""Seconds that a request works between reading and writing, as a real one does. With no work at all the two services
+may happen to take turns, and a thread lock in each seems to be enough."""
 
 NAMESPACE_PREFIX = "leasehold-demo-"
 """Every run has a namespace of its own, so that two runs in one store never meet."""

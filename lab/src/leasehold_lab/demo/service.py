@@ -1,8 +1,9 @@
 """One service of the demo: an HTTP server with a thread per request, as most services are.
 
-``POST /<guard>`` reads the counter, adds one, writes it back, and answers with what it read and when. Reading and
-writing are two requests, so without a lock two may read the same value, and one of the two updates is lost. With a lock
-the write goes through a guard, which refuses it if a newer holder has written (`leasehold_lab.demo.counters`).
+``POST /<guard>`` reads the counter, works for a moment, writes one more back, and answers with what it read and when.
+Reading and writing are two requests, so without a lock two may read the same value, and one of the two updates is lost.
+With a lock the write goes through a guard, which refuses it if a newer holder has written
+(`leasehold_lab.demo.counters`).
 
 It reads its settings from the environment, since a URL may have a password and other users can see arguments. It prints
 its port, and ends when its standard input ends, that is with the demo, however that ends. Then it deletes the counters,
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
@@ -27,7 +29,7 @@ from leasehold.client import Client
 from leasehold.primitives.locks.hold import Hold
 from leasehold_lab.demo.counter_stores import Counter
 from leasehold_lab.demo.counters import Place, counter_at
-from leasehold_lab.demo.rows import Guard
+from leasehold_lab.demo.rows import WORKS_FOR, Guard
 from leasehold_lab.lifetime import end_with
 
 STORE_URL = "LEASEHOLD_DEMO_STORE"
@@ -61,6 +63,7 @@ class PageViews:
         with self._guarded(guard) as hold:
             start = boottime_ns()
             read = self._counter.read(guard)
+            time.sleep(WORKS_FOR)
             self._counter.write(guard, read + 1, hold)
             end = boottime_ns()
         token = None if hold is None else hold.token

@@ -25,8 +25,9 @@ def bars(row: Row) -> str:
     height = _height(row)
     drawn = [_bar(entry, row, value / most, at) for at, (entry, value) in enumerate(zip(entries, values, strict=True))]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" font-family="system-ui, sans-serif" font-size="12"><title>{escape(row.measure.title)}</title>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img" font-family="system-ui, sans-serif" font-size="12">'
+        f"<title>{escape(row.measure.title)}</title>"
         f"{_floor_line(row, most, height)}{''.join(drawn)}</svg>"
     )
 

@@ -7,9 +7,10 @@ from importlib import resources
 from string import Template
 
 from leasehold_lab.demo.report.table import COLUMNS, cells
-from leasehold_lab.demo.report.timeline import figure
+from leasehold_lab.demo.report.timeline import figure, longest
 from leasehold_lab.demo.result import DemoResult, RowResult
 from leasehold_lab.demo.rows import MEANINGS
+from leasehold_lab.pages import style
 
 
 def page(result: DemoResult) -> str:
@@ -17,10 +18,11 @@ def page(result: DemoResult) -> str:
     template = Template(resources.files("leasehold_lab.demo.report").joinpath("page.html").read_text(encoding="utf-8"))
     services = "1 service" if result.services == 1 else f"{result.services} services"
     return template.substitute(
+        style=style(),
         title=escape(f"{result.requests} requests at once, {services}, one counter"),
         verdict=escape(result.verdict()),
         table=_table(result),
-        figures="\n".join(_figure(row) for row in result.rows),
+        figures="\n".join(_figure(row, longest(result.rows)) for row in result.rows),
         facts=_facts(result),
     )
 
@@ -41,7 +43,7 @@ def _table_row(row: RowResult) -> str:
     return f"<tr>{''.join(data)}</tr>"
 
 
-def _figure(row: RowResult) -> str:
+def _figure(row: RowResult, length: int) -> str:
     pairs = row.overlapping_pairs
     if pairs:
         said = f"{pairs:,} pairs of requests overlap; at most {row.most_at_once} were between read and write at once."
@@ -52,7 +54,7 @@ def _figure(row: RowResult) -> str:
     grade = "bad" if pairs else "good"
     return (
         f"<section><h3>{escape(row.title)}: {row.final} of {row.requests}</h3><p>{escape(MEANINGS[row.guard])}</p>"
-        f'<p class="{grade}">{escape(said)}</p>{errors}{figure(row)}</section>'
+        f'<p class="{grade}">{escape(said)}</p>{errors}{figure(row, length)}</section>'
     )
 
 

@@ -11,6 +11,7 @@ from html import escape
 from leasehold_lab.demo.report.overlaps import Span, crowded, cut, rest, shelves
 from leasehold_lab.demo.report.timeline import close_up
 from leasehold_lab.demo.result import DemoResult, RowResult, Visit
+from leasehold_lab.demo.rows import WORKS_FOR
 
 WIDTH, MARGIN = 880, 28
 LEFT = 300
@@ -41,7 +42,12 @@ def picture(result: DemoResult) -> str:
         f"<title>{escape(result.verdict())}</title><style>{STYLE}</style>",
         f'<rect class="page" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
         _text(MARGIN, 42, title, "ink big"),
-        _text(MARGIN, 66, "Each request reads the counter, adds one, and writes it back.", "faint"),
+        _text(
+            MARGIN,
+            66,
+            f"Each request reads the counter, works for {WORKS_FOR * 1000:.0f} ms, and writes one more back.",
+            "faint",
+        ),
     ]
     for index, row in enumerate(result.rows):
         parts.append(_row(row, result.services, HEAD + index * ROW_HEIGHT))
@@ -113,6 +119,7 @@ def _legend(result: DemoResult, y: float) -> str:
     parts.append(f'<rect class="o" x="{LEFT + 136}" y="{y - 10}" width="11" height="11"/>')
     parts.append(_text(LEFT + 153, y, "lost, or while another request was between read and write", "faint small"))
     parts.append(_text(MARGIN, y, f"leasehold {result.facts.get('leasehold', '')}", "faint small"))
+    parts.append(_text(WIDTH - MARGIN, y, "each close-up has its own scale", "faint small", anchor="end"))
     return "".join(parts)
 
 

@@ -76,19 +76,25 @@ def closest_twins(visits: Sequence[Visit]) -> tuple[Visit, ...]:
     return min(pairs, key=lambda pair: (pair[0].service == pair[1].service, whole(pair)[1] - whole(pair)[0]))
 
 
-def figure(row: RowResult) -> str:
-    """Draw a row: the whole run, and the close-up."""
+def longest(rows: Sequence[RowResult]) -> int:
+    """Return how many ns the longest row took: all rows are drawn on an axis of this length."""
+    return max((end - start for start, end in (whole(row.visits) for row in rows if row.visits)), default=0)
+
+
+def figure(row: RowResult, length: int) -> str:
+    """Draw a row: the whole run, on an axis of ``length`` ns, and the close-up, on an axis of its own."""
     if not row.visits:
         return "<p>No request succeeded, so there is nothing to draw.</p>"
     services = sorted({visit.service for visit in row.visits})
     near = close_up(row.visits)
-    window = whole(row.visits)
+    start, end = whole(row.visits)
+    window = start, max(end, start + length)
     parts = [
-        "<h4>The whole run</h4>",
+        "<h4>The whole run, on the same axis for all rows</h4>",
         *_lanes(row.visits, row.visits, services, window, None),
         _axis(window, window[0]),
     ]
-    parts.append(f"<h4>A close-up of {_ms(near.window[1] - near.window[0])}</h4>")
+    parts.append(f"<h4>A close-up of {_ms(near.window[1] - near.window[0])}, on an axis of its own</h4>")
     parts += [*_lanes(near.visits, row.visits, services, near.window, near.twins), _axis(near.window, window[0])]
     return "\n".join([*parts, f"<p>{escape(_remark(near))}</p>"])
 
@@ -154,7 +160,9 @@ def _lane(visits: Sequence[Visit], red: Sequence[Span], window: Span, twins: tup
     for visit, level in zip(visits, shelf_of, strict=True):
         y, thick = level * shelf, shelf - 2.0 if shelf > 6.0 else shelf
         bars.append(_bar(visit, red, window, twins, y, thick, len(visits) <= TITLES_UP_TO))
-    return f'<svg height="{height:.4g}" role="img" aria-label="{len(visits)} sections">{"".join(bars)}</svg>'
+    return (
+        f'<svg class="lanes" height="{height:.4g}" role="img" aria-label="{len(visits)} sections">{"".join(bars)}</svg>'
+    )
 
 
 def _bar(

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from html import escape
 
 from leasehold_lab.history import Promise, Violation
+from leasehold_lab.pages import color_key, definitions, document
 from leasehold_lab.verify.deployments import known
 from leasehold_lab.verify.report.figures import Figures
 from leasehold_lab.verify.report.run_information import facts, repeat
-from leasehold_lab.verify.report.timeline import close_up, whole
+from leasehold_lab.verify.report.timeline import BAND, COLORS, CONNECTIONS_BAND, SERVERS_BAND, close_up, whole
 from leasehold_lab.verify.run import Outcome
 
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1240px; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse; margin: .6em 0 2em }
-th, td { padding: .25em .9em; text-align: left; border-bottom: 1px solid #8884 }
-.kept { color: #1a7f5a; font-weight: 600 } .broken { color: #c5221f; font-weight: 600 }
-dt { font-weight: 600 } dd { margin: 0 0 .4em }
-pre { overflow-x: auto; padding: .7em; background: #8882; font-size: 13px }
-svg { border-top: 1px solid #8884; border-bottom: 1px solid #8884; margin: .4em 0 }
-svg text { font: 9px system-ui, sans-serif; fill: currentColor }
-.fault { fill-opacity: .28 } .framed { stroke: #c5221f; stroke-width: 2 } .lost { stroke: #c5221f; stroke-width: 2 }
-"""
-
 READING = (
-    "Each lane is a thread or task. A bar is a hold, in its name's color, from the grant to the end of its claim. "
-    "A dotted line is a wait, or an acquire that was never answered. A red stroke marks the notice to a holder that "
-    "it has lost its lock. Bands behind a lane are faults of that client; violet bands are faults of the servers. "
-    "Hover over anything for its description; zoom with the browser."
+    "Each lane is a thread or task. Hover over anything for its description; zoom with the browser. "
+    "Lanes count seconds from the start of the run. The lists give readings of the boot-time clock of this machine, "
+    "which was at {:.4f} s then."
 )
 
-CLOCK = "Times in the lists are readings of the machine's clock: {:.4f} there is 0 s below the lanes."
+
+def _sample(band: str) -> str:
+    return f'<rect class="fault" width="32" height="12" fill="{band}"/>'
+
+
+KEY = {
+    "a hold, in the color of its name, from the grant to the end of its claim": (
+        f'<rect y="2" width="32" height="8" fill="{COLORS[0]}"/>'
+    ),
+    "a wait, or an acquire that was never answered": (
+        f'<line x2="32" y1="6" y2="6" stroke="{COLORS[0]}" stroke-dasharray="1.5 1.5"/>'
+    ),
+    "the notice to a holder that it has lost its lock": '<line class="lost" x1="16" x2="16" y2="12"/>',
+    "a hold that belongs to a violation": (
+        f'<rect class="framed" x="1" y="2" width="30" height="8" fill="{COLORS[0]}"/>'
+    ),
+    "a client is stopped, or blocks": _sample(BAND["stall"]),
+    "a client was killed": _sample(BAND["kill"]),
+    "a client's connections are slow or cut": _sample(CONNECTIONS_BAND),
+    "a fault of the servers": _sample(SERVERS_BAND),
+}
+"""What the timeline shows, each with a sample of it."""
 
 EXCUSED = (
     "A server fault made the servers forget grants, or made them unavailable. The store's assumptions allow claims "
@@ -46,17 +53,16 @@ SHOWN = 20
 def page(outcome: Outcome, figures: Figures) -> str:
     """Return the page, as HTML that is also well-formed XML."""
     shown = outcome.verdict.violations[:SHOWN]
-    return (
-        '<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width"/><title>leasehold verify</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(_headline(outcome))}</h1>{_promises(outcome)}"
-        + f"<p>{escape(READING)} {escape(CLOCK.format(outcome.begin))}</p>"
+    return document(
+        "leasehold verify",
+        f"<h1>{escape(_headline(outcome))}</h1>{_promises(outcome)}"
+        + f"<p>{escape(READING.format(outcome.begin))}</p>{color_key(KEY)}"
         + "".join(_violation(outcome, number, one) for number, one in enumerate(shown, 1))
         + (f"<p>{len(outcome.verdict.violations) - SHOWN} more are not drawn.</p>" if len(shown) == SHOWN else "")
         + _outside(outcome)
-        + f"<h2>Figures</h2>{_list(figures.lines())}<h2>Timeline</h2>{whole(outcome)}"
-        + f"<h2>Faults</h2>{_faults(outcome)}<h2>Run</h2>{_list(facts(outcome))}"
-        + f"<h2>Repeat this run</h2><pre>{escape(repeat(outcome))}</pre></body></html>\n"
+        + f"<h2>Figures</h2>{definitions(figures.lines())}<h2>Timeline</h2>{whole(outcome)}"
+        + f"<h2>Faults</h2>{_faults(outcome)}<h2>Run</h2>{definitions(facts(outcome))}"
+        + f"<h2>Repeat this run</h2><pre>{escape(repeat(outcome))}</pre>",
     )
 
 
@@ -73,7 +79,7 @@ def _promises(outcome: Outcome) -> str:
         f"<tr><td>{escape(promise.value)}</td><td>{_kept(outcome.verdict.by_promise.get(promise, 0))}</td></tr>"
         for promise in Promise
     )
-    failed = "".join(f"<p class='broken'>client {who}: {escape(words)}</p>" for who, words in outcome.broken.items())
+    failed = "".join(f"<p class='bad'>client {who}: {escape(words)}</p>" for who, words in outcome.broken.items())
     return f"{failed}<table><thead><tr><th>promise</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -82,7 +88,7 @@ def _times(count: int) -> str:
 
 
 def _kept(count: int) -> str:
-    return f'<span class="broken">broken {_times(count)}</span>' if count else '<span class="kept">kept</span>'
+    return f'<span class="bad">broken {_times(count)}</span>' if count else '<span class="good">kept</span>'
 
 
 def _violation(outcome: Outcome, number: int, violation: Violation) -> str:
@@ -113,8 +119,4 @@ def _faults(outcome: Outcome) -> str:
         else:
             often = "by the clients themselves" if kind == "block" else _times(len(done))
             lines[kind] = f"{descriptions[kind]}: {often}"
-    return _list(lines)
-
-
-def _list(pairs: Mapping[str, str]) -> str:
-    return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs.items()) + "</dl>"
+    return definitions(lines)

@@ -20,7 +20,10 @@ COLORS = ("#1a7f5a", "#2b6cb0", "#8a5cc2", "#b7791f", "#0d8a99", "#b83280", "#5a
 """The colors of names, in turn."""
 
 BAND = {"stall": "#888", "kill": "#c00", "block": "#888"}
-"""Colors of faults of processes; faults of connections are orange."""
+"""Colors of faults of processes."""
+
+CONNECTIONS_BAND = "#e08a00"
+"""The color of faults of connections."""
 
 SERVERS_BAND = "#7a5cff"
 """The color of server faults, which lie behind all lanes."""
@@ -57,7 +60,9 @@ def _draw(outcome: Outcome, begin: float, end: float, holds: Iterable[Hold], fra
         at = (min(max(moment, begin), end) - begin) / (end - begin)
         return LABEL + at * (WIDTH - LABEL)
 
-    parts = [f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="100%" role="img" aria-label="timeline">']
+    parts = [
+        f'<svg class="timeline" viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="100%" role="img" aria-label="timeline">'
+    ]
     for row, who in enumerate(lanes):
         top = row * LANE
         parts.append(f'<text class="who" x="0" y="{top + LANE - 3:.1f}">{escape(who)}</text>')
@@ -86,7 +91,7 @@ def _hits(fault: InjectedFault, who: str, begin: float, end: float) -> bool:
 
 def _band(fault: InjectedFault, top: float, x: Scale, description: str) -> str:
     left, right = x(fault.begin), x(fault.end)
-    color = SERVERS_BAND if fault.who == SERVERS else BAND.get(fault.kind, "#e08a00")
+    color = SERVERS_BAND if fault.who == SERVERS else BAND.get(fault.kind, CONNECTIONS_BAND)
     return (
         f'<rect class="fault" x="{left:.2f}" y="{top:.1f}" width="{max(1.0, right - left):.2f}" height="{LANE:.1f}" '
         f'fill="{color}"><title>{fault.kind}: {escape(description)}</title></rect>'
