@@ -10,22 +10,38 @@ import subprocess
 import pytest
 from shells import Shell, alive
 
+from leasehold import Client
+from leasehold_lab.commands.servers import KINDS
 from leasehold_lab.servers.redis.resp import Connection
 from support.patience import until
 
-SIZES = {"replicas": 4, "sentinel": 7, "cluster": 6, "redlock": 5}
+SIZES = {
+    "redis": 1,
+    "replicas": 4,
+    "sentinel": 7,
+    "cluster": 6,
+    "redlock": 5,
+    "postgresql": 1,
+    "mariadb": 1,
+    "zookeeper": 3,
+    "etcd": 3,
+}
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_servers_run_until_they_are_ended(sqlite_shell: Shell, kind: str) -> None:
+    KINDS[kind][0]()  # says which program is missing
     process = sqlite_shell.start("servers", kind, "--json")
     assert process.stdout is not None
     said = json.loads(until_brace(process))
     assert said["kind"] == kind
     assert len(said["nodes"]) == SIZES[kind]
-    assert said["url"].startswith(("redis://", f"redis+{kind}://", "redlock://"))
+    assert said["url"].startswith(("redis://", f"redis+{kind}://", f"{kind}://", "mysql://"))
     assert all(alive(node["pid"]) for node in said["nodes"])
-    assert ping(said["nodes"][0]["address"]) == "PONG"
+    with Client.from_url(said["url"]) as locks, locks.lock("stock:42") as hold:
+        assert hold.token > 0
+    if "redis" in said["version"]:
+        assert ping(said["nodes"][0]["address"]) == "PONG"
     ending = {"replicas": signal.SIGTERM, "sentinel": signal.SIGHUP, "redlock": signal.SIGKILL}.get(kind, signal.SIGINT)
     process.send_signal(ending)
     process.communicate(timeout=20)

@@ -118,6 +118,7 @@ PARTS = (
     _default("api", "imports, types, the same API in both flavors"),
     _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
     _default("cli", "the command line on SQLite and Redis"),
+    _default("cli/test_cli_servers.py", "servers of Redis", without="postgresql|mariadb|zookeeper|etcd"),
     _default("conformance", "the kit: memory in virtual time, SQLite, one Redis", without=OTHERS),
     _default("guard", "fenced writes", without=SERVERS),
     _default("history", "the checker of histories"),
@@ -137,6 +138,7 @@ PARTS = (
     _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "10,000 holds with leases of seconds"),
     _all(f"{WATCHDOG}::test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog", "10,000 holds"),
     _all("bench", "benchmarks on real servers"),
+    _all("bench/test_bench.py", "samples of processor time, which a busy machine gives to others", timing=True),
     _all("branches", "runs the tests of the core again, with coverage"),
     _all("chaos", "faults of real servers and machines", timing=True),
     _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, alone=False),
@@ -248,6 +250,7 @@ def mark_timing(items: list[pytest.Item]) -> None:
         part = part_of(item.path, getattr(item, "originalname", ""))
         if (part is not None and part.timing) or measures_time(item):
             item.add_marker(pytest.mark.timing(alone=part is None or part.alone))
+        if item.get_closest_marker("timing"):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_AFTER))
 
 

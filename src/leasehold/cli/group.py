@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, Entry] = {
 LAB: Mapping[str, str] = {
     "demo": "See updates lost without a lock, and none lost with it.",
     "bench": "Measure locks in your store.",
-    "servers": "Start Redis servers on this machine, for development.",
+    "servers": "Start servers on this machine, for development.",
     "verify": "Look for broken promises in your store under faults.",
 }
 """Commands of the distribution ``leasehold-lab``, each with its line in the list."""

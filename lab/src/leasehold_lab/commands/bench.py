@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from leasehold_lab.bench.processes.pinning import Pin
 from leasehold_lab.bench.report.bars import picture
 from leasehold_lab.bench.report.markdown import PICTURE, markdown
 from leasehold_lab.bench.report.page import page
-from leasehold_lab.bench.report.table import block, text
+from leasehold_lab.bench.report.table import text
 from leasehold_lab.bench.result import Row
 from leasehold_lab.bench.run import Settings, run
+from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.lifetime import end_on_signals
 from leasehold_lab.servers.base import MissingServer
 
@@ -27,20 +27,18 @@ TARGET = click.Path(dir_okay=False, path_type=Path)
 
 
 class ProgressLine:
-    """Shows on standard error what is measured now, and each measure when it is complete."""
+    """Shows on standard error what is measured now."""
 
     def __init__(self) -> None:
-        self._moves = sys.stderr.isatty()
+        self._line = StatusLine()
 
     def trial_begins(self, measure: Measure, contestant: Contestant, done: int, of: int) -> None:
-        """Redraw the line."""
-        if self._moves:
-            line = f"{done * 100 // of:3} %  {measure.title}: {contestant.title}"
-            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+        """Show which trial begins."""
+        self._line.update(f"{done * 100 // of:3} %  {measure.title}: {contestant.title}")
 
     def row_ends(self, row: Row) -> None:
-        """Show the measure."""
-        click.echo(("\r\x1b[K" if self._moves else "") + block(row) + "\n", err=True)
+        """Show that a measure is complete; its figures are in the table at the end."""
+        self._line.say(f"done   {row.measure.title}")
 
 
 @click.command(cls=Command)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import time
 from pathlib import Path
 
 import click
 
 from leasehold.cli.options import Command
 from leasehold.errors import MissingDriver, StoreUnavailable
+from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.demo.children import DemoError
 from leasehold_lab.demo.report.page import page
 from leasehold_lab.demo.report.picture import picture
@@ -21,46 +20,29 @@ from leasehold_lab.demo.rows import TITLES, Guard
 from leasehold_lab.demo.run import Settings, run
 from leasehold_lab.lifetime import Ended, end_on_signals
 
-REDRAW_EVERY = 0.1
-"""Seconds between two redraws of the progress line."""
-
 
 class ProgressLine:
-    """Shows each row on standard error: one line that moves on a terminal, plain lines elsewhere."""
+    """Shows each row on standard error: when it begins, how far it is, and what it came to."""
 
     def __init__(self) -> None:
-        self._moves = sys.stderr.isatty()
+        self._line = StatusLine()
         self._title = ""
         self._requests = 0
-        self._drawn = 0.0
 
     def row_begins(self, guard: Guard, requests: int) -> None:
         """Announce a row."""
-        self._title, self._requests, self._drawn = TITLES[guard], requests, 0.0
-        if not self._moves:
-            click.echo(f"{self._title}: {requests} requests ...", err=True)
+        self._title, self._requests = TITLES[guard], requests
+        self._line.begin(f"{self._title}: {requests} requests ...")
 
     def row_moves(self, answered: int, failed: int) -> None:
-        """Redraw the line, at most every `REDRAW_EVERY` seconds."""
-        now = time.monotonic()
-        if self._moves and now - self._drawn >= REDRAW_EVERY:
-            self._drawn = now
-            self._draw(f"{answered + failed} of {self._requests} answered" + (f", {failed} failed" if failed else ""))
+        """Show how many requests were answered."""
+        text = f"{answered + failed} of {self._requests} answered" + (f", {failed} failed" if failed else "")
+        self._line.update(f"{self._title}: {text}")
 
     def row_ends(self, row: RowResult) -> None:
         """Say what the row came to."""
         text = f"{row.final} of {row.requests} counted, {row.lost} lost, {row.seconds:.1f} s"
-        if row.failures:
-            text += f", {len(row.failures)} failed"
-        if self._moves:
-            self._draw(text)
-            click.echo(err=True)
-        else:
-            click.echo(f"{self._title}: {text}", err=True)
-
-    def _draw(self, text: str) -> None:
-        line = f"{self._title}: {text}"[: shutil.get_terminal_size().columns - 1]
-        click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+        self._line.say(f"{self._title}: {text}" + (f", {len(row.failures)} failed" if row.failures else ""))
 
 
 @click.command(cls=Command)

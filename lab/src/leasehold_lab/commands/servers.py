@@ -1,52 +1,70 @@
-"""``leasehold servers``: start a deployment of Redis on this machine, for development."""
+"""``leasehold servers``: start a deployment of a store on this machine, for development."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
+from leasehold import tables
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import (
+    EtcdCluster,
     Group,
+    MariaDBServer,
     MissingServer,
+    PostgresServer,
     RedisCluster,
     RedisReplicas,
     RedisSentinel,
+    RedisServer,
     RedlockNodes,
     Server,
+    ZooKeeperEnsemble,
 )
 
-KINDS: Mapping[str, tuple[Callable[[], Group], str]] = {
+Servers = Server | Group | EtcdCluster | ZooKeeperEnsemble
+
+KINDS: Mapping[str, tuple[Callable[[], Servers], str]] = {
+    "redis": (RedisServer, "1 server"),
     "replicas": (lambda: RedisReplicas(3), "1 primary with 3 replicas"),
     "sentinel": (RedisSentinel, "1 primary with 3 replicas, watched over by 3 sentinels"),
     "cluster": (RedisCluster, "3 primaries with 1 replica each"),
     "redlock": (RedlockNodes, "5 servers that know nothing of each other"),
+    "postgresql": (PostgresServer, "1 server, with the tables of leasehold"),
+    "mariadb": (MariaDBServer, "1 server, with the tables of leasehold"),
+    "zookeeper": (ZooKeeperEnsemble, "an ensemble of 3"),
+    "etcd": (EtcdCluster, "a cluster of 3"),
 }
 """What each word of the command line starts."""
+
+DATABASES = ("postgresql", "mariadb")
+"""Kinds whose tables are created first."""
 
 
 @click.command(cls=Command)
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="|".join(KINDS))
 @json_option
 def servers(kind: str, json_: bool) -> None:
-    """Start Redis servers on this machine for development, and print the URL to reach them.
+    """Start servers on this machine for development, and print the URL to reach them.
 
-    They listen on free ports of 127.0.0.1, keep nothing on disk, and end with this command: Ctrl-C, SIGTERM, or the
-    end of whatever runs it. It needs the program redis-server or valkey-server.
+    They listen on free ports of 127.0.0.1, keep nothing after their end, and end with this command: Ctrl-C, SIGTERM, or
+    the end of whatever runs it. Their programs must be installed, such as redis-server or valkey-server.
 
     Exit code: 0 when ended by Ctrl-C or SIGTERM, 3 if the program is missing.
     """
     make, description = KINDS[kind]
     end_on_signals()
     try:
-        with make() as group:
-            _print(kind, group, description, json_)
+        with make() as started:
+            if kind in DATABASES:
+                tables.create(started.url)
+            _print(kind, started, description, json_)
             while True:
                 signal.pause()
     except Ended:
@@ -56,27 +74,39 @@ def servers(kind: str, json_: bool) -> None:
         raise Failed(str(error), Exit.MISSING) from None
 
 
-def _print(kind: str, group: Group, description: str, json_: bool) -> None:
-    roles = [_role(server, group) for server in group.servers]
+def _print(kind: str, started: Servers, description: str, json_: bool) -> None:
+    members = _members(started)
+    roles = [_role(server, started) for server in members]
+    version = members[0].version
     if json_:
         nodes = [
             {"role": role, "address": f"127.0.0.1:{server.port}", "pid": server.pid, "folder": str(server.folder)}
-            for role, server in zip(roles, group.servers, strict=True)
+            for role, server in zip(roles, members, strict=True)
         ]
-        as_json({"kind": kind, "url": group.url, "version": group.version, "nodes": nodes})
+        as_json({"kind": kind, "url": started.url, "version": version, "nodes": nodes})
     else:
-        click.echo(f"{group.version}: {description}\n")
-        for role, server in zip(roles, group.servers, strict=True):
+        click.echo(f"{version}: {description}\n")
+        for role, server in zip(roles, members, strict=True):
             click.echo(f"  {role:<9} 127.0.0.1:{server.port:<6} pid {server.pid}")
-        click.echo(f"\n{group.url}\n\nCtrl-C ends them.")
+        click.echo(f"\n{started.url}\n\nCtrl-C ends them.")
     sys.stdout.flush()
 
 
-def _role(server: Server, group: Group) -> str:
-    if isinstance(group, RedlockNodes):
-        return "server"
-    if isinstance(group, RedisSentinel) and server in group.sentinels:
+def _members(started: Servers) -> Sequence[Server]:
+    match started:
+        case Server():
+            return [started]
+        case Group():
+            return started.servers
+        case _:
+            return started.members
+
+
+def _role(server: Server, started: Servers) -> str:
+    if isinstance(started, RedisSentinel) and server in started.sentinels:
         return "sentinel"
-    if isinstance(group, RedisCluster):
-        return "primary" if server in group.primaries else "replica"
-    return "primary" if isinstance(group, RedisReplicas) and server is group.primary else "replica"
+    if isinstance(started, RedisCluster):
+        return "primary" if server in started.primaries else "replica"
+    if isinstance(started, RedisReplicas):
+        return "primary" if server is started.primary else "replica"
+    return "member" if isinstance(started, (EtcdCluster, ZooKeeperEnsemble)) else "server"

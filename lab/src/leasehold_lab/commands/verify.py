@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import click
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import Command, Failed, json_option
 from leasehold.cli.output import as_json
+from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.history import Promise
 from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import MissingServer
@@ -26,29 +24,20 @@ from leasehold_lab.verify.report.page import page
 from leasehold_lab.verify.report.run_information import command, facts
 from leasehold_lab.verify.run import Outcome, Settings, read_url, run
 
-REDRAW_EVERY = 0.2
-"""Seconds between two redraws of the progress line."""
-
 
 class ProgressLine:
-    """Shows the progress of a run on standard error: one updated line on a terminal, else nothing."""
+    """Shows on standard error how far a run is."""
 
     def __init__(self) -> None:
-        self._moves = sys.stderr.isatty()
-        self._drawn = 0.0
+        self._line = StatusLine()
 
     def update(self, seconds: float, of: float, fault: str) -> None:
-        """Redraw the line."""
-        now = time.monotonic()
-        if self._moves and now - self._drawn >= REDRAW_EVERY:
-            self._drawn = now
-            line = f"{min(seconds, of):.0f} of {of:.0f} s" + (f", fault: {fault}" if fault else "")
-            click.echo(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False, err=True)
+        """Show how much of the run is over, and the fault that is injected now."""
+        self._line.update(f"{min(seconds, of):.0f} of {of:.0f} s" + (f", fault: {fault}" if fault else ""))
 
     def end(self) -> None:
-        """Clear the line."""
-        if self._moves:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        """Remove the line."""
+        self._line.clear()
 
 
 @click.command(cls=Command)
@@ -169,7 +158,8 @@ def _list(servers: str | None) -> None:
 def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
     for promise in Promise:
         count = outcome.verdict.by_promise.get(promise, 0)
-        click.echo(f"{'BROKEN ' + str(count) + ' x' if count else 'kept':<10} {promise.value}")
+        said = f"{f'BROKEN {count} x' if count else 'kept':<10}"
+        click.echo(f"{click.style(said, fg='red' if count else 'green', bold=bool(count))} {promise.value}")
     if outcome.outside:
         click.echo(f"{'excused':<10} {len(outcome.outside)} violations by a server fault that suspended the promise")
     for violation in outcome.verdict.violations[:3]:
