@@ -47,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *{"store_api", "_url", "stores.registry", *VALUES},
     },
     "postgres": {"guards", "_validate", "errors", "stores.postgres"},
+    "testing": {"client", "_inspection", "primitives", "stores.memory", "_runtimes", "_validate", *VALUES},
+    "_pytest_plugin": {"testing"},
     "tables": {"_runtimes", "stores.registry", "stores._sql", "_url", "store_api", *VALUES},
     "__init__": {"client", "errors", "_inspection", "primitives"},
 }
@@ -56,6 +58,9 @@ Not listed is the edge of the package, which may use all of it: the command line
 """
 
 EDGES = {"cli", "__main__"}
+
+THIRD_PARTY = {"cli", "__main__", "stores", "_pytest_plugin"}
+"""What is imported only where the third party is installed."""
 
 MACHINE = {"asyncio", "threading", "time", "socket", "select", "selectors", "socketserver", "concurrent", "queue"}
 """Modules that wait, start threads or tasks, or use the network."""
@@ -147,7 +152,7 @@ def test_only_some_parts_touch_the_machine(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=shown)
 def test_the_core_needs_no_third_party(path: Path) -> None:
-    if part(path) in EDGES or part(path) == "stores":
+    if part(path) in THIRD_PARTY:
         return
     for module in imports(path):
         top = module.partition(".")[0]

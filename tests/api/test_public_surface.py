@@ -27,6 +27,7 @@ MODULES = (
     "leasehold.guards.sql",
     "leasehold.postgres",
     "leasehold.tables",
+    "leasehold.testing",
 )
 
 INSIDE = {"core", "engine", "_engine"}

@@ -28,7 +28,7 @@ from leasehold_lab.servers import (
     ZooKeeperEnsemble,
 )
 
-Servers = Server | Group | EtcdCluster | ZooKeeperEnsemble
+Servers = RedisServer | PostgresServer | MariaDBServer | Group | EtcdCluster | ZooKeeperEnsemble
 
 KINDS: Mapping[str, tuple[Callable[[], Servers], str]] = {
     "redis": (RedisServer, "1 server"),

@@ -1,0 +1,82 @@
+"""For the tests of programs that use leasehold: a private store in memory, a clock to move, and losses on request.
+
+The fixture ``locks`` of the pytest plug-in is a `TestClient`, a new one for each test. It needs no configuration:
+
+```python
+def test_a_report_is_written_once(locks):
+    with locks.lock("report") as hold:
+        locks.assert_held("report")
+        locks.expire(hold)          # as if its lease had run out
+        assert hold.lost
+```
+
+In other test frameworks make it yourself: ``with TestClient() as locks: …``.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from leasehold._inspection import LockInfo
+from leasehold._model import ReleaseReason
+from leasehold._runtimes import process
+from leasehold._runtimes.base import run_sync
+from leasehold._runtimes.manual import ManualAsyncioRuntime, ManualBlockingRuntime, ManualClock
+from leasehold.client.aio import AsyncClient
+from leasehold.client.blocking import Client
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.stores.memory import Memory
+
+__all__ = ["ManualClock", "TestClient"]
+
+
+class TestClient(Client):
+    """A client of a private store in memory.
+
+    Attributes:
+        clock: its clock.
+
+    """
+
+    __test__ = False  # no test class for pytest
+
+    def __init__(self) -> None:
+        """Make a client. Nobody else sees its locks, but for the clients that `async_client` makes."""
+        self.clock = ManualClock()
+        self._store = Memory(f"test-{secrets.token_hex(16)}")
+        self._core = AsyncClient(self._store, runtime=ManualBlockingRuntime(self.clock))
+        process.close_at_exit(self)
+
+    def async_client(self) -> AsyncClient:
+        """Return a new asyncio client of the same store, with the same clock; to be closed by ``async with``."""
+        return AsyncClient(self._store, runtime=ManualAsyncioRuntime(self.clock))
+
+    def expire(self, hold: Hold | AsyncHold) -> None:
+        """Lose a hold as if its lease had run out: its holder is notified, and its ``lock_delay`` applies.
+
+        Args:
+            hold: of this client, or of one that `async_client` made.
+
+        Raises:
+            ValueError: the hold has ended before.
+
+        """
+        if not hold.held:
+            raise ValueError(f"the hold of {hold.name!r} has ended before")
+        core = hold if isinstance(hold, AsyncHold) else hold._core
+        for lease in core._leases():
+            lease.mark_lost("its lease expired")
+            run_sync(self.store.release(lease.name, lease.ticket, reason=ReleaseReason.BREAK, within=1.0))
+
+    def assert_held(self, name: str) -> None:
+        """Fail unless somebody holds ``name``: exclusively, as a reader, or as a user of permits."""
+        held = self._held()
+        assert name in held, f"{name!r} is not held; held: {', '.join(map(repr, sorted(held))) or 'nothing'}"
+
+    def assert_free(self, name: str) -> None:
+        """Fail if somebody holds ``name``."""
+        assert (info := self._held().get(name)) is None, f"{name!r} is held: {info}"
+
+    def _held(self) -> dict[str, LockInfo]:
+        """Return what is held. Unlike `holds`, this may be called inside an event loop: it waits for nobody."""
+        return {view.name: LockInfo.of(view) for view in run_sync(self.store.inspect("")) if view.holders}
