@@ -18,7 +18,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import parse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
-from leasehold.stores.redis.redlock.background import Worker
+from leasehold.stores.redis.redlock.background import BackgroundCalls
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import both
@@ -101,8 +101,8 @@ def test_the_caller_sends_to_each_kind_of_node_itself(redlock_nodes, redis_senti
         for _ in range(4):  # the first meets them, and connections are made behind it
             locks.lock("x").acquire(timeout=10).release()
             time.sleep(0.2)
-        alongside, do = [], Worker.do
-        monkeypatch.setattr(Worker, "do", lambda self, work: (alongside.append(work), do(self, work)))
+        alongside, do = [], BackgroundCalls.do
+        monkeypatch.setattr(BackgroundCalls, "do", lambda *args: (alongside.append(args), do(*args)))
         hold = locks.lock("x").acquire(timeout=10)
         key = keys.node_keys(namespace, "x")[0]
         servers = (redis_sentinel.primary, *redlock_nodes.nodes[:2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,8 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.redlock import protocol
-from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.background import PendingReleases
+from leasehold.stores.redis.redlock.node import OpenRequest
 from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold_lab.servers import RedisServer
 
@@ -102,8 +102,8 @@ def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
         def is_skipped(self, now):
             return not ready
 
-        def begin_request(self):
-            return self
+        def open_request(self):
+            return OpenRequest(self)
 
         def end_request(self, asked, failure):
             assert failure is None
@@ -113,7 +113,7 @@ def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
             return [answers[command].pop() for command in commands]
 
     node, runtime = Loading(), BlockingRuntime()
-    pending = PendingReleases(runtime, SimpleNamespace(nodes=[node], closed=False))
+    pending = PendingReleases(runtime, [node])
     for command in "abc":
         pending.retry_release(node, command, runtime.now() + 60)
     ready.append(True)

@@ -53,7 +53,7 @@ def _parsed(owner: bytes) -> Owner:
 
 def view(name: str, reply: Any) -> View:
     """Return what a reply of ``scripts/look.lua`` shows."""
-    now_us, fields, blocked, entries = int(reply[0]), [_text(field) for field in reply[1]], int(reply[2]), reply[3]
+    now_us, fields, blocked, entries = int(reply[0]), [text_of(field) for field in reply[1]], int(reply[2]), reply[3]
     ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
     if use != Kind.MUTEX and (use or reply[4]):
         return _shared(name, reply)
@@ -62,17 +62,17 @@ def view(name: str, reply: Any) -> View:
     kept = int(lock_delay or 0) / 1000
     if ticket and free_in > kept:
         token = int(fence or 0)
-        holders = (QueueEntry(_ticket(ticket, lease, lock_delay, owner, meta), 0, free_in - kept, token),)
+        holders = (QueueEntry(ticket_of(ticket, lease, lock_delay, owner, meta), 0, free_in - kept, token),)
         free_in = 0.0
-    waiters = tuple(_waiter(entries[start : start + 4], now_us / 1000) for start in range(0, len(entries), 4))
+    waiters = tuple(waiter_of(entries[start : start + 4], now_us / 1000) for start in range(0, len(entries), 4))
     alive = tuple(entry for entry in waiters if entry.expires > 0)
     return View(name, Kind.MUTEX, int(fence or 0), holders, alive, free_in)
 
 
 def _shared(name: str, reply: Any) -> View:
-    now_ms, fence, use = int(reply[0]) / 1000, _text(reply[1][1]), _text(reply[1][6]) or Kind.READ_WRITE.value
-    entries, blocked_until = [_text(part) for part in reply[3]], float(reply[1][7] or 0)
-    holders, shared_blocked_until = _shared_holders([_text(part) for part in reply[4]], use, now_ms)
+    now_ms, fence, use = int(reply[0]) / 1000, text_of(reply[1][1]), text_of(reply[1][6]) or Kind.READ_WRITE.value
+    entries, blocked_until = [text_of(part) for part in reply[3]], float(reply[1][7] or 0)
+    holders, shared_blocked_until = _shared_holders([text_of(part) for part in reply[4]], use, now_ms)
     found = (
         _shared_waiter(ticket, float(order), float(expires), fields, use, now_ms)
         for ticket, order, expires, fields in zip(
@@ -86,20 +86,23 @@ def _shared(name: str, reply: Any) -> View:
     return View(name, rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
 
 
-def _waiter(reply: Any, now_ms: float) -> QueueEntry:
-    ticket, order, expires, fields = (_text(part) for part in reply)
+def waiter_of(reply: Any, now_ms: float) -> QueueEntry:
+    """Return a waiter for a mutex: its ticket, order, end and fields."""
+    ticket, order, expires, fields = (text_of(part) for part in reply)
     _, lease, lock_delay, owner, meta = fields.split(SEPARATOR, 4)
     return QueueEntry(
-        _ticket(ticket, lease, lock_delay, owner, meta), int(float(order)), (float(expires) - now_ms) / 1000
+        ticket_of(ticket, lease, lock_delay, owner, meta), int(float(order)), (float(expires) - now_ms) / 1000
     )
 
 
-def _ticket(ticket: str, lease: str, lock_delay: str, owner: str, meta: str) -> Ticket:
+def ticket_of(ticket: str, lease: str, lock_delay: str, owner: str, meta: str) -> Ticket:
+    """Return the ticket of a mutex; lease and lock delay are in milliseconds."""
     terms = LeaseTerms(LockMode(), Owner.parse(owner), int(lease or 0) / 1000, int(lock_delay or 0) / 1000, meta)
     return Ticket(ticket, terms)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a part of a reply as text."""
     return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

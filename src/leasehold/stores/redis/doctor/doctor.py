@@ -80,6 +80,11 @@ async def _info(transport: Transport) -> dict[str, str] | None:
     reply = await transport.call(pack(b"INFO"), within=WITHIN)
     if isinstance(reply, ReplyError):
         return None
+    return info_fields(reply)
+
+
+def info_fields(reply: bytes) -> dict[str, str]:
+    """Return the fields in a reply to INFO."""
     lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
     return {key: value for key, colon, value in lines if colon}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, pack
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import QuorumNodes
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, twins
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -43,10 +42,10 @@ async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, 
         found = await _of_node(runtime, node, namespace)
         return await _ahead(runtime, node), found
 
-    call = quorum_nodes.ask_in_background(look, only=quorum_nodes.nodes, even_skipped=True)
+    call = quorum_nodes.ask_in_background(look, even_skipped=True)
     answers = await call.linger(lambda _: False, runtime.now() + WITHIN)
     if not answers:
-        raise quorum_nodes.too_few(call, answers, "answered", {})
+        raise quorum_nodes.too_few(call, answers, "answered")
     silent = {node.where: str(call.failures.get(node.index, "no answer in time")) for node in quorum_nodes.nodes}
     for index in answers:
         del silent[quorum_nodes.nodes[index].where]
@@ -94,13 +93,11 @@ def quorum(quorum_nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | No
 
 def duplicates(nodes: Sequence[Node]) -> Finding | None:
     """Check whether two nodes are the same server."""
-    ids = Counter(node.identity for node in nodes if node.identity)
-    for identity, times in ids.items():
-        if times > 1:
-            names = ", ".join(node.where for node in nodes if node.identity == identity)
-            meaning = "it has several votes: one failure takes all of them, and two may hold a lock (timed exclusion)"
-            return Finding(ERROR, "one server twice", names, meaning, "name each server once")
-    return None
+    if not (same := twins(nodes)):
+        return None
+    names = ", ".join(node.where for node in same)
+    meaning = "it has several votes: one failure takes all of them, and two may hold a lock (timed exclusion)"
+    return Finding(ERROR, "one server twice", names, meaning, "name each server once")
 
 
 def clock(ahead: Mapping[str, float]) -> Finding | None:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from leasehold._model import Finding
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores.redis.connection.base import (
-    DEMOTED,
-    OnMessage,
-    OnSilence,
-    ReplyError,
-    Transport,
-    pack,
-    refused,
-)
+from leasehold.stores._common.slots import Slot
+from leasehold.stores.redis.connection.base import DEMOTED, OnMessage, OnSilence, ReplyError, Transport, pack, refused
 from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, pipelining_for
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import doctor, rights
-from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.scripts.calls import run_all
 from leasehold.stores.redis.scripts.commands import Command
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
@@ -30,18 +24,17 @@ from leasehold.stores.redis.sentinel.store import SentinelStore
 
 
 class Member(Protocol):
-    """What a node is reached by.
-
-    Attributes:
-        settings: how to connect to it, and its name in messages to people.
-        fails_over: another server may take its place, without the last votes.
-
-    """
+    """What a node is reached by."""
 
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> Settings:
+        """How to connect to it, and its name in messages to people."""
+        ...
+
     @property
-    def fails_over(self) -> bool: ...
+    def fails_over(self) -> bool:
+        """Whether another server may take its place, without the last votes."""
+        ...
 
     def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
         """Make the transport; it connects at the first call."""
@@ -101,31 +94,6 @@ LONGEST_SKIP = 2.0
 """Seconds after which a node that is back is asked again, at most."""
 
 
-class Subscriber:
-    """Receives the messages of one node for all waiters of this client."""
-
-    def __init__(self) -> None:
-        self.news = False
-        self._signal: Signal | None = None
-
-    def ready(self, runtime: Runtime) -> Signal:
-        """Return the signal to wait for."""
-        if self._signal is None:
-            self._signal = runtime.signal()
-        return self._signal
-
-    def set(self) -> None:
-        """Wake the listener."""
-        if self._signal is not None:
-            self._signal.set()
-
-    def clear(self) -> None:
-        """Clear the flag and the signal."""
-        self.news = False
-        if self._signal is not None:
-            self._signal.clear()
-
-
 class Node:
     """One node. Thread-safe."""
 
@@ -137,8 +105,8 @@ class Node:
         namespace: str,
         channel: bytes,
         on_message: Callable[[Node, bytes], None],
-        on_silence: Callable[[Node], None],
-        on_identity: Callable[[Node], None],
+        on_silence: Callable[[], None],
+        on_identity: Callable[[], None],
         *,
         quarantine: bool = False,
     ) -> None:
@@ -150,10 +118,13 @@ class Node:
         self.index = index
         self.member = member
         self.settings = member.settings
-        self.subscriber = Subscriber()
-        self.transport = member.transport(
-            runtime, channel, lambda message: on_message(self, message), lambda: on_silence(self)
-        )
+        self.subscriber = Slot("", "")
+
+        def silent() -> None:
+            self.wake_listener()
+            on_silence()
+
+        self.transport = member.transport(runtime, channel, partial(on_message, self), silent)
         self._pipelining = pipelining_for(runtime, self.transport)
         self._reset()
 
@@ -192,9 +163,9 @@ class Node:
 
     def catch_up(self, now: float) -> bool:
         """Read late answers; return whether the node need not be skipped after that."""
-        if now < self._skipped_until or self._pipelining is None:
+        if now < self._skipped_until:
             return False
-        self._pipelining.read(now)
+        self.read(now)
         return not self.is_skipped(now)
 
     @property
@@ -217,9 +188,9 @@ class Node:
         self._open_requests.pop(answered, None)
         return False
 
-    def note_reply(self, request: object, now: float) -> None:
+    def note_reply(self, request: object) -> None:
         """Record an answer to a request that was sent without waiting."""
-        self._last_reply = now
+        self._last_reply = self._runtime.now()
         self._skip_for = 0.0
         self._open_requests.pop(request, None)
 
@@ -231,9 +202,9 @@ class Node:
             except (StoreUnavailable, Unsupported):  # the next request reports it
                 pass
 
-    def begin_request(self) -> object:
-        """Record an open request; return its key."""
-        request = object()
+    def open_request(self) -> OpenRequest:
+        """Record a request that will be sent; see `OpenRequest`."""
+        request = OpenRequest(self)
         self._open_requests[request] = self._runtime.now()
         return request
 
@@ -252,12 +223,7 @@ class Node:
             self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
 
     async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
-        """Run scripts in one write; return their replies, an error reply as the exception for it.
-
-        Raises:
-            StoreUnavailable: no answer.
-
-        """
+        """Run scripts as `run_all` does, but return each error reply as the exception for it."""
         replies = await self.run_all(commands, within)
         for index, reply in enumerate(replies):
             if isinstance(reply, ReplyError):
@@ -273,20 +239,17 @@ class Node:
         return refused(self.where, reply)
 
     async def run_all(self, commands: Sequence[Command], within: float) -> list[Any]:
-        """Run scripts in one write; return their replies, of which some may be errors."""
+        """Run scripts in one write; return their replies, of which some may be errors.
+
+        Raises:
+            StoreUnavailable: no answer.
+
+        """
         until = self._runtime.now() + within
         if self.identity is None:
             await self.meet(within)
-        packed = [script.by_digest(names, args) for script, names, args in commands]
-        replies = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
+        replies = await run_all(self.transport, commands, max(until - self._runtime.now(), 0.001))
         self._last_reply = self._runtime.now()
-        for whole in (False, True):  # the server may flush its scripts in between
-            unknown = [index for index, reply in enumerate(replies) if protocol.is_unknown_script(reply)]
-            if unknown:
-                packed = protocol.packed_with_texts([commands[index] for index in unknown], whole=whole)
-                again = await self.transport.call_all(packed, within=max(until - self._runtime.now(), 0.001))
-                for index, reply in zip(unknown, again, strict=True):
-                    replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.transport.hang_up()
             if self._pipelining is not None:
@@ -296,21 +259,25 @@ class Node:
     async def meet(self, within: float) -> None:
         """Find out, once, its identity, and whether the user has the rights that are needed."""
         reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
-        identity = "" if isinstance(reply, ReplyError) else _run_id(reply.decode("utf-8", "replace"))
+        identity = "" if isinstance(reply, ReplyError) else doctor.info_fields(reply).get("run_id", "")
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
-        self._on_identity(self)
+        self._on_identity()
 
     async def _check_rights(self, within: float) -> None:
         await rights.check(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
 
-    async def close(self) -> None:
-        """Close its connections."""
+    def wake_listener(self) -> None:
+        """Let whoever listens to it subscribe anew."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        self.wake_listener()
         if self._pipelining is not None:
             self._pipelining.close()
         await self.transport.close()
@@ -318,14 +285,31 @@ class Node:
     def after_fork(self, channel: bytes) -> None:
         """Start again in a forked child, on a channel of its own."""
         self.channel = channel
-        self.subscriber = Subscriber()
+        self.subscriber = Slot("", "")
         self._reset()
         self.transport.after_fork(self.channel)
         if self._pipelining is not None:
             self._pipelining.after_fork()
 
 
-def _run_id(info: str) -> str:
-    """Return the run id, which no other server has; empty if INFO does not show it."""
-    lines = (line.partition(":") for line in info.splitlines())
-    return next((value for key, _, value in lines if key == "run_id"), "")
+class OpenRequest:
+    """A request that its sender waits for.
+
+    As a context it records at the node that it was answered, or why not. That reason is in ``failure``, too, and is not
+    raised.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.failure: LeaseholdError | None = None
+
+    def __enter__(self) -> OpenRequest:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, StoreUnavailable | Unsupported):
+            self.failure = error
+        elif error is not None:
+            self.failure = StoreUnavailable(f"the request to {self._node.where} was interrupted", unknown=True)
+        self._node.end_request(self, self.failure)
+        return error is self.failure

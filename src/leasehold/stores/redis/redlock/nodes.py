@@ -24,17 +24,16 @@ enough, all are asked after all (`QuorumCall.until`): that costs nothing, and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.redlock.background import BackgroundCalls, LateReplies
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.redlock.background import BackgroundCalls, LateReplies, NodeWork
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.protocol import majority
-from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall, do_nothing
+from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall, SentQuestion, do_nothing
 from leasehold.stores.redis.scripts.commands import Command
 
 T = TypeVar("T")
@@ -46,52 +45,11 @@ CONNECT_WITHIN = 2.0
 """Seconds that opening a connection for later callers may take."""
 
 
-class Packed:
-    """Packs a command once for all nodes that get the same one."""
-
-    __slots__ = ("_bytes", "_command")
-
-    def __init__(self) -> None:
-        self._command: Command | None = None
-        self._bytes = b""
-
-    def of(self, command: Command) -> bytes:
-        """Return the packed command."""
-        if command is not self._command:
-            script, keys, args = self._command = command
-            self._bytes = script.by_digest(keys, args)
-        return self._bytes
-
-
-class SentQuestion(Generic[T]):
-    """A question that was sent to one node. The reader of the answer calls it; see `OnReply`."""
-
-    __slots__ = ("_call", "_node", "_question", "_quorum")
-
-    def __init__(self, quorum: QuorumNodes, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
-        self._quorum = quorum
-        self._node = node
-        self._question = question
-        self._call = call
-
-    def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
-        node, question = self._node, self._question
-        if failure is not None:
-            node.end_request(self, failure)
-        else:
-            node.note_reply(self, self._quorum.now())
-            if isinstance(reply, ReplyError):
-                self._quorum.ask_again(node, question, self._call)
-                return
-        self._call.settle(node.index, *question.take(node, failure or reply))
-
-
 class QuorumNodes:
     """All nodes of one client. Thread-safe."""
 
     def __init__(self, runtime: Runtime, nodes: Sequence[Node]) -> None:
         self._runtime = runtime
-        self.now = runtime.now
         self.nodes = nodes
         self.majority = majority(len(nodes))
         self._background = BackgroundCalls(runtime, nodes)
@@ -106,83 +64,61 @@ class QuorumNodes:
         """The addresses of all nodes, for messages to people."""
         return ", ".join(node.where for node in self.nodes)
 
-    def ask(self, question: Question[T], *, only: Iterable[Node] | None = None) -> QuorumCall[T]:
+    def ask(self, question: Question[T], *, only: Sequence[Node] | None = None) -> QuorumCall[T]:
         """Ask all nodes, or those in ``only``, that are not skipped. The caller ends the call with `stop_waiting`."""
-        call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
+        call: QuorumCall[T] = QuorumCall(
+            self._runtime,
+            self._late_replies.notify,
+            question.on_skipped,
+            partial(self._background.ask, question, even_skipped=True),
+        )
+        command: Command | None = None
+        packed = b""
         try:
-            those = self.nodes if only is None else list(only)
-            packed = Packed()
-            for node in self._pick(
-                call, those, question.on_skipped, lambda node: self._background.ask(node, question, call, None)
-            ):
-                if not self._post(node, question, call, packed):
-                    self._background.ask(node, question, call, question.on_skipped)
-                    self._connect(node)
+            for node in self._pick(call, only):
+                if node.can_send:
+                    asked = question.command(node)
+                    if asked is not command:  # packed once for all nodes that get the same
+                        script, keys, args = command = asked
+                        packed = script.by_digest(keys, args)
+                    sent = SentQuestion(node, question, call)
+                    if node.post(packed, self._runtime.now(), question.until, sent, call.taken):
+                        continue
+                self._background.ask(question, node, call)
+                if self._background.threads:  # open one more connection, for the next caller
+                    self._background.do(node, partial(node.connect, CONNECT_WITHIN))
         except BaseException:
             call.stop_waiting()
             raise
         return call
 
-    def ask_in_background(
-        self,
-        work: Callable[[Node], Coroutine[Any, Any, T]],
-        *,
-        only: Iterable[Node] | None = None,
-        even_skipped: bool = False,
-    ) -> QuorumCall[T]:
-        """Let other threads, or tasks, ask all nodes, or those in ``only``; skipped ones only with ``even_skipped``."""
-        call: QuorumCall[T] = QuorumCall(self._runtime, self._late_replies.notify)
-        those = self.nodes if only is None else list(only)
-        asked = self._pick(
-            call,
-            those,
-            do_nothing,
-            lambda node: self._background.run(node, work, call, None),
-            even_skipped=even_skipped,
+    def ask_in_background(self, work: NodeWork[T], *, even_skipped: bool = False) -> QuorumCall[T]:
+        """Let other threads, or tasks, ask all nodes; skipped ones only with ``even_skipped``."""
+        run = self._background.run
+        call: QuorumCall[T] = QuorumCall(
+            self._runtime, self._late_replies.notify, do_nothing, partial(run, work, even_skipped=True)
         )
-        for node in asked:
-            self._background.run(node, work, call, None if even_skipped else do_nothing)
+        for node in self._pick(call, None, even_skipped=even_skipped):
+            run(work, node, call, even_skipped=even_skipped)
         return call
 
     def _pick(
-        self,
-        call: QuorumCall[Any],
-        those: Sequence[Node],
-        on_skipped: Callable[[Node], None],
-        ask_skipped: Callable[[Node], None],
-        *,
-        even_skipped: bool = False,
+        self, call: QuorumCall[Any], only: Sequence[Node] | None, *, even_skipped: bool = False
     ) -> Sequence[Node]:
         """Return the nodes to ask now, without skipped ones, unless too few are left for a majority of all."""
-        now = self._runtime.now()
+        now, those = self._runtime.now(), self.nodes if only is None else only
         awake = those if even_skipped else [node for node in those if not node.is_skipped(now) or node.catch_up(now)]
-        if those is self.nodes and len(awake) < self.majority:
+        if only is None and len(awake) < self.majority:
             awake = those
-        call.begin(awake, ask_skipped)
+        call.waiting.update(node.index for node in awake)
         if len(awake) < len(those):
             for node in those:
                 if node not in awake:
-                    call.skip(node, node.why_skipped(now), on_skipped)
+                    call.skip(node, node.why_skipped(now))
         return awake
 
-    def _post(self, node: Node, question: Question[T], call: QuorumCall[T], packed: Packed) -> bool:
-        """Send a question without waiting; return whether that was possible."""
-        if not node.can_send:
-            return False
-        answered = SentQuestion(self, node, question, call)
-        return node.post(packed.of(question.command(node)), self._runtime.now(), question.until, answered, call.taken)
-
-    def ask_again(self, node: Node, question: Question[Any], call: QuorumCall[Any]) -> None:
-        """Repeat a question that a node answered with an error, by the path that handles each error."""
-        self._background.ask(node, question, call, None)
-
-    def _connect(self, node: Node) -> None:
-        """Open one more connection in the background, for the next caller."""
-        if self._background.threads:
-            self._background.do(node, partial(node.connect, CONNECT_WITHIN))
-
     def too_few(
-        self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str]
+        self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str] | None = None
     ) -> StoreUnavailable:
         """Return the error that reports how many nodes answered, and for each other node why it did not.
 
@@ -190,7 +126,7 @@ class QuorumNodes:
         """
         why = {node.index: "no answer in time" for node in self.nodes if node.index not in answers}
         why |= {index: str(error) for index, error in call.failures.items() if index in why}
-        why |= others
+        why |= others or {}
         silent = [f"{self.nodes[index].where}: {reason}" for index, reason in sorted(why.items())]
         count = len(self.nodes) - len(silent)
         text = f"too few nodes {what}: {count} of {len(self.nodes)}, and it takes {self.majority}"
@@ -201,7 +137,8 @@ class QuorumNodes:
         self.closed = True
         for node in self.nodes:
             await node.close()
-        await self._late_replies.close(CLOSE_WITHIN)
+        self._late_replies.job.stop()
+        await self._late_replies.job.join(CLOSE_WITHIN)
         await self._background.close(CLOSE_WITHIN)
 
     def after_fork(self, channel: bytes) -> None:
@@ -213,14 +150,10 @@ class QuorumNodes:
             node.after_fork(channel)
 
 
-def refuse_duplicates(nodes: Sequence[Node]) -> None:
-    """Raise `Unsupported` if two nodes are the same server, which would have two votes."""
-    seen: dict[str, Node] = {}
+def twins(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return nodes that are one and the same server, which would have several votes; none if all differ."""
     for node in nodes:
-        if node.identity:
-            other = seen.setdefault(node.identity, node)
-            if other is not node:
-                raise Unsupported(
-                    f"{other.where} and {node.where} are the same server; name it once: each node of Redlock must be "
-                    "a server of its own, or one failure takes away two votes"
-                )
+        same = [other for other in nodes if node.identity and other.identity == node.identity]
+        if len(same) > 1:
+            return same
+    return ()

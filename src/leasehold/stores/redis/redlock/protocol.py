@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import enum
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from leasehold._model import Owner, ReleaseReason, RenewalResult, Ticket
+from leasehold._model import Kind, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket, View
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.inspecting import text_of, ticket_of, waiter_of
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_LOOK, REDLOCK_RENEW, REDLOCK_STAY
-from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, leases, ms
 
 
 @dataclass(slots=True, eq=False)
@@ -104,22 +103,17 @@ def renewals(
         each = [keys.node_keys(namespace, name) for name, _ in some]
         those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
         tickets = [ticket for _, ticket in some]
-        yield (REDLOCK_RENEW, those, _leases(tickets)), tickets
+        yield (REDLOCK_RENEW, those, leases(tickets)), tickets
     queues: dict[str, list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
         queues[name].append(ticket)
     for name, tickets in queues.items():
         for part in chunks(tickets, PER_SCRIPT):
-            yield (REDLOCK_STAY, keys.node_keys(namespace, name), _leases(part)), part
+            yield (REDLOCK_STAY, keys.node_keys(namespace, name), leases(part)), part
 
 
 def _ttl(ticket: Ticket) -> int:
     return ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
-
-
-def _leases(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:
-    pairs = ((ticket.id.encode(), b"%d" % ms(ticket.terms.lease)) for ticket in tickets)
-    return tuple(itertools.chain.from_iterable(pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,26 +170,24 @@ def won(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
 
 def settled(votes: Mapping[int, Vote], token: int, nodes: int) -> bool:
     """Return whether the open answers can no longer change the outcome."""
-    if won(votes, token, nodes):
-        return True
+    return won(votes, token, nodes) or _taken(votes, nodes)
+
+
+def _taken(votes: Mapping[int, Vote], nodes: int) -> bool:
     others = Counter(vote.holder for vote in votes.values() if vote.left > 0 and not vote.abstains)
     return max(others.values(), default=0) >= majority(nodes)
 
 
 def outcome(votes: Mapping[int, Vote], token: int, nodes: int) -> Outcome:
     """Return the result of a round from the answers so far."""
-    needed = majority(nodes)
     if won(votes, token, nodes):
         return Outcome.WON
-    others = Counter(vote.holder for vote in votes.values() if vote.left > 0 and not vote.abstains)
-    if max(others.values(), default=0) >= needed:
+    if _taken(votes, nodes):
         return Outcome.TAKEN
     able = [vote for vote in votes.values() if not vote.abstains]
-    if len(able) < needed:
+    if len(able) < majority(nodes):
         return Outcome.SILENT
-    if sum(vote.left <= 0 for vote in able) >= needed:
-        return Outcome.LOW
-    return Outcome.SPLIT
+    return Outcome.LOW if sum(vote.left <= 0 for vote in able) >= majority(nodes) else Outcome.SPLIT
 
 
 def free_after(votes: Mapping[int, Vote], nodes: int) -> float:
@@ -238,16 +230,41 @@ def released_majority(answers: Mapping[int, bool], nodes: int) -> bool | None:
     return False if nodes - (len(answers) - found) < majority(nodes) else None
 
 
-def is_unknown_script(reply: object) -> bool:
-    """Return whether the server does not know a script that was called by its digest."""
-    return isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"
+def view(name: str, replies: Sequence[Any], answered: int, nodes: int) -> View:
+    """Combine the replies of ``scripts/redlock_look.lua`` on one name, of nodes of which ``answered`` have answered."""
+    voted: dict[str, list[QueueEntry]] = defaultdict(list)
+    blocked_until: list[float] = []
+    for reply in replies:
+        entry = _voted(reply)
+        if entry is not None:
+            voted[entry.ticket.id].append(entry)
+        elif int(reply[2]) > 0:
+            blocked_until.append(int(reply[2]) / 1000)
+    needed, top = majority(nodes), max((int(reply[3]) for reply in replies), default=0)
+    best = max(voted.values(), key=len, default=list[QueueEntry]())
+    waiters = _waiters(replies, answered, best[0].ticket.id if best else "")
+    if best and len(best) + nodes - answered >= needed and 2 * len(best) > answered:
+        left = sorted((one.expires for one in best), reverse=True)[min(needed, len(best)) - 1]
+        return View(name, Kind.MUTEX, best[0].token or top, (replace(best[0], expires=left),), waiters)
+    free_in = sorted(blocked_until)[-needed] if len(blocked_until) >= needed else 0.0
+    return View(name, Kind.MUTEX, top, (), waiters, free_in)
 
 
-def packed_with_texts(commands: Sequence[Command], *, whole: bool) -> list[bytes]:
-    """Pack commands, the first of each script with its text, or with ``whole`` all."""
-    packed, known = list[bytes](), set[bytes]()
-    for script, names, args in commands:
-        by_text = whole or script.digest not in known
-        packed.append(script.by_text(names, args) if by_text else script.by_digest(names, args))
-        known.add(script.digest)
-    return packed
+def _voted(reply: Any) -> QueueEntry | None:
+    """Return who has the vote of one node; None if only its lock delay is left."""
+    ticket, token, lease, lock_delay, owner, meta = map(text_of, reply[1])
+    left = (int(reply[2]) - int(lock_delay or 0)) / 1000
+    if not ticket or left <= 0:
+        return None
+    return QueueEntry(ticket_of(ticket, lease, lock_delay, owner, meta), 0, left, int(token))
+
+
+def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[QueueEntry, ...]:
+    found: dict[str, list[QueueEntry]] = defaultdict(list)
+    for reply in replies:
+        for start in range(0, len(reply[4]), 4):
+            entry = waiter_of(reply[4][start : start + 4], int(reply[0]) / 1000)
+            if entry.expires > 0 and entry.ticket.id != holder:
+                found[entry.ticket.id].append(entry)
+    alive = [min(entries, key=lambda entry: entry.expires) for entries in found.values() if 2 * len(entries) > answered]
+    return tuple(sorted(alive, key=lambda entry: entry.order))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.connection.pipelining import PipelinedConnection
 from leasehold.stores.redis.connection.polling import WakeUp, wait_for_replies
 from leasehold.stores.redis.redlock.node import STUCK, Node
@@ -59,9 +60,26 @@ class QuorumCall(Generic[T]):
     a thread that got no CPU time for a while takes nodes for stuck whose answers it has not read yet.
     """
 
-    def __init__(self, runtime: Runtime, on_open_replies: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        on_open_replies: Callable[[], None],
+        on_skipped: Callable[[Node], None],
+        ask_after_all: Callable[[Node, QuorumCall[T]], None],
+    ) -> None:
+        """Make the call.
+
+        Args:
+            runtime: of the caller.
+            on_open_replies: called when answers are left for others to read.
+            on_skipped: called for each node that is never asked.
+            ask_after_all: asks a skipped node, or once more a node that answered with an error.
+
+        """
         self._runtime = runtime
         self._on_open_replies = on_open_replies
+        self._on_skipped = on_skipped
+        self.ask_after_all = ask_after_all
         self._mutex = runtime.mutex()
         self._signal: Signal | None = None
         self._wake_up: WakeUp | None = None
@@ -72,23 +90,17 @@ class QuorumCall(Generic[T]):
         self.answers: dict[int, T] = {}
         self.failures: dict[int, LeaseholdError] = {}
         self.waiting: set[int] = set()
-        self._skipped: list[tuple[Node, Callable[[Node], None]]] = []
+        self._skipped: list[Node] = []
         self._stopped = False
-        self._ask_skipped: Callable[[Node], None] = do_nothing
 
-    def begin(self, nodes: Iterable[Node], ask_skipped: Callable[[Node], None]) -> None:
-        """Wait for ``nodes``. ``ask_skipped`` asks a skipped node after all, if needed."""
-        self.waiting.update(node.index for node in nodes)
-        self._ask_skipped = ask_skipped
-
-    def skip(self, node: Node, why: LeaseholdError, on_skipped: Callable[[Node], None]) -> None:
-        """Record that a node was not asked. ``on_skipped`` is called if it is never asked."""
+    def skip(self, node: Node, why: LeaseholdError) -> None:
+        """Record that a node was not asked."""
         with self._mutex:
             stopped = self._stopped
             if not stopped:
-                self._skipped.append((node, on_skipped))
+                self._skipped.append(node)
         if stopped:
-            on_skipped(node)
+            self._on_skipped(node)
         self.settle(node.index, None, why)
 
     def __enter__(self) -> QuorumCall[T]:
@@ -102,8 +114,8 @@ class QuorumCall(Generic[T]):
         with self._mutex:
             self._stopped = True
             skipped_nodes, self._skipped = self._skipped, []
-        for node, on_skipped in skipped_nodes:
-            on_skipped(node)
+        for node in skipped_nodes:
+            self._on_skipped(node)
         replies_open = False
         while self.taken:
             pipelined = self.taken[-1]
@@ -139,7 +151,7 @@ class QuorumCall(Generic[T]):
                 return answers
             skipped_nodes = self._take_skipped()
             for node in skipped_nodes:
-                self._ask_skipped(node)
+                self.ask_after_all(node, self)
             if not skipped_nodes and not self.waiting:
                 return answers
 
@@ -163,8 +175,7 @@ class QuorumCall(Generic[T]):
 
     def _take_skipped(self) -> Sequence[Node]:
         with self._mutex:
-            skipped_nodes = [node for node, _ in self._skipped]
-            self._skipped = []
+            skipped_nodes, self._skipped = self._skipped, []
             for node in skipped_nodes:
                 self.failures.pop(node.index, None)
                 self.waiting.add(node.index)
@@ -193,3 +204,25 @@ class QuorumCall(Generic[T]):
         """Return whether a node may have executed the request without answering."""
         lost = (isinstance(error, StoreUnavailable) and error.unknown for error in self.failures.values())
         return bool(self.waiting) or any(lost)
+
+
+class SentQuestion(Generic[T]):
+    """A question that was sent to one node. The reader of the answer calls it; see `OnReply`."""
+
+    __slots__ = ("_call", "_node", "_question")
+
+    def __init__(self, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
+        self._node = node
+        self._question = question
+        self._call = call
+
+    def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
+        node = self._node
+        if failure is not None:
+            node.end_request(self, failure)
+        else:
+            node.note_reply(self)
+            if isinstance(reply, ReplyError):
+                self._call.ask_after_all(node, self._call)
+                return
+        self._call.settle(node.index, *self._question.take(node, failure or reply))

@@ -15,9 +15,9 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
-from leasehold.stores.redis.redlock.pending_releases import PendingReleases
 from leasehold.stores.redis.redlock.protocol import Outcome, Proposal, Vote
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.scripts.commands import Command
@@ -31,10 +31,14 @@ class Proposals:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._mutex = runtime.mutex()
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the tickets of the parent."""
+        self._mutex = self._runtime.mutex()
         self._proposals: dict[str, Proposal] = {}
         self._ahead = 0  # microseconds by which the highest token seen was ahead of our clock
-        self._swept = runtime.now()
+        self._swept = self._runtime.now()
 
     def __len__(self) -> int:
         return len(self._proposals)
@@ -238,16 +242,12 @@ class Rounds:
             self._quorum.ask(question, only=may_hold).stop_waiting()
 
     def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
-        abstain = {index: vote for index, vote in votes.items() if vote.abstains}
-        return self._quorum.too_few(
-            call,
-            votes,
-            "voted" if abstain else "answered",
-            {
-                index: f"it may have forgotten votes, and gives none for {vote.left:.1f} s"
-                for index, vote in abstain.items()
-            },
-        )
+        abstain = {
+            index: f"it may have forgotten votes, and gives none for {vote.left:.1f} s"
+            for index, vote in votes.items()
+            if vote.abstains
+        }
+        return self._quorum.too_few(call, votes, "voted" if abstain else "answered", abstain)
 
 
 def _vote(node: Node, reply: Any) -> Vote:

@@ -33,8 +33,9 @@ is promised when nodes fail.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from leasehold._model import (
     Capabilities,
@@ -52,18 +53,26 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.connection.base import ReplyError, refused
 from leasehold.stores.redis.doctor import redlock
-from leasehold.stores.redis.redlock import inspecting, protocol
+from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import Member, Node
-from leasehold.stores.redis.redlock.nodes import QuorumNodes, refuse_duplicates
-from leasehold.stores.redis.redlock.pending_releases import PendingReleases
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, twins
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
+from leasehold.stores.redis.scripts.calls import names
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, chunks
 
 CLOSE_WITHIN = 0.5
 """Seconds that closing waits for each background task or thread."""
+
+WITHIN = 5.0
+"""Seconds that a node may take for each question of `RedlockStore.inspect`."""
+
+SLOW = 0.25
+"""Seconds to wait there for slow nodes, once a majority has answered."""
 
 
 class RedlockStore:
@@ -83,30 +92,16 @@ class RedlockStore:
         self._quarantine = quarantine
         self._duplicate: Unsupported | None = None
         channel = self._channel()
+        events = self._on_message, self._on_silence, self._on_identity
         nodes = [
-            Node(
-                runtime,
-                at,
-                each,
-                namespace,
-                channel,
-                self._on_message,
-                self._on_silence,
-                self._on_identity,
-                quarantine=quarantine > 0,
-            )
+            Node(runtime, at, each, namespace, channel, *events, quarantine=quarantine > 0)
             for at, each in enumerate(members)
         ]
         self._quorum = QuorumNodes(runtime, nodes)
-        self._pending = PendingReleases(runtime, self._quorum)
-        self._waiting = Waiting(runtime, self._quorum, channel)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._proposals = Proposals(self._runtime)
-        self._rounds = Rounds(
-            self._runtime, self._quorum, self._proposals, self._pending, self._namespace, self._quarantine
-        )
+        self._pending = PendingReleases(runtime, nodes)
+        self._waiting = Waiting(runtime, self._quorum)
+        self._proposals = Proposals(runtime)
+        self._rounds = Rounds(runtime, self._quorum, self._proposals, self._pending, namespace, quarantine)
 
     # --- the store protocol -------------------------------------------------------------------------------------
 
@@ -161,7 +156,7 @@ class RedlockStore:
             answers = await call.until(lambda call: result(call) is not None, until)
             found = result(call)
         if found is None:
-            raise self._quorum.too_few(call, answers, "confirmed the release", {})
+            raise self._quorum.too_few(call, answers, "confirmed the release")
         if proposal is not None:
             self._proposals.forget(proposal)
         return found
@@ -203,7 +198,30 @@ class RedlockStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.inspect(self._runtime, self._quorum, self._namespace, prefix, exact=exact)
+        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
+
+        async def ask(node: Node) -> dict[str, Any]:
+            known = [prefix] if exact else [name async for name in names(node.transport, node.where, pattern, WITHIN)]
+            found: dict[str, Any] = {}
+            for some in chunks(known, PER_SCRIPT):
+                looks = [protocol.inspect(self._namespace, name) for name in some]
+                for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
+                    if isinstance(reply, ReplyError):
+                        raise refused(node.where, reply)
+                    found[name] = reply
+            return found
+
+        call = self._quorum.ask_in_background(ask)
+        await call.until(lambda call: len(call.answers) >= self._quorum.majority, self._runtime.now() + WITHIN)
+        answers = await call.linger(lambda _: False, self._runtime.now() + SLOW)
+        if len(answers) < self._quorum.majority:
+            raise self._quorum.too_few(call, answers, "answered")
+        replies: dict[str, list[Any]] = defaultdict(list)
+        for found in answers.values():
+            for name, reply in found.items():
+                replies[name].append(reply)
+        views = [protocol.view(name, each, len(answers), len(self._quorum)) for name, each in sorted(replies.items())]
+        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(
@@ -217,16 +235,16 @@ class RedlockStore:
         return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
 
     async def close(self) -> None:
+        self._pending.stop()  # before the connections: what fails from here on is not sent again
         await self._quorum.close()
-        await self._pending.close(CLOSE_WITHIN)
+        await self._pending.join(CLOSE_WITHIN)
         await self._waiting.close(CLOSE_WITHIN)
 
     def after_fork(self) -> None:
-        channel = self._channel()
-        self._quorum.after_fork(channel)
+        self._quorum.after_fork(self._channel())
         self._pending.after_fork()
-        self._waiting.after_fork(channel)
-        self._begin()
+        self._waiting.after_fork()
+        self._proposals.after_fork()
 
     def _after_renewal(
         self,
@@ -258,19 +276,18 @@ class RedlockStore:
                 "after a restart of a node; shorten the one, or lengthen the other for all clients"
             )
 
-    def _on_identity(self, node: Node) -> None:
-        try:
-            refuse_duplicates(self._quorum.nodes)
-        except Unsupported as error:
-            self._duplicate = error
-            raise
+    def _on_identity(self) -> None:
+        if same := twins(self._quorum.nodes):
+            self._duplicate = Unsupported(
+                f"{same[0].where} and {same[1].where} are the same server; name it once: each node of Redlock must be "
+                "a server of its own, or one failure takes away two votes"
+            )
+            raise self._duplicate
 
     def _on_message(self, node: Node, message: bytes) -> None:
         self._waiting.on_message(node, message)
 
-    def _on_silence(self, node: Node) -> None:
-        node.subscriber.news = True
-        node.transport.notify(node.subscriber)
+    def _on_silence(self) -> None:
         self._waiting.on_silence()
 
     def _channel(self) -> bytes:

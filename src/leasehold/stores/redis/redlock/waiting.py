@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from leasehold._model import RenewalResult, Ticket
@@ -23,74 +23,6 @@ OPENING = 0.002
 LINGER = 10.0
 """Seconds without waiters after which a listener ends."""
 
-
-class Subscriptions:
-    """A task or a thread for each node that listens to it, and subscribes again when the connection breaks."""
-
-    def __init__(self, runtime: Runtime, quorum: QuorumNodes, wanted: Callable[[], bool]) -> None:
-        self._runtime = runtime
-        self._quorum = quorum
-        self._wanted = wanted
-        self._reset()
-
-    def _reset(self) -> None:
-        self._mutex = self._runtime.mutex()
-        self._jobs: dict[int, Job] = {}
-        self._denied: dict[int, NotPermitted] = {}
-
-    def generations(self) -> tuple[int, ...]:
-        """Return the generation of each node's open subscription; 0 where none is open."""
-        return tuple(node.transport.generation() for node in self._quorum.nodes)
-
-    def open(self) -> bool:
-        """Start missing listeners; return whether the subscriptions to a majority are open.
-
-        Raises:
-            NotPermitted: too many nodes refuse a subscription.
-
-        """
-        with self._mutex:
-            for node in self._quorum.nodes:
-                job = self._jobs.get(node.index)
-                if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
-                    self._jobs[node.index] = self._runtime.spawn(partial(self._listen, node), "leasehold-listen")
-        if len(self._quorum) - len(self._denied) < self._quorum.majority:
-            raise next(iter(self._denied.values()))
-        return sum(map(bool, self.generations())) >= self._quorum.majority
-
-    async def opening(self, timeout: float) -> None:
-        """Wait a moment for subscriptions to open; at most ``timeout`` seconds."""
-        await self._runtime.sleep(min(timeout, OPENING))
-
-    async def _listen(self, node: Node) -> None:
-        idle_since, pause = self._runtime.now(), 0.05
-        while not self._quorum.closed:
-            if self._wanted():
-                idle_since = self._runtime.now()
-            elif self._runtime.now() - idle_since > LINGER:
-                return
-            node.subscriber.clear()
-            try:
-                await node.transport.listen(SUBSCRIBE_WITHIN)
-                pause = 0.05
-                await node.transport.receive(node.subscriber, LINGER)
-            except NotPermitted as error:
-                self._denied[node.index] = error
-                return
-            except (StoreUnavailable, Unsupported):
-                await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
-                pause = min(2 * pause, LONGEST_SKIP)
-
-    async def close(self, within: float) -> None:
-        """Wait for the listeners to end; the nodes are closed already."""
-        for job in list(self._jobs.values()):
-            await job.join(within)
-
-    def after_fork(self) -> None:
-        """Drop, in a forked child, the listeners of the parent."""
-        self._reset()
-
-
 IDLE = 10
 """Leases after which a waiter retries that does not watch the holder.
 
@@ -110,13 +42,17 @@ TRY_AGAIN = 0.05
 class Waiting:
     """The waiters of a client. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, quorum: QuorumNodes, channel: bytes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes) -> None:
         self._runtime = runtime
         self._quorum = quorum
-        self._channel = channel
         self._slots = Slots(runtime)
+        self._reset()
+
+    def _reset(self) -> None:
         self._notified: dict[str, dict[int, float]] = {}  # by ticket: which nodes have notified it, and when
-        self._subscriptions = Subscriptions(runtime, quorum, lambda: next(iter(self._slots), None) is not None)
+        self._mutex = self._runtime.mutex()
+        self._listeners: dict[int, Job] = {}  # by node: a task or a thread, which subscribes anew when that is needed
+        self._denied: dict[int, NotPermitted] = {}
 
     def add(self, name: str, ticket: Ticket) -> None:
         """Add a waiter. Called before the votes are asked for, since a message may arrive before their reply."""
@@ -138,7 +74,7 @@ class Waiting:
 
     def generations(self) -> tuple[int, ...]:
         """Return the generation of each node's subscription; 0 where none is open."""
-        return self._subscriptions.generations()
+        return tuple(node.transport.generation() for node in self._quorum.nodes)
 
     def channels(self, mark: Sequence[int]) -> Sequence[bytes]:
         """Return the channel on which each node can notify us; empty where we do not listen yet."""
@@ -185,11 +121,49 @@ class Waiting:
     async def _subscribe(self, until: float) -> bool:
         """Open subscriptions to a majority; return whether that succeeded in time."""
         until = min(until, self._runtime.now() + SUBSCRIBE_WITHIN)
-        while not self._subscriptions.open():
+        while not self._open():
             if self._runtime.now() >= until:
                 return False
-            await self._subscriptions.opening(until - self._runtime.now())
+            await self._runtime.sleep(min(until - self._runtime.now(), OPENING))
         return True
+
+    def _open(self) -> bool:
+        """Start missing listeners; return whether the subscriptions to a majority are open.
+
+        Raises:
+            NotPermitted: too many nodes refuse a subscription.
+
+        """
+        with self._mutex:
+            for node in self._quorum.nodes:
+                job = self._listeners.get(node.index)
+                if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
+                    self._listeners[node.index] = self._runtime.spawn(partial(self._listen, node), "leasehold-listen")
+        if len(self._quorum) - len(self._denied) < self._quorum.majority:
+            raise next(iter(self._denied.values()))
+        return self._is_open()
+
+    def _is_open(self) -> bool:
+        return sum(map(bool, self.generations())) >= self._quorum.majority
+
+    async def _listen(self, node: Node) -> None:
+        idle_since, pause = self._runtime.now(), 0.05
+        while not self._quorum.closed:
+            if next(iter(self._slots), None) is not None:
+                idle_since = self._runtime.now()
+            elif self._runtime.now() - idle_since > LINGER:
+                return
+            node.subscriber.clear()
+            try:
+                await node.transport.listen(SUBSCRIBE_WITHIN)
+                pause = 0.05
+                await node.transport.receive(node.subscriber, LINGER)
+            except NotPermitted as error:
+                self._denied[node.index] = error
+                return
+            except (StoreUnavailable, Unsupported):
+                await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))
+                pause = min(2 * pause, LONGEST_SKIP)
 
     def on_message(self, node: Node, message: bytes) -> None:
         """Record that a node notified a waiter: its vote is free."""
@@ -202,9 +176,8 @@ class Waiting:
 
     def on_silence(self) -> None:
         """Let all waiters retry if so few subscriptions are open that a release would be missed."""
-        if sum(map(bool, self.generations())) < self._quorum.majority:
-            for slot in self._slots:
-                _wake(slot)
+        if not self._is_open():
+            self._wake_all()
 
     def renewed(self, results: Mapping[str, RenewalResult], answers: Mapping[int, Mapping[str, int]]) -> None:
         """Wake waiters that should retry: no majority knows them, they hold already, or the name is free."""
@@ -223,16 +196,18 @@ class Waiting:
 
     async def close(self, within: float) -> None:
         """Wake all waiters and wait for the listeners to end; the nodes are closed already."""
+        self._wake_all()
+        for job in list(self._listeners.values()):
+            await job.join(within)
+
+    def after_fork(self) -> None:
+        """Drop, in a forked child, the waiters of the parent."""
+        self._slots.forget_all()
+        self._reset()
+
+    def _wake_all(self) -> None:
         for slot in self._slots:
             _wake(slot)
-        await self._subscriptions.close(within)
-
-    def after_fork(self, channel: bytes) -> None:
-        """Drop, in a forked child, the waiters of the parent."""
-        self._channel = channel
-        self._slots = Slots(self._runtime)
-        self._notified = {}
-        self._subscriptions.after_fork()
 
 
 def _wake(slot: Slot) -> None:

@@ -50,14 +50,8 @@ class Calls:
         return reply
 
     async def run_all(self, commands: Sequence[Command], *, within: float) -> list[Any]:
-        """Run scripts, each by itself; return their replies in order. Some may be a `ReplyError`."""
-        packed = [script.by_digest(script_keys, args) for script, script_keys, args in commands]
-        replies = await self._transport.call_all(packed, within=within)
-        for index, reply in enumerate(replies):
-            if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
-                script, script_keys, args = commands[index]
-                replies[index] = await self._transport.call(script.by_text(script_keys, args), within=within)
-        return replies
+        """Run scripts, as `run_all` does."""
+        return await run_all(self._transport, commands, within)
 
     async def refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
         """Return the exception to raise for an error reply."""
@@ -67,20 +61,50 @@ class Calls:
             self._transport.hang_up()  # the next call connects anew, and checks that this is the primary
         return refused(self._where, reply, self._host)
 
-    async def names(self, namespace: str, prefix: str, *, within: float) -> AsyncIterator[str]:
-        """Yield the names in use that begin with ``prefix``, each once; ``within``: seconds for each SCAN."""
-        cursor, seen = b"0", set[str]()
-        pattern = keys.lock_pattern(namespace, prefix)
-        while True:
-            scan = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000")
-            reply = await self._transport.call(scan, within=within)
-            if isinstance(reply, ReplyError):
-                raise refused(self._where, reply)
-            cursor = reply[0]
-            for key in reply[1]:
-                name = keys.name_of(key)
-                if name not in seen:
-                    seen.add(name)
-                    yield name
-            if cursor == b"0":
-                return
+    def names(self, namespace: str, prefix: str, *, within: float) -> AsyncIterator[str]:
+        """Yield names, as `names` does."""
+        return names(self._transport, self._where, keys.lock_pattern(namespace, prefix), within)
+
+
+async def run_all(transport: Transport, commands: Sequence[Command], within: float) -> list[Any]:
+    """Run scripts in one write; return their replies in order, of which some may be a `ReplyError`.
+
+    Scripts that the server lacks are sent again: the first call of each with its text; then all of them, since the
+    server may flush its scripts in between.
+    """
+    replies = await transport.call_all(
+        [script.by_digest(words, args) for script, words, args in commands], within=within
+    )
+    for whole in (False, True):
+        lacking = [at for at, reply in enumerate(replies) if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT"]
+        if not lacking:
+            break
+        packed, known = list[bytes](), set[bytes]()
+        for at in lacking:
+            script, script_keys, args = commands[at]
+            by_text = whole or script.digest not in known
+            packed.append(script.by_text(script_keys, args) if by_text else script.by_digest(script_keys, args))
+            known.add(script.digest)
+        for at, reply in zip(lacking, await transport.call_all(packed, within=within), strict=True):
+            replies[at] = reply
+    return replies
+
+
+async def names(transport: Transport, where: str, pattern: bytes, within: float) -> AsyncIterator[str]:
+    """Yield the names whose lock keys match the pattern, each once; ``within``: seconds for each SCAN.
+
+    Raises:
+        StoreUnavailable: no answer, or a refusal.
+
+    """
+    cursor, seen = b"", set[str]()
+    while cursor != b"0":
+        scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
+        reply = await transport.call(scan, within=within)
+        if isinstance(reply, ReplyError):
+            raise refused(where, reply)
+        cursor = reply[0]
+        for name in map(keys.name_of, reply[1]):
+            if name not in seen:
+                seen.add(name)
+                yield name

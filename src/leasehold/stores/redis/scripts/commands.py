@@ -65,7 +65,8 @@ def release(namespace: str, name: str, ticket: Ticket, reason: ReleaseReason) ->
     broken = reason is ReleaseReason.BREAK
     if not is_shared(ticket):
         return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
-    return SHARED_LEAVE, keys.shared_keys(namespace, name), _shared_leave_args(ticket, broken=broken)
+    args = ticket.id.encode(), use_of(ticket.terms.mode).encode(), b"%d" % broken
+    return SHARED_LEAVE, keys.shared_keys(namespace, name), args
 
 
 def try_acquire_many(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -> Command:
@@ -121,11 +122,12 @@ def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[
     for some in chunks(kinds[False], PER_SCRIPT):
         locks = tuple(keys.lock_key(namespace, name) for name, _ in some)
         tickets = [ticket for _, ticket in some]
-        yield Batch((RENEW, locks, _leases(tickets)), tickets, stays=False)
+        yield Batch((RENEW, locks, leases(tickets)), tickets, stays=False)
     for some in chunks(kinds[True], PER_SCRIPT):
         tickets = [ticket for _, ticket in some]
         script_keys = [key for name, _ in some for key in keys.share_keys(namespace, name)]
-        yield Batch((SHARED_RENEW, script_keys, _shared_renew_args(tickets)), tickets, stays=False)
+        args = [arg for ticket in tickets for arg in (use_of(ticket.terms.mode).encode(), *leases([ticket]))]
+        yield Batch((SHARED_RENEW, script_keys, args), tickets, stays=False)
 
 
 def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:
@@ -133,12 +135,13 @@ def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Bat
     queues: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
         queues[name, use_of(ticket.terms.mode)].append(ticket)
-    for (name, _), tickets in queues.items():
+    for (name, use), tickets in queues.items():
         for some in chunks(tickets, PER_SCRIPT):
             if is_shared(some[0]):
-                yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), _shared_stay_args(some)), some, stays=True)
+                args = use.encode(), *leases(some)
+                yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), args), some, stays=True)
             else:
-                yield Batch((STAY, keys.mutex_keys(namespace, name), _leases(some)), some, stays=True)
+                yield Batch((STAY, keys.mutex_keys(namespace, name), leases(some)), some, stays=True)
 
 
 def is_shared(ticket: Ticket) -> bool:
@@ -168,7 +171,8 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _leases(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
+def leases(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
+    """Return, for each ticket, the arguments that renew it: its id, and its lease in milliseconds."""
     pairs = ((ticket.id.encode(), _milliseconds(ticket.terms.lease)) for ticket in tickets)
     return tuple(itertools.chain.from_iterable(pairs))
 
@@ -191,23 +195,6 @@ def _shared_claim_args(ticket: Ticket, *, join: bool, channel: bytes) -> tuple[b
         b"%d" % mode.permits,
         ticket.alongside.encode(),
     )
-
-
-def _shared_leave_args(ticket: Ticket, *, broken: bool) -> tuple[bytes, ...]:
-    """Return the arguments of ``shared_leave.lua``."""
-    return ticket.id.encode(), use_of(ticket.terms.mode).encode(), b"%d" % broken
-
-
-def _shared_stay_args(tickets: Sequence[Ticket]) -> tuple[bytes, ...]:
-    """Return the arguments of ``shared_stay.lua``: tickets of one name and use."""
-    pairs = ((ticket.id.encode(), _milliseconds(ticket.terms.lease)) for ticket in tickets)
-    return (use_of(tickets[0].terms.mode).encode(), *itertools.chain.from_iterable(pairs))
-
-
-def _shared_renew_args(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
-    """Return the arguments of ``shared_renew.lua``."""
-    triples = ((use_of(t.terms.mode).encode(), t.id.encode(), _milliseconds(t.terms.lease)) for t in tickets)
-    return tuple(itertools.chain.from_iterable(triples))
 
 
 def _milliseconds(seconds: float) -> bytes:
