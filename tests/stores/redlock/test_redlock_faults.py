@@ -366,7 +366,7 @@ def run(node, command):
 def test_a_request_that_arrives_after_its_release_gets_no_vote(redlock_nodes, namespace):
     node = redlock_nodes.nodes[0]
     ticket = Ticket("t" * 22, LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0))
-    proposal = Proposal("x", ticket, 7, 7, 0.0)
+    proposal = Proposal("x", ticket, 7, 7)
 
     def claim(token):
         command = protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
@@ -399,7 +399,7 @@ def test_which_waiters_are_notified_of_a_free_vote(namespace, listeners, notifie
         channels = {letter: keys.channel(namespace, letter * 8) for letter in "abcdef"}
         tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
         for order, (letter, ticket) in enumerate(tickets.items(), 1):
-            proposal = Proposal("x", ticket, order, order, 0.0)
+            proposal = Proposal("x", ticket, order, order)
             asks = protocol.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
             assert run(node, asks)[0] == (letter == "a")
         pubsub = redis.Redis(port=node.port).pubsub()

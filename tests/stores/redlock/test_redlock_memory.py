@@ -45,7 +45,7 @@ def run(node, command):
 
 
 def claim(node, namespace, ticket, token, quarantine=0.0):
-    proposal, memory = Proposal("x", ticket, token, token, 0.0), keys.memory_key(namespace, "")
+    proposal, memory = Proposal("x", ticket, token, token), keys.memory_key(namespace, "")
     return run(
         node,
         protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=quarantine, memory=memory),

@@ -22,9 +22,9 @@ class Proposal:
     Attributes:
         token: the highest token that it has proposed.
         order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
-        until: boot-time clock after which no node knows it any more, unless it is renewed.
         asked: nodes that may know it.
         released: nodes that confirmed its release, and whether it had their vote.
+        until: boot-time clock after which no node knows it any more, unless it is renewed.
 
     """
 
@@ -32,9 +32,18 @@ class Proposal:
     ticket: Ticket
     token: int
     order: int
-    until: float
     asked: set[int] = field(default_factory=set[int])
     released: dict[int, bool] = field(default_factory=dict[int, bool])
+    until: float = 0.0
+
+    def known_from(self, now: float) -> None:
+        """Record that nodes may set its lease to its full length now."""
+        self.until = now + life(self.ticket)
+
+
+def life(ticket: Ticket) -> float:
+    """Return seconds for which a node knows a ticket at most, unless it is renewed."""
+    return ticket.terms.lease + ticket.terms.lock_delay
 
 
 def try_acquire(

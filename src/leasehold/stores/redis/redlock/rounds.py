@@ -7,10 +7,9 @@ first lines how this works and why it is safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from leasehold._model import Granted, ReleaseReason, Ticket
+from leasehold._model import Granted, ReleaseReason, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
@@ -20,6 +19,7 @@ from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes
 from leasehold.stores.redis.redlock.protocol import Outcome, Proposal, Vote
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
+from leasehold.stores.redis.redlock.waiting import Waiting
 from leasehold.stores.redis.scripts.commands import Command
 
 SWEEP = 10.0
@@ -40,9 +40,6 @@ class Proposals:
         self._ahead = 0  # microseconds by which the highest token seen was ahead of our clock
         self._swept = self._runtime.now()
 
-    def __len__(self) -> int:
-        return len(self._proposals)
-
     def get(self, ticket: str) -> Proposal | None:
         """Return the proposal of a ticket; None if it is not known."""
         return self._proposals.get(ticket)
@@ -55,15 +52,9 @@ class Proposals:
             proposal = self._proposals.get(ticket.id)
             if proposal is None:
                 clock = self._runtime.wall_us()
-                proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock, now)
-            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
+                proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock)
+            proposal.known_from(now)
             return proposal
-
-    def renewed(self, ticket: Ticket, now: float) -> None:
-        """Record that nodes have set the lease of a ticket to its full length."""
-        proposal = self._proposals.get(ticket.id)
-        if proposal is not None:
-            proposal.until = now + ticket.terms.lease + ticket.terms.lock_delay
 
     def propose(self, proposal: Proposal, top: int) -> None:
         """Propose a token higher than the last one, and higher than any seen on a node."""
@@ -99,21 +90,6 @@ BACKGROUND_WITHIN = 2.0
 """Seconds that a node may take for a request that nobody waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoMajority:
-    """An attempt without a majority.
-
-    Attributes:
-        votes: the last answers.
-        split: nobody had a majority, as far as is known. Retry after ``pause`` seconds.
-
-    """
-
-    votes: Mapping[int, Vote]
-    split: bool
-    pause: float = 0.0
-
-
 class Rounds:
     """Asks for votes, round by round."""
 
@@ -123,6 +99,7 @@ class Rounds:
         quorum: QuorumNodes,
         proposals: Proposals,
         pending: PendingReleases,
+        waiting: Waiting,
         namespace: str,
         quarantine: float,
     ) -> None:
@@ -130,18 +107,19 @@ class Rounds:
         self._quorum = quorum
         self._proposals = proposals
         self._pending = pending
+        self._waiting = waiting
         self._namespace = namespace
         self._quarantine = quarantine
 
-    async def try_acquire(
-        self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float
-    ) -> Granted | NoMajority:
+    async def try_acquire(self, proposal: Proposal, *, join: bool, until: float) -> Granted | Wait:
         """Ask for votes until a majority has decided, or the time is over.
 
         Raises:
             StoreUnavailable: too few nodes answered.
 
         """
+        mark = self._waiting.generations()
+        channels = self._waiting.channels(mark)
         back_off = FIRST_BACK_OFF
         votes: Mapping[int, Vote] = {}
         for _ in range(ROUNDS):
@@ -162,13 +140,14 @@ class Rounds:
             if outcome is Outcome.SILENT:
                 raise self._too_few(call, votes)
             if outcome is Outcome.TAKEN:
-                return NoMajority(votes, split=False)
+                after = self._waiting.retry_after(proposal.ticket, protocol.free_after(votes, len(self._quorum)))
+                return Wait(mark, after, protocol.likely_holder(votes))
             pause = back_off * self._runtime.jitter()
             if self._runtime.now() + pause >= until:
                 break
             await self._runtime.sleep(pause)
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
-        return NoMajority(votes, split=True, pause=back_off * (0.5 + self._runtime.jitter()))
+        return Wait(None, back_off * (0.5 + self._runtime.jitter()), protocol.likely_holder(votes))
 
     def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
         """Ask nodes for the votes that a holder lacks, without waiting for them."""
@@ -223,10 +202,9 @@ class Rounds:
         join: bool,
     ) -> None:
         """Give back the vote of each node that has voted for us, or may have, without waiting for it."""
-        token, ticket = proposal.token, proposal.ticket
-        now = self._runtime.now()
-        back = protocol.release(self._namespace, proposal.name, ticket, token, ReleaseReason.RELEASE)
-        over = now + ticket.terms.lease + ticket.terms.lock_delay
+        token, now = proposal.token, self._runtime.now()
+        back = protocol.release(self._namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE)
+        over = now + protocol.life(proposal.ticket)
 
         def command(node: Node) -> Command:
             if join:

@@ -101,7 +101,9 @@ class RedlockStore:
         self._pending = PendingReleases(runtime, nodes)
         self._waiting = Waiting(runtime, self._quorum)
         self._proposals = Proposals(runtime)
-        self._rounds = Rounds(runtime, self._quorum, self._proposals, self._pending, namespace, quarantine)
+        self._rounds = Rounds(
+            runtime, self._quorum, self._proposals, self._pending, self._waiting, namespace, quarantine
+        )
 
     # --- the store protocol -------------------------------------------------------------------------------------
 
@@ -111,9 +113,8 @@ class RedlockStore:
         proposal = self._proposals.get_or_create(name, ticket)
         if join:
             self._waiting.add(name, ticket)
-        mark = self._waiting.generations()
         try:
-            answer = await self._rounds.try_acquire(proposal, self._waiting.channels(mark), join=join, until=until)
+            answer = await self._rounds.try_acquire(proposal, join=join, until=until)
         except StoreUnavailable as error:
             if not error.unknown and not proposal.asked:
                 self._waiting.remove(ticket)  # no node knows it, so no release will follow
@@ -123,17 +124,14 @@ class RedlockStore:
             raise self._duplicate
         if isinstance(answer, Granted):
             self._waiting.remove(ticket)
-            return answer
-        after = protocol.free_after(answer.votes, len(self._quorum))
-        again = answer.pause if answer.split else self._waiting.retry_after(ticket, after)
-        return Wait(None if answer.split else mark, again, protocol.likely_holder(answer.votes))
+        return answer
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
         command = protocol.release(self._namespace, name, ticket, token, reason)
-        over = self._runtime.now() + ticket.terms.lease + ticket.terms.lock_delay
+        over = self._runtime.now() + protocol.life(ticket)
 
         def read(node: Node, found: int) -> bool:
             if proposal is not None:
@@ -254,22 +252,20 @@ class RedlockStore:
         answers: Mapping[int, Mapping[str, int]],
     ) -> None:
         """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes."""
-        now = self._runtime.now()
+        now, holders = self._runtime.now(), {ticket.id for _, ticket in holding}
         for _, ticket in tickets:
-            if results[ticket.id] in (RenewalResult.HELD, RenewalResult.QUEUED):
-                self._proposals.renewed(ticket, now)
-        for _, ticket in holding:
-            proposal = self._proposals.get(ticket.id)
-            if proposal is None or results[ticket.id] is not RenewalResult.HELD:
+            proposal, result = self._proposals.get(ticket.id), results[ticket.id]
+            if proposal is None or result not in (RenewalResult.HELD, RenewalResult.QUEUED):
                 continue
+            proposal.known_from(now)
             gone = [index for index, found in answers.items() if found.get(ticket.id) == protocol.GONE]
-            if gone:
+            if gone and result is RenewalResult.HELD and ticket.id in holders:
                 self._rounds.ask_missing_votes(proposal, [self._quorum.nodes[index] for index in gone])
 
     def _refuse(self, ticket: Ticket) -> None:
         if self._duplicate is not None:
             raise self._duplicate
-        longest = ticket.terms.lease + ticket.terms.lock_delay
+        longest = protocol.life(ticket)
         if self._quarantine and longest > self._quarantine:
             raise Unsupported(
                 f"a lease (with its delay) of {longest:g} s is longer than the quarantine of {self._quarantine:g} s "
