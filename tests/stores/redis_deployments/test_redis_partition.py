@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from test_redis_strict import LONGEST, disturbed, work
+from strict_mode import LONGEST, disturbed, work
 
 from leasehold import Client
 from leasehold._runtimes.base import Runtime

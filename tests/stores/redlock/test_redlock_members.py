@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import redis
@@ -171,68 +169,6 @@ async def tried(client, name, lease=2.5):
 def test_too_few_nodes_are_refused_at_once(few):
     with pytest.raises(ValueError, match=r"takes 3 nodes or more|there twice"):
         Redlock(few)
-
-
-@both
-def test_the_rights_of_a_single_server_are_enough(namespace, harness):
-    """A user who may do what locks on one server need may do what a node needs; one right less is named."""
-    with ExitStack() as stack:
-        nodes = [stack.enter_context(RedisServer(users=[rights("redis.md", namespace)])) for _ in range(3)]
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-
-        async def body(harness):
-            client, other = (harness.client(f"redlock://app:s3cret@{hosts}", namespace=namespace) for _ in range(2))
-            hold = await client.lock("x").acquire()
-            job = harness.spawn(lambda: other.lock("x").acquire(timeout=10))
-            while not (await client.inspect("x")).waiters:
-                await harness.sleep(0.01)
-            await hold.renew()
-            await hold.release()
-            await (await job.result()).release()
-            for node in nodes:
-                node.command("ACL", "SETUSER", "app", "-hset")
-            third = harness.client(f"redlock://app:s3cret@{hosts}", namespace=namespace)
-            with pytest.raises(StoreUnavailable, match=r"lacks the right.* \+hset"):
-                await third.lock("x").acquire(timeout=1)
-
-        harness.run(body)
-
-
-def rights(page, namespace):
-    """Return what the page of a deployment says that a user needs."""
-    text = (Path(__file__).parents[3] / "docs" / "backends" / page).read_text()
-    rules = re.search(r"ACL SETUSER \S+ on >\S+ ([^`\n]+)", text)[1].replace("default:", f"{namespace}:")
-    return f"app on >s3cret {rules}"
-
-
-@blocking_by_day
-def test_documented_rights_and_info_are_enough_for_a_quarantine(namespace, harness):
-    users = [f"{rights('redis.md', namespace)} +info"]
-    with (
-        RedisServer(users=users) as alone,
-        RedisServer(users=users) as second,
-        RedisReplicas(1, users=users) as replicated,
-    ):
-        members = "|".join(group.url.replace("//", "//app:s3cret@") for group in (alone, second, replicated))
-        url = f"redlock:{members}|?quarantine=1"
-
-        async def body(harness):
-            client, other = (harness.client(url, namespace=namespace) for _ in range(2))
-            began = harness.now()
-            while (hold := await tried(client, "x", 0.9)) is None:
-                assert harness.now() - began < 5
-            job = harness.spawn(lambda: other.lock("x", lease=0.9).acquire(timeout=10))
-            while not (await client.inspect("x")).waiters:
-                await harness.sleep(0.01)
-            await hold.renew()
-            await hold.release()
-            await (await job.result()).release()
-            for node in (alone, second, replicated.primary):
-                node.command("ACL", "SETUSER", "app", "-info")
-            with pytest.raises(StoreUnavailable, match=r"\+info"):
-                await other.lock("x", lease=0.9).acquire(timeout=1)
-
-        harness.run(body)
 
 
 @both

@@ -1,11 +1,13 @@
-"""What a node of Redlock remembers when it is promoted or its clock is set back; and pending releases."""
+"""What a node of Redlock remembers: when it restarts empty, is promoted, or its clock is set back; pending releases."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
+from redlock_votes import run, voted
 
+from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
@@ -14,7 +16,9 @@ from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import OpenRequest
 from leasehold.stores.redis.redlock.protocol import Proposal
-from leasehold_lab.servers import RedisServer
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import RedisServer, RedlockNodes
+from support.flavors import both
 
 FAR = 3600.0
 """Seconds of a step: far more than any lease here."""
@@ -37,11 +41,6 @@ def node():
 
 def ticket(letter, lease=30.0, lock_delay=0.0):
     return Ticket(letter * 22, LeaseTerms(LockMode(), Owner("host", 1, letter), lease, lock_delay))
-
-
-def run(node, command):
-    script, those, words = command
-    return node.command("EVAL", script.text, len(those), *those, *words)
 
 
 def claim(node, namespace, ticket, token, quarantine=0.0):
@@ -88,6 +87,83 @@ def test_a_vote_lasts_once_more_for_a_clock_that_was_set_back(node, namespace):
     assert int(left) <= 700
     time.sleep(0.7 + NOISE)
     assert claim(node, namespace, ticket("b"), 2) == [1, "2"]
+
+
+# --- nodes that restarted empty -----------------------------------------------------------------------------------
+
+
+def attempt(locks, name, timeout):
+    """Return the hold, or the error as text."""
+    try:
+        return locks.lock(name, lease=2.5, renew=False).acquire(timeout=timeout)
+    except StoreUnavailable as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("quarantine", [0, 3])
+def test_a_node_that_restarted_empty_does_not_vote_again_while_in_quarantine(namespace, quarantine):
+    """A and B vote; B forgets; B and C would vote again. Without quarantine they do, as the control shows."""
+    with RedlockNodes(3) as nodes, FaultProxy(nodes.nodes[2].port) as proxy:
+        a, b, c = nodes.nodes
+        url = f"redlock://127.0.0.1:{a.port},127.0.0.1:{b.port},127.0.0.1:{{}}?quarantine={quarantine}"
+        with (
+            Client.from_url(url.format(proxy.port), namespace=namespace) as locks,
+            Client.from_url(url.format(c.port), namespace=namespace) as others,
+        ):
+            start, warm = time.monotonic(), attempt(others, "warm", 0)
+            while isinstance(warm, str):  # new nodes may have forgotten votes
+                assert quarantine
+                assert "may have forgotten votes" in warm
+                assert time.monotonic() - start < quarantine + 2
+                warm = attempt(others, "warm", 0)
+            warm.release()
+            time.sleep(0.5)  # the third node's quarantine is over, too
+            proxy.stop()
+            first = attempt(locks, "x", 5)
+            b.restart(keep_data=False)
+            a.pause()  # only B and C are left to vote
+            second = attempt(others, "x", 0.5)
+            a.resume()
+            assert first.remaining > 0
+            if not quarantine:
+                assert second.token > first.token  # both hold; a resource that checks tokens knows the newer
+                return
+            assert "too few nodes voted: 1 of 3" in second
+            later = attempt(others, "x", 5)
+            while later is None or isinstance(later, str):
+                later = attempt(others, "x", 5)
+            assert first.remaining == 0
+            assert later.token > first.token
+
+
+def test_a_lease_longer_than_the_quarantine_is_refused(redlock_nodes, namespace):
+    with (
+        Client.from_url(redlock_nodes.url + "?quarantine=10", namespace=namespace) as locks,
+        pytest.raises(Unsupported, match="longer than the quarantine"),
+    ):
+        locks.lock("x", lease=11).acquire(timeout=1)
+
+
+@both
+def test_a_renewal_regains_the_votes_of_nodes_that_were_down_or_forgot(nodes, namespace, harness):
+    async def body(harness):
+        client = harness.client(nodes.url, namespace=namespace)
+        nodes.nodes[0].kill()
+        hold = await client.lock("x", lease=0.9).acquire()
+        nodes.nodes[1].flush()
+        nodes.nodes[0].start()
+        until = harness.now() + 6.0
+        while not all(voted(node, namespace) for node in nodes.nodes):
+            assert harness.now() < until
+            await harness.sleep(0.05)
+        hold.raise_if_lost()
+        for node in nodes.nodes[2:4]:  # it holds the other votes again, so it survives this
+            node.kill()
+        await harness.sleep(1.5)
+        hold.raise_if_lost()
+        await hold.release()
+
+    harness.run(body)
 
 
 def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():

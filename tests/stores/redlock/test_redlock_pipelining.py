@@ -7,9 +7,9 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from redlock_votes import voted
 
 from leasehold import Client, LeaseholdError
-from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import background, quorum_call
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold_lab.proxy.proxy import FaultProxy, Side
@@ -31,10 +31,6 @@ def through(nodes, *proxies):
     """Return the URL of all nodes, the first ones behind the proxies."""
     ports = [proxy.port for proxy in proxies] + [node.port for node in nodes.nodes[len(proxies) :]]
     return "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
-
-
-def voted(node, namespace, name="x"):
-    return node.command("HGET", keys.node_keys(namespace, name)[0], "t")
 
 
 def settled(locks, name="x", times=3):

@@ -7,7 +7,7 @@ notice, liveness. They are defined in docs/correctness.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from leasehold._model import Finding, Severity
 
@@ -51,20 +51,25 @@ class Facts:
     encrypted: bool = False
     verified: bool = False
     local: bool = True
-    fields: Mapping[str, str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", self.info or {})
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The fields of INFO that are known."""
+        return self.info or {}
 
     def number(self, name: str) -> int:
         """Return a field of INFO, 0 if there is none."""
-        text = self.fields.get(name, "")
-        return int(text) if text.isdecimal() else 0
+        return number(self.fields, name) or 0
 
     def setting(self, name: str) -> int | None:
         """Return a setting that is a number; None if the user may not read it."""
-        text = self.config.get(name, "")
-        return int(text) if text.isdecimal() else None
+        return number(self.config, name)
+
+
+def number(values: Mapping[str, str], name: str) -> int | None:
+    """Return a value that is a number; None if it is not known."""
+    text = values.get(name, "")
+    return int(text) if text.isdecimal() else None
 
 
 def server(facts: Facts) -> Finding:

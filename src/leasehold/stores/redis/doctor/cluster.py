@@ -9,6 +9,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.cluster.topology import SLOTS, Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, Transport, pack
 from leasehold.stores.redis.doctor import doctor, group_checks
+from leasehold.stores.redis.doctor.checks import number
 from leasehold.stores.redis.store import RedisStore
 
 OK, NOTE, WARNING, ERROR = Severity
@@ -40,7 +41,7 @@ async def diagnose(
         {one.where: result for one, result in zip(stores, each, strict=True) if not isinstance(result, BaseException)}
     )
     config = await doctor.config(stores[0].transport, SETTINGS)
-    timeout = (doctor.number(config, "cluster-node-timeout") or 15_000) / 1000
+    timeout = (number(config, "cluster-node-timeout") or 15_000) / 1000
     nodes = [topology.settings(node) for primary, others in known.replicas.items() for node in (primary, *others)]
     offsets, silent = await doctor.offsets(runtime, make, nodes)
     findings = [

@@ -5,7 +5,7 @@ It works with any rights: a note names the facts that the user may not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -46,7 +46,7 @@ async def diagnose(
         StoreUnavailable: it does not reply, or is a replica.
         Unsupported: it is too old, or of an unsupported kind.
     """
-    latency, ahead = await _time(runtime, transport)
+    latency, ahead = await clock_of(runtime, transport)
     facts = Facts(
         where=settings.where,
         hello=transport.facts(),
@@ -62,7 +62,7 @@ async def diagnose(
     return [finding for check in CHECKS if (finding := check(facts)) is not None]
 
 
-async def _time(runtime: Runtime, transport: Transport) -> tuple[float | None, float | None]:
+async def clock_of(runtime: Runtime, transport: Transport) -> tuple[float | None, float | None]:
     """Return seconds for a round trip, and seconds by which the server's wall clock is ahead of ours."""
     best: tuple[float, float] | None = None
     for _ in range(ROUNDS):
@@ -97,19 +97,13 @@ async def offsets(
     async def ask(settings: Settings) -> float | None:
         transport = make(runtime, replace(settings, any_role=True), b"", lambda _: None, lambda: None)
         try:
-            return (await _time(runtime, transport))[1]
+            return (await clock_of(runtime, transport))[1]
         finally:
             await transport.close()
 
     answers = await runtime.gather(*[ask(settings) for settings in nodes])
     known = {node.where: answer for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, float)}
     return known, [node.where for node in nodes if node.where not in known]
-
-
-def number(settings: Mapping[str, str], name: str) -> int | None:
-    """Return a setting that is a number; None if the user may not read it."""
-    text = settings.get(name, "")
-    return int(text) if text.isdecimal() else None
 
 
 async def config(transport: Transport, names: Sequence[str]) -> dict[str, str]:

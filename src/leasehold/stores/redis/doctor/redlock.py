@@ -8,7 +8,8 @@ from dataclasses import replace
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
-from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, pack
+from leasehold.stores.redis.connection.base import NotPermitted
+from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.redlock.node import Node
 from leasehold.stores.redis.redlock.nodes import QuorumNodes, twins
 
@@ -40,7 +41,7 @@ async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, 
 
     async def look(node: Node) -> tuple[float | None, list[Finding]]:
         found = await _of_node(runtime, node, namespace)
-        return await _ahead(runtime, node), found
+        return (await doctor.clock_of(runtime, node.transport))[1], found
 
     call = quorum_nodes.ask_in_background(look, even_skipped=True)
     answers = await call.linger(lambda _: False, runtime.now() + WITHIN)
@@ -147,15 +148,6 @@ async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding
         found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
         found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (liveness)", "grant them to its user"))
     return found
-
-
-async def _ahead(runtime: Runtime, node: Node) -> float | None:
-    """Return seconds by which the node's clock is ahead of ours."""
-    sent, wall = runtime.now(), runtime.wall_us()
-    reply = await node.transport.call(pack(b"TIME"), within=WITHIN)
-    if isinstance(reply, ReplyError):
-        return None
-    return int(reply[0]) + int(reply[1]) / 1e6 - wall / 1e6 - (runtime.now() - sent) / 2
 
 
 def _named(where: str, finding: Finding) -> Finding:

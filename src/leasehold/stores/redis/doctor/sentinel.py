@@ -9,6 +9,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import MakeTransport, Transport
 from leasehold.stores.redis.doctor import doctor, group_checks
+from leasehold.stores.redis.doctor.checks import number
 from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, SentinelSettings
 
 OK, NOTE, WARNING, ERROR = Severity
@@ -31,7 +32,7 @@ async def diagnose(
         newest = max(found, key=lambda answer: answer.generation)
         config = await doctor.config(transport, ("min-replicas-to-write", "min-replicas-max-lag"))
         detection = int(newest.fields.get("down-after-milliseconds", 0)) / 1000
-        least, lag = (doctor.number(config, name) for name in ("min-replicas-to-write", "min-replicas-max-lag"))
+        least, lag = (number(config, name) for name in ("min-replicas-to-write", "min-replicas-max-lag"))
         findings += [
             _votes(newest),
             _successors(newest),

@@ -54,7 +54,6 @@ class OnDemand:
         self.reset()
 
     def reset(self) -> None:
-        """Start again, as in a forked child."""
         self._mutex = self._runtime.mutex()
         self._wake = self._runtime.signal()
         self._stop = self._runtime.signal()
@@ -69,7 +68,6 @@ class OnDemand:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to end."""
         return self._stop.is_set()
 
     async def _run(self) -> None:
@@ -90,7 +88,6 @@ class OnDemand:
             self._wake.set()
 
     async def join(self, within: float) -> None:
-        """Wait for the end, at most ``within`` seconds."""
         job = self._job
         if job is not None:
             await job.join(within)
@@ -148,7 +145,6 @@ class BackgroundCalls:
             await queue.popleft()()
 
     def ask(self, question: Question[T], node: Node, call: QuorumCall[T], *, even_skipped: bool = False) -> None:
-        """Ask a node a question."""
         call.in_background = True
         self._asked[node.index].append((question, call, even_skipped))
         self.do(node, partial(self._ask_on, node))
@@ -203,7 +199,6 @@ class BackgroundCalls:
         self._jobs.clear()
 
     def after_fork(self) -> None:
-        """Start again in a forked child."""
         self._reset()
         for worker in self._workers:
             worker.reset()
@@ -254,7 +249,6 @@ class LateReplies:
         return sum(node.read(now) for node in self._nodes) > 0  # a sum, since any() would stop at the first
 
     def after_fork(self) -> None:
-        """Start again in a forked child."""
         self._reading = False
         self.job.reset()
 
@@ -319,12 +313,10 @@ class PendingReleases:
             job.stop()
 
     async def join(self, within: float) -> None:
-        """Wait for the end of the tasks or threads, each at most ``within`` seconds."""
         for job in self._jobs:
             await job.join(within)
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, the pending releases of the parent."""
         self._reset()
         for job in self._jobs:
             job.reset()

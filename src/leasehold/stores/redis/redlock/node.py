@@ -24,25 +24,21 @@ from leasehold.stores.redis.sentinel.store import SentinelStore
 
 
 class Member(Protocol):
-    """What a node is reached by."""
+    """What a node is reached by. If it fails over, another server may take its place, without the last votes."""
 
     @property
-    def settings(self) -> Settings:
-        """How to connect to it, and its name in messages to people."""
-        ...
+    def settings(self) -> Settings: ...
 
     @property
-    def fails_over(self) -> bool:
-        """Whether another server may take its place, without the last votes."""
-        ...
+    def fails_over(self) -> bool: ...
 
-    def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
-        """Make the transport; it connects at the first call."""
-        ...
+    def transport(
+        self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> Transport: ...
 
-    async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
-        """Check the settings of its servers."""
-        ...
+    async def diagnose(
+        self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes
+    ) -> list[Finding]: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ class TrackedPrimary:
 
     @property
     def settings(self) -> Settings:
-        """How to connect to it, under the name of the sentinels."""
         return replace(self.watched.server, where=self.watched.where)
 
     def transport(self, runtime: Runtime, channel: bytes, on_message: OnMessage, on_silence: OnSilence) -> Transport:
@@ -138,7 +133,6 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Its address, for messages to people."""
         return self.settings.where
 
     def is_skipped(self, now: float) -> bool:
@@ -178,7 +172,7 @@ class Node:
     ) -> bool:
         """Send a script's packed call without waiting, if that can be done at once; see `Pipelining.post`.
 
-        The callback ``answered`` reports the answer to `note_reply`, or to `end_request` that there is none.
+        The callback ``answered`` reports the answer, or that there is none, to `end_request`.
         """
         if self._pipelining is None:
             return False
@@ -188,14 +182,8 @@ class Node:
         self._open_requests.pop(answered, None)
         return False
 
-    def note_reply(self, request: object) -> None:
-        """Record an answer to a request that was sent without waiting."""
-        self._last_reply = self._runtime.now()
-        self._skip_for = 0.0
-        self._open_requests.pop(request, None)
-
     async def connect(self, within: float) -> None:
-        """Open one more connection for requests without waiting. No caller waits for it."""
+        """Open one more connection to send on without waiting. No caller waits for it."""
         if self.can_send and self._pipelining is not None and not self.is_skipped(self._runtime.now()):
             try:
                 self._pipelining.add(within)
@@ -203,24 +191,21 @@ class Node:
                 pass
 
     def open_request(self) -> OpenRequest:
-        """Record a request that will be sent; see `OpenRequest`."""
         request = OpenRequest(self)
         self._open_requests[request] = self._runtime.now()
         return request
 
     def end_request(self, request: object, failure: LeaseholdError | None) -> None:
         """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer."""
-        began = self._open_requests.pop(request, 0.0)
+        now, began = self._runtime.now(), self._open_requests.pop(request, 0.0)
         if failure is None:
+            self._last_reply = now
             self._skip_for = 0.0
-            return
-        if self._last_reply > began:
-            return
-        self._failed = failure
-        now = self._runtime.now()
-        if now >= self._skipped_until:
-            self._skip_for = min(2 * self._skip_for or FIRST_SKIP, LONGEST_SKIP)
-            self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
+        elif self._last_reply <= began:
+            self._failed = failure
+            if now >= self._skipped_until:
+                self._skip_for = min(2 * self._skip_for or FIRST_SKIP, LONGEST_SKIP)
+                self._skipped_until = now + self._skip_for * (0.5 + self._runtime.jitter() / 2)
 
     async def ask_all(self, commands: Sequence[Command], within: float) -> list[Any]:
         """Run scripts as `run_all` does, but return each error reply as the exception for it."""
@@ -276,14 +261,12 @@ class Node:
         self.transport.notify(self.subscriber)
 
     async def close(self) -> None:
-        """Close its connections."""
         self.wake_listener()
         if self._pipelining is not None:
             self._pipelining.close()
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
-        """Start again in a forked child, on a channel of its own."""
         self.channel = channel
         self.subscriber = Slot("", "")
         self._reset()

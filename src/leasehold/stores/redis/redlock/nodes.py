@@ -61,7 +61,6 @@ class QuorumNodes:
 
     @property
     def where(self) -> str:
-        """The addresses of all nodes, for messages to people."""
         return ", ".join(node.where for node in self.nodes)
 
     def ask(self, question: Question[T], *, only: Sequence[Node] | None = None) -> QuorumCall[T]:
@@ -133,7 +132,6 @@ class QuorumNodes:
         return StoreUnavailable("; ".join([text, *silent]), unknown=call.unknown() or len(answers) > 0)
 
     async def close(self) -> None:
-        """Close all connections, and wait a moment for open questions."""
         self.closed = True
         for node in self.nodes:
             await node.close()
@@ -142,7 +140,6 @@ class QuorumNodes:
         await self._background.close(CLOSE_WITHIN)
 
     def after_fork(self, channel: bytes) -> None:
-        """Drop, in a forked child, what belongs to the parent."""
         self.closed = False
         self._late_replies.after_fork()
         self._background.after_fork()

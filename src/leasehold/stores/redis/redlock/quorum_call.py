@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -149,7 +149,11 @@ class QuorumCall(Generic[T]):
             answers = await self.linger(enough, min(until, self._runtime.now() + STUCK))
             if enough(self) or self._runtime.now() >= until:
                 return answers
-            skipped_nodes = self._take_skipped()
+            with self._mutex:
+                skipped_nodes, self._skipped = self._skipped, []
+                for node in skipped_nodes:
+                    self.failures.pop(node.index, None)
+                    self.waiting.add(node.index)
             for node in skipped_nodes:
                 self.ask_after_all(node, self)
             if not skipped_nodes and not self.waiting:
@@ -172,14 +176,6 @@ class QuorumCall(Generic[T]):
         with self._mutex:
             self._enough = None
             return self.answers
-
-    def _take_skipped(self) -> Sequence[Node]:
-        with self._mutex:
-            skipped_nodes, self._skipped = self._skipped, []
-            for node in skipped_nodes:
-                self.failures.pop(node.index, None)
-                self.waiting.add(node.index)
-        return skipped_nodes
 
     def _read(self, until: float) -> None:
         """Read answers in this thread until they are enough."""
@@ -217,12 +213,9 @@ class SentQuestion(Generic[T]):
         self._call = call
 
     def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
-        node = self._node
-        if failure is not None:
-            node.end_request(self, failure)
+        node, call = self._node, self._call
+        node.end_request(self, failure)
+        if isinstance(reply, ReplyError):
+            call.ask_after_all(node, call)
         else:
-            node.note_reply(self)
-            if isinstance(reply, ReplyError):
-                self._call.ask_after_all(node, self._call)
-                return
-        self._call.settle(node.index, *self._question.take(node, failure or reply))
+            call.settle(node.index, *self._question.take(node, failure or reply))

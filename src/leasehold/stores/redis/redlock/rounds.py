@@ -34,14 +34,12 @@ class Proposals:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the tickets of the parent."""
         self._mutex = self._runtime.mutex()
         self._proposals: dict[str, Proposal] = {}
         self._ahead = 0  # microseconds by which the highest token seen was ahead of our clock
         self._swept = self._runtime.now()
 
     def get(self, ticket: str) -> Proposal | None:
-        """Return the proposal of a ticket; None if it is not known."""
         return self._proposals.get(ticket)
 
     def get_or_create(self, name: str, ticket: Ticket) -> Proposal:
@@ -64,15 +62,13 @@ class Proposals:
             proposal.token = max(proposal.token + 1, clock + self._ahead)
 
     def forget(self, proposal: Proposal) -> None:
-        """Forget a ticket that no node knows any more."""
         self._proposals.pop(proposal.ticket.id, None)
 
     def _sweep(self, now: float) -> None:
-        if now - self._swept < SWEEP:
-            return
-        self._swept = now
-        for proposal in [proposal for proposal in self._proposals.values() if proposal.until < now]:
-            self.forget(proposal)
+        if now - self._swept >= SWEEP:
+            self._swept = now
+            for proposal in [proposal for proposal in self._proposals.values() if proposal.until < now]:
+                self.forget(proposal)
 
 
 ROUNDS = 16

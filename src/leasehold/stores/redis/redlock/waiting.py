@@ -60,11 +60,9 @@ class Waiting:
         self._notified[ticket.id] = {}
 
     def is_waiting(self, ticket: Ticket) -> bool:
-        """Return whether a ticket waits."""
         return ticket.id in self._slots
 
     def remove(self, ticket: Ticket) -> None:
-        """Remove a waiter."""
         mine = self._slots.get(ticket.id)
         next_waiter = self._slots.remove(ticket.id)
         self._notified.pop(ticket.id, None)
@@ -201,7 +199,6 @@ class Waiting:
             await job.join(within)
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, the waiters of the parent."""
         self._slots.forget_all()
         self._reset()
 

@@ -1,0 +1,88 @@
+"""Votes that come late or are given back, and which waiters a node notifies of its free vote."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from redlock_votes import run, voted
+
+from leasehold import Client
+from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.redlock import protocol
+from leasehold.stores.redis.redlock.protocol import Proposal
+from leasehold.stores.redis.redlock.rounds import Rounds
+from leasehold_lab.servers import RedisServer
+
+
+def test_a_request_that_arrives_after_its_release_gets_no_vote(redlock_nodes, namespace):
+    node = redlock_nodes.nodes[0]
+    ticket = Ticket("t" * 22, LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0))
+    proposal = Proposal("x", ticket, 7, 7)
+
+    def claim(token):
+        command = protocol.try_acquire(namespace, proposal, token, join=False, channel=b"", quarantine=0)
+        return run(node, command)
+
+    assert run(node, protocol.release(namespace, "x", ticket, 7, ReleaseReason.RELEASE)) == 0
+    assert claim(7)[:2] == [0, "7"]
+    assert voted(node, namespace) is None
+    assert claim(8) == [1, "8"]
+    assert claim(8) == [1, "8"]  # the same round again
+    assert claim(9) == [1, "9"]  # another round of the same ticket
+    assert run(node, protocol.give_back(namespace, proposal, 8, b"")) == 1
+    assert run(node, protocol.release(namespace, "x", ticket, 8, ReleaseReason.RELEASE)) == 1
+    assert voted(node, namespace) == ticket.id  # what an older round gives back takes nothing from a newer one
+    assert run(node, protocol.release(namespace, "x", ticket, 9, ReleaseReason.RELEASE)) == 1
+    assert claim(9)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("listeners", "notified"),
+    [
+        (5, "b"),  # a server counts its subscribers: the first waiter is notified
+        (0, "bcdef"),  # no subscribers: each waiter is tried
+    ],
+    ids=["subscribers", "none"],
+)
+def test_which_waiters_are_notified_of_a_free_vote(namespace, listeners, notified):
+    """A notified waiter that does not ask blocks nobody: the next to ask gets the vote."""
+    with RedisServer() as node:
+        channels = {letter: keys.channel(namespace, letter * 8) for letter in "abcdef"}
+        tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}
+        for order, (letter, ticket) in enumerate(tickets.items(), 1):
+            proposal = Proposal("x", ticket, order, order)
+            asks = protocol.try_acquire(namespace, proposal, order, join=True, channel=channels[letter])
+            assert run(node, asks)[0] == (letter == "a")
+        pubsub = redis.Redis(port=node.port).pubsub()
+        for letter in "bcdef"[:listeners]:
+            pubsub.subscribe(channels[letter])
+            assert pubsub.get_message(timeout=5)["type"] == "subscribe"
+        node.reset_stats()
+        assert run(node, protocol.release(namespace, "x", tickets["a"], 1, ReleaseReason.RELEASE)) == 1
+        assert node.commandstats()["publish"] == len(notified)
+        if listeners:
+            assert pubsub.get_message(timeout=5)["data"] == (notified * 22).encode()
+            assert pubsub.get_message(timeout=0.2) is None
+        pubsub.close()
+
+
+def test_a_round_after_a_give_back_has_a_new_token(redlock_nodes, namespace):
+    """A give-back may arrive after the next round. Its lower token tells the two apart."""
+    rounds = []
+    ask = Rounds._ask
+
+    def noting(self, proposal, *args, **rest):
+        rounds.append(proposal.token)
+        return ask(self, proposal, *args, **rest)
+
+    with (
+        Client.from_url(redlock_nodes.url, namespace=namespace) as holder,
+        Client.from_url(redlock_nodes.url, namespace=namespace) as waiter,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        holder.lock("x", lease=0.5, renew=False).acquire()
+        patch.setattr(Rounds, "_ask", noting)
+        waiter.lock("x", lease=5).acquire(timeout=20).release()
+    assert len(rounds) > 1
+    assert rounds == sorted(set(rounds))
