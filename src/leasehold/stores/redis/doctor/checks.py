@@ -118,11 +118,9 @@ def eviction(facts: Facts) -> Finding | None:
     remedy = "CONFIG SET maxmemory-policy noeviction, or use a separate server for locks"
     if not limit:
         return Finding(NOTE, "eviction", found, f"nothing is evicted without a memory limit; with one, {which}", remedy)
-    gone = facts.number("evicted_keys")
-    happened = f"; {gone} keys were evicted so far" if gone else ""
-    meaning = (
-        f"when memory is full {which}: two clients hold one until the first learns of it (timed exclusion){happened}"
-    )
+    meaning = f"when memory is full {which}: two clients hold one until the first learns of it (timed exclusion)"
+    if gone := facts.number("evicted_keys"):
+        meaning += f"; {gone} keys were evicted so far"
     return Finding(ERROR, "eviction", found, meaning, remedy)
 
 
@@ -144,10 +142,8 @@ def persistence(facts: Facts) -> Finding | None:
     if facts.number("aof_enabled"):
         return _append_only(facts.config.get("appendfsync"), tokens)
     if facts.config.get("save", "?") == "":
-        meaning = (
-            f"a restart forgets all locks: others acquire them while their holders work on (timed exclusion); {tokens}"
-        )
-        return Finding(WARNING, "persistence", "none", meaning, remedy)
+        meaning = "a restart forgets all locks: others acquire them while their holders work on (timed exclusion)"
+        return Finding(WARNING, "persistence", "none", f"{meaning}; {tokens}", remedy)
     meaning = f"a crash forgets locks newer than the last snapshot: others acquire them (timed exclusion); {tokens}"
     return Finding(WARNING, "persistence", "snapshots only", meaning, remedy)
 
@@ -161,10 +157,9 @@ def _append_only(fsync: str | None, tokens: str) -> Finding:
             meaning = f"a power loss forgets locks of the last half minute or more (timed exclusion); {tokens}"
             return Finding(WARNING, "persistence", found, meaning, "CONFIG SET appendfsync everysec, or always")
         case _:
-            meaning = (
-                f"a power loss forgets locks of the last 1 to 2 s (timed exclusion), a server crash none; {tokens}"
-            )
-            return Finding(NOTE, "persistence", found, meaning, "CONFIG SET appendfsync always, where that matters")
+            meaning = "a power loss forgets locks of the last 1 to 2 s (timed exclusion), a server crash none"
+            remedy = "CONFIG SET appendfsync always, where that matters"
+            return Finding(NOTE, "persistence", found, f"{meaning}; {tokens}", remedy)
 
 
 def disk(facts: Facts) -> Finding | None:
@@ -183,9 +178,8 @@ def replicas(facts: Facts) -> Finding | None:
         return None
     count, least = facts.number("connected_slaves"), facts.setting("min-replicas-to-write")
     if not count:
-        return Finding(
-            OK, "replicas", "none", "there is no failover; while the server is down nobody can acquire (liveness)"
-        )
+        meaning = "there is no failover; while the server is down nobody can acquire (liveness)"
+        return Finding(OK, "replicas", "none", meaning)
     lossy = "a failover loses grants that no replica has: two hold one until the first learns of it (timed exclusion)"
     if least is None:
         return Finding(WARNING, "replicas", f"{count}", lossy, "let a person, not a monitor, promote a replica")
@@ -203,10 +197,9 @@ def idle(facts: Facts) -> Finding | None:
     timeout = facts.setting("timeout")
     if not timeout:
         return None
-    meaning = (
-        "idle connections are closed; the next call opens a new one, or repeats its request; waiters are unaffected"
-    )
-    return Finding(NOTE, "idle connections", f"closed after {timeout} s", meaning, "CONFIG SET timeout 0")
+    meaning = "idle connections are closed; the next call opens a new one, or repeats its request"
+    found = f"closed after {timeout} s"
+    return Finding(NOTE, "idle connections", found, f"{meaning}; waiters are unaffected", "CONFIG SET timeout 0")
 
 
 def keepalive(facts: Facts) -> Finding | None:

@@ -20,6 +20,8 @@ WITHIN = 5.0
 FAILOVER = 3.0
 """Usual seconds from when a node is known to be down until its replica serves: the vote, and our pauses."""
 
+CUT_OFF = "a primary that is cut off from most others stops within that timeout"
+
 SETTINGS = ("cluster-node-timeout", "cluster-require-full-coverage")
 
 
@@ -43,17 +45,14 @@ async def diagnose(
     config = await doctor.config(stores[0].transport, SETTINGS)
     timeout = (number(config, "cluster-node-timeout") or 15_000) / 1000
     nodes = [topology.settings(node) for primary, others in known.replicas.items() for node in (primary, *others)]
-    offsets, silent = await doctor.offsets(runtime, make, nodes)
     findings = [
         _coverage(known, await _state(stores[0].transport)),
         _full_coverage(config.get("cluster-require-full-coverage")),
         _replicas(topology, known),
         _votes(known),
         _detection(timeout),
-        Finding(
-            OK, "split brain", "none for long", "a primary that is cut off from most others stops within that timeout"
-        ),
-        group_checks.clocks(offsets, silent),
+        Finding(OK, "split brain", "none for long", CUT_OFF),
+        group_checks.clocks(*await doctor.offsets(runtime, make, nodes)),
     ]
     return [*found, *(finding for finding in findings if finding is not None)]
 
@@ -70,9 +69,8 @@ def _coverage(known: SlotMap, state: str) -> Finding:
     found = f"{served} of {SLOTS} slots are served, by {len(known.primaries)} primaries; cluster_state {state}"
     if served == SLOTS and state != "fail":
         return Finding(OK, "slots", found)
-    return Finding(
-        ERROR, "slots", found, "names in the other slots cannot be acquired (liveness)", "check CLUSTER NODES"
-    )
+    meaning = "names in the other slots cannot be acquired (liveness)"
+    return Finding(ERROR, "slots", found, meaning, "check CLUSTER NODES")
 
 
 def _full_coverage(setting: str | None) -> Finding | None:

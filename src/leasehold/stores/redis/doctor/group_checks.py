@@ -53,18 +53,12 @@ def clocks(offsets: Mapping[str, float], silent: Sequence[str]) -> Finding | Non
     found = f"{apart:.3f} s apart, of {len(offsets)} servers"
     if silent:
         found += f"; no reply from: {', '.join(silent)}"
-    meaning = "a lease ends by the clock of its server: at a failover leases end by so much too early or late"
     if apart < APART:
         return Finding(OK, "clocks of the servers", found)
+    meaning = "a lease ends by the clock of its server: at a failover leases end by so much too early or late"
     found += f" ({first} is behind {last})"
-    severity = NOTE if apart < FAR_APART else WARNING
-    return Finding(
-        severity,
-        "clocks of the servers",
-        found,
-        f"{meaning} (timed exclusion)",
-        "let NTP slew the clocks of all servers",
-    )
+    severity, remedy = NOTE if apart < FAR_APART else WARNING, "let NTP slew the clocks of all servers"
+    return Finding(severity, "clocks of the servers", found, f"{meaning} (timed exclusion)", remedy)
 
 
 def cut_off(least: int | None, lag: int | None, detection: float, by: str) -> Finding | None:

@@ -31,7 +31,7 @@ FORGETFUL = ("none", "snapshots only")
 """Findings of `checks.persistence` on a node that forgets votes in a crash."""
 
 
-async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
+async def diagnose(runtime: Runtime, nodes: QuorumNodes, namespace: str, quarantine: float) -> list[Finding]:
     """Check all nodes in parallel.
 
     Raises:
@@ -43,29 +43,32 @@ async def diagnose(runtime: Runtime, quorum_nodes: QuorumNodes, namespace: str, 
         found = await _of_node(runtime, node, namespace)
         return (await doctor.clock_of(runtime, node.transport))[1], found
 
-    call = quorum_nodes.ask_in_background(look, even_skipped=True)
+    call = nodes.ask_in_background(look, even_skipped=True)
     answers = await call.linger(lambda _: False, runtime.now() + WITHIN)
     if not answers:
-        raise quorum_nodes.too_few(call, answers, "answered")
-    silent = {node.where: str(call.failures.get(node.index, "no answer in time")) for node in quorum_nodes.nodes}
-    for index in answers:
-        del silent[quorum_nodes.nodes[index].where]
-    clocks = {quorum_nodes.nodes[index].where: ahead for index, (ahead, _) in answers.items() if ahead is not None}
-    each = {quorum_nodes.nodes[index].where: found for index, (_, found) in sorted(answers.items())}
-    moving = [node.where for node in quorum_nodes.nodes if node.member.fails_over]
-    forgetting = memory(each, quarantine, moving)
-    of_all = [
-        number(len(quorum_nodes)),
-        quorum(quorum_nodes, silent),
-        duplicates(quorum_nodes.nodes),
-        clock(clocks),
-        forgetting,
-    ]
+        raise nodes.too_few(call, answers, "answered")
+    clocks: dict[str, float] = {}
+    each: dict[str, list[Finding]] = {}
+    silent: dict[str, str] = {}
+    for node in nodes.nodes:
+        if node.index not in answers:
+            silent[node.where] = str(call.failures.get(node.index, "no answer in time"))
+            continue
+        ahead, each[node.where] = answers[node.index]
+        if ahead is not None:
+            clocks[node.where] = ahead
+    moving = [node.where for node in nodes.nodes if node.member.fails_over]
+    of_all = (
+        _number(len(nodes)),
+        _quorum(nodes, silent),
+        _duplicates(nodes.nodes),
+        _clock(clocks),
+        _memory(each, quarantine, moving),
+    )
     return [*filter(None, of_all), *(_named(where, one) for where, found in each.items() for one in found)]
 
 
-def number(nodes: int) -> Finding:
-    """Check the number of nodes."""
+def _number(nodes: int) -> Finding:
     if nodes % 2:
         spared = (nodes - 1) // 2
         return Finding(OK, "nodes", f"{nodes}", f"{spared} of them may be down, stalled or cut off at a time")
@@ -73,27 +76,19 @@ def number(nodes: int) -> Finding:
     return Finding(WARNING, "nodes", f"{nodes}, an even number", meaning, "leave one out, or add one")
 
 
-def quorum(quorum_nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
-    """Check whether enough nodes answer."""
+def _quorum(nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
     if not silent:
         return None
-    left = len(quorum_nodes) - len(silent)
-    found = f"{len(silent)} of {len(quorum_nodes)} do not answer: " + "; ".join(
-        f"{at}: {why}" for at, why in silent.items()
-    )
-    if left < quorum_nodes.majority:
+    reasons = "; ".join(f"{where}: {why}" for where, why in silent.items())
+    found = f"{len(silent)} of {len(nodes)} do not answer: {reasons}"
+    spare = len(nodes) - len(silent) - nodes.majority
+    if spare < 0:
         return Finding(ERROR, "quorum", found, "no client can acquire or renew (liveness)", "bring them back")
-    spare = left - quorum_nodes.majority
-    meaning = (
-        f"locks still work; {spare} more may fail"
-        if spare
-        else "locks still work; after one more failure they stop (liveness)"
-    )
-    return Finding(WARNING, "quorum", found, meaning, "bring them back")
+    more = f"{spare} more may fail" if spare else "after one more failure they stop (liveness)"
+    return Finding(WARNING, "quorum", found, f"locks still work; {more}", "bring them back")
 
 
-def duplicates(nodes: Sequence[Node]) -> Finding | None:
-    """Check whether two nodes are the same server."""
+def _duplicates(nodes: Sequence[Node]) -> Finding | None:
     if not (same := twins(nodes)):
         return None
     names = ", ".join(node.where for node in same)
@@ -101,11 +96,10 @@ def duplicates(nodes: Sequence[Node]) -> Finding | None:
     return Finding(ERROR, "one server twice", names, meaning, "name each server once")
 
 
-def clock(ahead: Mapping[str, float]) -> Finding | None:
-    """Compare the clocks of the nodes."""
+def _clock(ahead: Mapping[str, float]) -> Finding | None:
     if len(ahead) < 2:
         return None
-    slow, fast = min(ahead, key=lambda where: ahead[where]), max(ahead, key=lambda where: ahead[where])
+    slow, fast = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     apart = ahead[fast] - ahead[slow]
     found = f"{apart:.3f} s apart at most ({slow} and {fast})"
     meaning = "the difference is harmless, but a jump of one node's clock takes away its vote (timed exclusion)"
@@ -113,7 +107,7 @@ def clock(ahead: Mapping[str, float]) -> Finding | None:
     return Finding(severity, "clocks of the nodes", found, meaning, "" if severity is OK else "let NTP slew them")
 
 
-def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Sequence[str]) -> Finding:
+def _memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Sequence[str]) -> Finding:
     """Check what a node forgets in a restart, or a node in ``moving`` in a failover."""
     if quarantine:
         found = f"quarantine of {quarantine:g} s"
@@ -128,9 +122,8 @@ def memory(each: Mapping[str, Sequence[Finding]], quarantine: float, moving: Seq
         return Finding(NOTE, "restart of a node", "no quarantine, but nodes keep their data", meaning)
     meaning = "after a restart or failover a node may vote again: two may hold (timed exclusion); tokens still increase"
     remedy = "?quarantine=SECONDS, at least the longest lease, in the URL of all clients; or appendfsync always"
-    return Finding(
-        WARNING, "restart of a node", f"no quarantine, and forgetful: {', '.join(forgetful)}", meaning, remedy
-    )
+    found = f"no quarantine, and forgetful: {', '.join(forgetful)}"
+    return Finding(WARNING, "restart of a node", found, meaning, remedy)
 
 
 async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding]:
@@ -139,14 +132,14 @@ async def _of_node(runtime: Runtime, node: Node, namespace: str) -> list[Finding
     if node.identity is None:
         try:
             await node.meet(MEET_WITHIN)
-        except Unsupported:  # two nodes are the same server, which `duplicates` reports
+        except Unsupported:  # two nodes are the same server, which `_duplicates` reports
             pass
         except NotPermitted as error:
             denied = str(error)
     found = await node.member.diagnose(runtime, node.transport, namespace, node.channel)
-    if denied and not any(one.subject == "rights" and one.severity is Severity.ERROR for one in found):
+    if denied and not any(one.subject == "rights" and one.severity is ERROR for one in found):
         found = [one for one in found if one.subject != "rights"]  # those of any server; a quarantine needs more
-        found.append(Finding(Severity.ERROR, "rights", denied, "it gives no vote (liveness)", "grant them to its user"))
+        found.append(Finding(ERROR, "rights", denied, "it gives no vote (liveness)", "grant them to its user"))
     return found
 
 

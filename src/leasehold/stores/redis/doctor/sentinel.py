@@ -51,15 +51,15 @@ def _answering(watched: SentinelSettings, answers: Sequence[Answer | BaseExcepti
     ]
     total = len(answers)
     found = f"{total - len(silent)} of {total} in the URL reply"
+    if not silent and total >= 3:
+        return Finding(OK, "sentinels", found)
     if not silent:
-        severity = NOTE if total < 3 else OK
-        meaning = "" if total >= 3 else "while these are down, no client can find the primary (liveness)"
-        return Finding(severity, "sentinels", found, meaning, "" if total >= 3 else "name all sentinels in the URL")
-    most = len(silent) * 2 >= total
-    meaning = (
-        "without a majority there is no failover (liveness)" if most else "the others still serve; one more may fail"
-    )
-    return Finding(ERROR if most else WARNING, "sentinels", f"{found}; {'; '.join(silent)}", meaning, "check them")
+        meaning = "while these are down, no client can find the primary (liveness)"
+        return Finding(NOTE, "sentinels", found, meaning, "name all sentinels in the URL")
+    found += f"; {'; '.join(silent)}"
+    if len(silent) * 2 < total:
+        return Finding(WARNING, "sentinels", found, "the others still serve; one more may fail", "check them")
+    return Finding(ERROR, "sentinels", found, "without a majority there is no failover (liveness)", "check them")
 
 
 def _agreeing(found: Sequence[Answer]) -> list[Finding]:
@@ -105,5 +105,4 @@ async def _clocks(
     except StoreUnavailable:
         replicas = []
     nodes = [watched.server.at(host, port) for host, port in ((answer.host, answer.port), *replicas)]
-    offsets, silent = await doctor.offsets(runtime, make, nodes)
-    return group_checks.clocks(offsets, silent)
+    return group_checks.clocks(*await doctor.offsets(runtime, make, nodes))

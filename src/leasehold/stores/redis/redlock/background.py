@@ -195,6 +195,7 @@ class BackgroundCalls:
             await job.join(within)
         for worker in self._workers:
             worker.stop()
+        for worker in self._workers:
             await worker.join(within)
         self._jobs.clear()
 

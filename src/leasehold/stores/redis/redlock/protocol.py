@@ -76,27 +76,17 @@ def try_acquire(
 
 def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
     """Return the command that gives up vote and queue entry."""
-    broken = reason is ReleaseReason.BREAK
-    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % _ttl(ticket), b"0")
+    broken, ttl = reason is ReleaseReason.BREAK, ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
+    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
 
 
 def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
     """Return the command that gives a vote back and joins the queue."""
+    script, script_keys, args = release(namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE)
     terms = proposal.ticket.terms
-    args = (
-        proposal.ticket.id.encode(),
-        b"0",
-        b"%d" % token,
-        b"%d" % _ttl(proposal.ticket),
-        b"1",
-        b"%d" % proposal.order,
-        b"%d" % ms(terms.lease),
-        channel,
-        str(terms.owner).encode(),
-        terms.meta.encode(),
-    )
-    return REDLOCK_LEAVE, keys.node_keys(namespace, proposal.name), args
+    entry = b"%d" % proposal.order, b"%d" % ms(terms.lease), channel, str(terms.owner).encode(), terms.meta.encode()
+    return script, script_keys, (*args[:-1], b"1", *entry)
 
 
 def inspect(namespace: str, name: str) -> Command:
@@ -119,10 +109,6 @@ def renewals(
     for name, tickets in queues.items():
         for part in chunks(tickets, PER_SCRIPT):
             yield (REDLOCK_STAY, keys.node_keys(namespace, name), leases(part)), part
-
-
-def _ttl(ticket: Ticket) -> int:
-    return ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,8 @@ async def state(transport: Transport, strict: Strict, marker: bytes) -> Finding:
 
     """
     asked = [pack(b"HMGET", marker, b"u"), pack(b"TIME"), pack(b"INFO", b"replication")]
-    if strict.fsync:
-        asked.append(
-            pack(b"WAITAOF", b"0", b"0", b"1")
-        )  # for no replica: it replies at once if the command is known and allowed
+    if strict.fsync:  # for no replica: it replies at once if the command is known and allowed
+        asked.append(pack(b"WAITAOF", b"0", b"0", b"1"))
     known, time, info, *synced = await transport.call_all(asked, within=WITHIN)
     if any(isinstance(reply, ReplyError) for reply in (known, time, info)):
         lacking = "the user may not run these commands; strict mode needs +hmget +time +info +wait"
@@ -64,9 +62,8 @@ def state_finding(strict: Strict, connected: int, left: float, *, marked: bool) 
         meaning = "no client has acquired in this mode yet: the first acquire waits for one longest lease"
         return Finding(NOTE, "strict", found, meaning, "acquire a lock once")
     if connected and needed == 0:
-        return Finding(
-            WARNING, "strict", found, "a failover forgets grants, and their holders lose their locks", "replicas=1"
-        )
+        meaning = "a failover forgets grants, and their holders lose their locks"
+        return Finding(WARNING, "strict", found, meaning, "replicas=1")
     return Finding(OK, "strict", found)
 
 
@@ -93,10 +90,8 @@ def _adjust(finding: Finding, strict: Strict) -> Finding:
         case "replicas" if finding.severity is WARNING:
             return replace(finding, severity=ERROR, meaning=ALONGSIDE)
         case "replicas" if finding.severity is NOTE:
-            meaning = (
-                "a primary that was cut off stops after that lag; promote no replica before that (timed exclusion)"
-            )
-            return replace(finding, meaning=meaning)
+            meaning = "a primary that was cut off stops after that lag; promote no replica before that"
+            return replace(finding, meaning=f"{meaning} (timed exclusion)")
         case "split brain" if finding.severity is WARNING:
             return replace(finding, severity=ERROR, meaning=f"{finding.meaning}; strict mode depends on it")
         case "eviction" if finding.severity is NOTE:

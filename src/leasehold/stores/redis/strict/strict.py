@@ -11,7 +11,7 @@ has confirmed that. In quarantine that claim is refused, and outside it waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +19,9 @@ from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError, Transport, refused
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.scripts import STRICTLY, Script
+from leasehold.stores.redis.scripts import STRICTLY
 from leasehold.stores.redis.scripts.commands import Command
-from leasehold.stores.redis.strict.quorum import Strict
+from leasehold.stores.redis.strict.quorum import LONGEST, Strict
 
 QUARANTINED = 3
 """The first element of the reply to a claim in quarantine."""
@@ -29,9 +29,15 @@ QUARANTINED = 3
 NOT_LOCAL = "non local key"
 """Text in the error of a cluster node that no longer has the marker's slot."""
 
-OPTIONS = ("strict", "longest_lease", "replicas", "fsync")
+TRUTH = {"true": True, "false": False}.__getitem__, "true or false"
 
-TRUTH = {"true": True, "false": False}
+OPTIONS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "strict": TRUTH,
+    "longest_lease": (float, "a number of seconds"),
+    "replicas": (int, "a whole number"),
+    "fsync": TRUTH,
+}
+"""The options in a URL: what reads each, and how it is written."""
 
 
 class Unconfirmed(StoreUnavailable):
@@ -45,32 +51,24 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
         ValueError: an option has an invalid value, or is given without ``strict=true``.
 
     """
-    given = {key: url.options[key] for key in OPTIONS if key in url.options}
+    given: dict[str, Any] = {}
+    for key, (read, form) in OPTIONS.items():
+        if (text := url.options.get(key)) is not None:
+            try:
+                given[key] = read(text)
+            except (ValueError, KeyError):
+                raise ValueError(f"option {key!r} in the {url.scheme} URL is {form}, not {text!r}") from None
     rest = replace(url, options=Veiled({key: value for key, value in url.options.items() if key not in OPTIONS}))
-    on = _read(url, "strict", given.pop("strict", "false"), TRUTH.__getitem__, "true or false")
-    if not on:
-        if given:
-            raise ValueError(f"option {next(iter(given))!r} in the {url.scheme} URL needs strict=true as well")
-        return None, rest
-    usual = Strict()
-    count = given.get("replicas")
-    return Strict(
-        _read(url, "longest_lease", given.get("longest_lease", str(usual.longest)), float, "a number of seconds"),
-        None if count is None else _read(url, "replicas", count, int, "a whole number"),
-        _read(url, "fsync", given.get("fsync", "false"), TRUTH.__getitem__, "true or false"),
-    ), rest
+    if given.pop("strict", False):
+        return Strict(given.pop("longest_lease", LONGEST), **given), rest
+    if given:
+        raise ValueError(f"option {next(iter(given))!r} in the {url.scheme} URL needs strict=true as well")
+    return None, rest
 
 
 def quarantine_reason(where: str) -> str:
     """Return the reason, for people, why a server in quarantine grants nothing."""
     return f"Redis at {where} may have forgotten grants (restarted, emptied, promoted), so strict mode makes none"
-
-
-def _read(url: StoreURL, key: str, text: str, read: Callable[[str], Any], form: str) -> Any:
-    try:
-        return read(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"option {key!r} in the {url.scheme} URL is {form}, not {text!r}") from None
 
 
 class Claims:
@@ -105,11 +103,11 @@ class Claims:
 
         """
         plain, script_keys, args = command
-        script = STRICTLY[plain]
-        keys_and_args = script_keys, (*args, self.marker, b"%d" % round(self._strict.longest * 1000))
+        longest = b"%d" % round(self._strict.longest * 1000)
+        strictly = STRICTLY[plain], script_keys, (*args, self.marker, longest)
         while True:
             needed = self._needed
-            reply, acknowledged = await self._send(transport, script, keys_and_args, needed, within)
+            reply, acknowledged = await self._send(transport, strictly, needed, within)
             if isinstance(reply, ReplyError):
                 if NOT_LOCAL in str(reply):
                     self._marker = self._find(True)
@@ -127,15 +125,9 @@ class Claims:
             raise self._unconfirmed(acknowledged)
         return reply
 
-    async def _send(
-        self,
-        transport: Transport,
-        script: Script,
-        keys_and_args: tuple[Sequence[bytes], Sequence[bytes]],
-        needed: int,
-        within: float,
-    ) -> tuple[Any, Any]:
+    async def _send(self, transport: Transport, command: Command, needed: int, within: float) -> tuple[Any, Any]:
         """Send the claim, and after it, on the same connection, the command that waits for the replicas."""
+        script, *keys_and_args = command
         packed = script.by_digest(*keys_and_args)
         wait = [self._strict.wait(needed, within)] if needed or self._strict.fsync else []
         replies = await transport.call_all([packed, *wait], within=within)
