@@ -6,9 +6,9 @@ need one connection for each node. A stalled node delays its own thread alone. T
 one write: when a service starts, hundreds of threads without a connection wait for one answer, and not for one
 another's. An asyncio client has a task for each question instead; the first task sends the questions of all.
 
-`LateReplies` reads answers that no caller waits for, while no further question goes to that node. A late answer
-matters: it may be an error, after which the question is asked in another way, or the end of a connection, after which a
-release becomes pending. It also shows that the node is not stuck.
+`LateReplies` reads answers that no caller waits for, while no further question goes to that node. A late answer may be
+an error, after which the question is asked again, or the end of a connection, after which a release becomes pending. It
+also shows that the node is not stuck.
 
 `PendingReleases` repeats releases that a node did not confirm, until it confirms them or the lease is over.
 """

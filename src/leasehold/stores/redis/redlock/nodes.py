@@ -11,9 +11,8 @@ Then it reads answers until they are enough. No other thread or task takes part.
 * The caller sees the answers of a majority, and nothing of the others. The next caller on that connection reads those,
   or the background does, within `background.TICK`. A late answer closes the open request of its node. If it is an
   error, as for a script that the node does not know, the question is asked again in the background.
-* Without a free connection the question goes to the thread of that node, or to a task (`BackgroundCalls`). So does
-  everything that is not urgent. That thread then opens the missing connection. A caller waits for a majority of all
-  nodes, so a thread that cannot connect delays nobody.
+* Without a free connection the question goes to the background, as does everything that is not urgent. There the
+  missing connection is opened, too: a caller waits for a majority of all nodes, so that delays nobody.
 * An interrupt in the middle closes the caller's half-written connections. Their open requests fail, so a release
   becomes pending for the node. If the caller dies, the nodes know a ticket that nobody renews.
 

@@ -202,20 +202,17 @@ class QuorumCall(Generic[T]):
         return bool(self.waiting) or any(lost)
 
 
+@dataclass(slots=True, eq=False)
 class SentQuestion(Generic[T]):
     """A question that was sent to one node. The reader of the answer calls it; see `OnReply`."""
 
-    __slots__ = ("_call", "_node", "_question")
-
-    def __init__(self, node: Node, question: Question[T], call: QuorumCall[T]) -> None:
-        self._node = node
-        self._question = question
-        self._call = call
+    node: Node
+    question: Question[T]
+    call: QuorumCall[T]
 
     def __call__(self, reply: Any, failure: StoreUnavailable | None) -> None:
-        node, call = self._node, self._call
-        node.end_request(self, failure)
+        self.node.end_request(self, failure)
         if isinstance(reply, ReplyError):
-            call.ask_after_all(node, call)
+            self.call.ask_after_all(self.node, self.call)
         else:
-            call.settle(node.index, *self._question.take(node, failure or reply))
+            self.call.settle(self.node.index, *self.question.take(self.node, failure or reply))
