@@ -17,13 +17,16 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
 from leasehold.stores.etcd.sessions import whole
 
 WITHIN = 5.0
 """Seconds that one change may take."""
+
+REVOKE_WITHIN = 1.0
+"""Seconds in which a lease that was granted in vain is revoked."""
 
 ATTEMPTS = 3
 """Attempts to renew the lease of a value that was written, until that is confirmed."""
@@ -65,10 +68,10 @@ class Cells:
                 if not after.changed:
                     return after
                 if granted and stored.lease and stored.ttl == whole(change.ttl):
-                    await self._revoke(
-                        lease
-                    )  # another client created the cell meanwhile: all use one lease, or the note
-                    lease, granted = 0, False  # would change with each write, and other writes would fail
+                    # Another client created the cell meanwhile. All use one lease: else the note would change with
+                    # each write, and other writes would fail.
+                    await self._revoke(lease)
+                    lease, granted = 0, False
                 if not lease:
                     lease, granted, renewal = await self._lease(change, stored, until)
                 response = await self._put(key, change, stored, after, lease, until)
@@ -87,9 +90,8 @@ class Cells:
                 await self._revoke(lease)
 
     async def _read(self, key: str, until: float) -> Stored:
-        response = await self._ask(
-            "/v3/kv/txn", txn([], [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]), until
-        )
+        reads = [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]
+        response = await self._gateway.call("/v3/kv/txn", txn([], reads), until)
         value, note = found(response, 0), found(response, 1)
         if not value or not note:
             return Stored(noted=int(note[0]["mod_revision"]) if note else 0)
@@ -113,11 +115,9 @@ class Cells:
         if (after.fence, ttl, lease) != (stored.cell.fence, stored.ttl, stored.lease):
             writes.append(put(note, b"%d %d" % (after.fence, ttl), lease))
         try:
-            return await self._ask("/v3/kv/txn", txn(compare, writes), until)
-        except Refused as refused:
-            if refused.meaning is Meaning.LEASE:
-                return None
-            raise
+            return await self._gateway.call("/v3/kv/txn", txn(compare, writes), until)
+        except Refused:
+            return None
 
     async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
         """Return a lease that begins now, whether it is new, and the keep-alive to confirm if it is the cell's."""
@@ -126,16 +126,15 @@ class Cells:
             renewal = await keep_alive(self._runtime, self._gateway, stored.lease, until)
             if renewal.length:
                 return stored.lease, False, renewal
-        response = await self._ask("/v3/lease/grant", {"TTL": str(ttl)}, until)
+        response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl)}, until)
         return int(response["ID"]), True, None
 
     async def _renew(self, lease: int, until: float) -> None:
         """Renew the lease of a written value, since its keep-alive may have come from a former leader."""
         for _ in range(ATTEMPTS):
             renewal = await keep_alive(self._runtime, self._gateway, lease, until)
-            if renewal.length and renewal.is_confirmed_by(
-                await self._ask("/v3/kv/txn", through_log(self._keys), until)
-            ):
+            response = await self._gateway.call("/v3/kv/txn", through_log(self._keys), until)
+            if renewal.length and renewal.is_confirmed_by(response):
                 return
         raise StoreUnavailable(
             "etcd changes its leader, so the value may expire before its ttl; write it again", unknown=True
@@ -143,9 +142,6 @@ class Cells:
 
     async def _revoke(self, lease: int) -> None:
         try:
-            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)}, within=1.0)
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)}, self._runtime.now() + REVOKE_WITHIN)
         except (Refused, StoreUnavailable):
             pass  # it ends by itself
-
-    async def _ask(self, path: str, body: Json, until: float) -> Json:
-        return await self._gateway.call(path, body, within=max(until - self._runtime.now(), 0.001))

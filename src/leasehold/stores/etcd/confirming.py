@@ -68,8 +68,7 @@ async def keep_alive(
 
     """
     sent = runtime.now()
-    body = {"ID": str(lease)}
-    response = await gateway.call("/v3/lease/keepalive", body, within=max(until - sent, 0.001), urgent=urgent)
+    response = await gateway.call("/v3/lease/keepalive", {"ID": str(lease)}, until, urgent=urgent)
     return KeepAlive(sent, max(float(response.get("TTL", 0)), 0.0), term_of(response))
 
 

@@ -12,9 +12,9 @@ from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.confirming import KeepAlive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
+from leasehold.stores.etcd.keys import Json, Keys, deleted, found, key_of, only, put, ranged, span, txn
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
@@ -43,13 +43,13 @@ class Renewals:
         self._keys = keys
 
     async def renew(
-        self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], within: float
+        self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], until: float
     ) -> tuple[list[RenewalResult], set[TicketState]]:
         """Renew; return the results in order, and the expired tickets whose key may still exist.
 
         ``abandoned`` are other tickets of the client that have expired and whose removal has begun.
         """
-        until, sent = self._runtime.now() + within, self._runtime.now()
+        sent = self._runtime.now()
         results = [RenewalResult.GONE] * len(tickets)
         living = [(index, state) for index, state in enumerate(tickets) if state is not None and sent < state.until]
         asked = await self._kept_alive(living, results, until)
@@ -98,10 +98,9 @@ class Renewals:
             operations.append(ranged(only(state.key), keys_only=True))
             if blockers:
                 operations.append(self._ahead(state, blockers))
-        left = max(until - self._runtime.now(), 0.001)
         try:
             body = through_log(self._keys, operations)
-            response = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
+            response = await self._gateway.call("/v3/kv/txn", body, until, urgent=True)
         except StoreUnavailable:
             for index, _, _ in some:
                 results[index] = RenewalResult.UNKNOWN
@@ -118,7 +117,7 @@ class Renewals:
                 unconfirmed.append((index, state, renewal))
             at += 1
             if blockers:
-                if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(response, at)}:
+                if blockers - {key_of(kv) for kv in found(response, at)}:
                     missed.append(state)
                 at += 1
         await self._wake(missed)
@@ -147,13 +146,10 @@ class Renewals:
         """
         for start in range(0, len(those), PER_LOOK):
             some = those[start : start + PER_LOOK]
-            keys = [key for state in some if not state.unknown for key in (state.key, state.mark)]
-            body = txn([], [deleted(only(key)) for key in keys])
+            deletions = [one for state in some if not state.unknown for one in deletions_of(state)]
             try:
                 await self._ensure_removed([state for state in some if state.unknown], until)
-                await self._gateway.call(
-                    "/v3/kv/txn", body, within=max(until - self._runtime.now(), 0.001), urgent=True
-                )
+                await self._gateway.call("/v3/kv/txn", txn([], deletions), until, urgent=True)
             except StoreUnavailable as reason:
                 return dict.fromkeys(those[start:], reason)
         return {}
@@ -162,11 +158,12 @@ class Renewals:
         """Delete keys whose request may still arrive, and write tombstones, so that it does nothing then."""
         for state in those:
             tombstone = put(self._keys.tombstone(state.entry), b"", state.session.id)
-            left = max(until - self._runtime.now(), 0.001)
             try:
-                await self._gateway.call(
-                    "/v3/kv/txn", txn([], [deleted(only(state.key)), deleted(only(state.mark)), tombstone]), within=left
-                )
-            except Refused as refused:
-                if refused.meaning is not Meaning.LEASE:  # with its lease the key is gone, and a late request fails
-                    raise
+                await self._gateway.call("/v3/kv/txn", txn([], [*deletions_of(state), tombstone]), until)
+            except Refused:
+                pass  # with its lease the key is gone, and a late request fails
+
+
+def deletions_of(state: TicketState) -> list[Json]:
+    """Delete the key of a ticket, and its mark."""
+    return [deleted(only(state.key)), deleted(only(state.mark))]

@@ -17,13 +17,13 @@ itself, and the next ticket begins another. `revoke_all` ends all sessions, and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
 from leasehold.stores.etcd.keys import Json, Keys
 
@@ -59,7 +59,7 @@ class Session:
     length: float
     confirmed: float
     shared: bool = True
-    over: bool = field(default=False)
+    over: bool = False
 
     @property
     def until(self) -> float:
@@ -97,9 +97,7 @@ class Sessions:
         self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
-        self._uncertain: dict[
-            int, tuple[int, float]
-        ] = {}  # by length: a lease that may have been granted, and since when
+        self._uncertain: dict[int, tuple[int, float]] = {}  # by length: a lease that may exist, and since when
         self._all: dict[Session, None] = {}
 
     async def shared(self, length: float, until: float) -> tuple[Session, KeepAlive]:
@@ -132,8 +130,8 @@ class Sessions:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
-        """Renew a session if that is due; return None if it has ended."""
-        if self._runtime.now() - session.confirmed < FRESH * session.length:
+        """Renew a session, a shared one only if that is due; return None if it has ended."""
+        if session.shared and self._runtime.now() - session.confirmed < FRESH * session.length:
             return None if session.over else session.result
         return await self.renew(session, until)
 
@@ -148,7 +146,7 @@ class Sessions:
             return None
         renewal = await keep_alive(self._runtime, self._gateway, session.id, until, urgent=urgent)
         if not renewal.length:
-            self._ended(session)
+            self.ended(session)
             return None
         return renewal
 
@@ -165,8 +163,8 @@ class Sessions:
             again = await self.renew(session, until)
             if again is None:
                 return False
-            renewal, left = again, max(until - self._runtime.now(), 0.001)
-            session.confirm(renewal, await self._gateway.call("/v3/kv/txn", through_log(self._keys), within=left))
+            renewal = again
+            session.confirm(renewal, await self._gateway.call("/v3/kv/txn", through_log(self._keys), until))
         if session.believes(renewal):
             return True
         raise StoreUnavailable(
@@ -175,14 +173,17 @@ class Sessions:
 
     def ended(self, session: Session) -> None:
         """Record that etcd does not know a session any more."""
-        self._ended(session)
+        session.over = True
+        self._all.pop(session, None)
+        for ttl, other in list(self._shared.items()):
+            if other is session:
+                del self._shared[ttl]
 
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
-        until = self._runtime.now() + REVOKE_WITHIN
         now = self._runtime.now()
         living = [session for session in self._all if not session.over and now < session.until + session.length]
-        await self._runtime.gather(*(self._revoke(session, until) for session in living))
+        await self._runtime.gather(*(self._revoke(session, now + REVOKE_WITHIN) for session in living))
         self.forget()
 
     def _take_spare(self, ttl: int) -> Session | None:
@@ -201,40 +202,27 @@ class Sessions:
         lease, first = self._uncertain.get(ttl, new) if shared else new
         session = Session(lease, ttl, float(ttl), sent, shared)
         self._all[session] = None  # before the request: `close` revokes it even if no response came
-        body = {"TTL": str(ttl), "ID": str(lease)}
         try:
-            response = await self._gateway.call("/v3/lease/grant", body, within=max(until - sent, 0.001))
+            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(lease)}, until)
         except StoreUnavailable as error:
             if error.unknown and shared:
                 self._uncertain[ttl] = lease, first  # the next attempt finds it if it was granted
             raise
-        except Refused as refused:
-            if refused.meaning is not Meaning.EXISTS:
-                raise
-            self._uncertain.pop(ttl, None)
-            session.confirmed = first  # it was granted after that; a caller that needs more renews it
-            return session
+        except Refused:  # it exists: it was granted after ``first``; a caller that needs more renews it
+            session.confirmed = first
+        else:
+            session.length = float(response["TTL"])
         self._uncertain.pop(ttl, None)
-        session.length = float(response["TTL"])
         return session
 
     async def _revoke(self, session: Session, until: float) -> None:
         try:
-            left = max(until - self._runtime.now(), 0.01)
-            await self._gateway.call("/v3/lease/revoke", {"ID": str(session.id)}, within=left)
-        except Refused as refused:
-            if refused.meaning is not Meaning.LEASE:
-                return
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(session.id)}, until)
+        except Refused:
+            pass  # it has ended
         except StoreUnavailable:
             return  # it ends by itself
-        self._ended(session)
-
-    def _ended(self, session: Session) -> None:
-        session.over = True
-        self._all.pop(session, None)
-        for ttl, other in list(self._shared.items()):
-            if other is session:
-                del self._shared[ttl]
+        self.ended(session)
 
 
 def whole(length: float) -> int:

@@ -22,16 +22,15 @@ import json
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from typing import Any, cast
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.confirming import KeepAlive
-from leasehold.stores.etcd.connection.errors import Meaning, Refused, refusal
+from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.http.base import Stream, Unanswered
-from leasehold.stores.etcd.keys import Keys, deletions, entry_key, span, unb64
+from leasehold.stores.etcd.keys import Json, Keys, deletions, entry_key, key_of, revision_of, span
 from leasehold.stores.etcd.sessions import Session
 
 REMEMBERED = 4096
@@ -192,9 +191,6 @@ class Watch:
             try:
                 if await self._follow():
                     failures = 0
-            except Refused as refused:
-                if not self._refused(refused):
-                    return
             except StoreUnavailable as error:
                 if error.lasting:
                     self._deny(error)
@@ -211,7 +207,8 @@ class Watch:
 
     async def _follow(self) -> bool:
         """Open the watch and read it until it ends; return whether a message came."""
-        stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), within=OPEN_WITHIN)
+        until = self._runtime.now() + OPEN_WITHIN
+        stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), until)
         self._stream, received, rest = stream, False, b""
         try:
             if self._closed:
@@ -221,8 +218,8 @@ class Watch:
                 if not data and not self._waiting:
                     return received
                 *lines, rest = (rest + data).split(b"\n")
-                for in_queue in lines:
-                    received = self._receive(json.loads(in_queue)) or received
+                for line in lines:
+                    received = self._receive(json.loads(line)) or received
         except Unanswered:
             return received
         finally:
@@ -230,22 +227,31 @@ class Watch:
             stream.close()
             self._gateway.leave_watched_endpoint()
 
-    def _receive(self, message: dict[str, Any]) -> bool:
-        """Process one message; return whether it is more than the confirmation that the watch exists."""
+    def _receive(self, message: Json) -> bool:
+        """Process one message; return whether it is more than the confirmation that the watch exists.
+
+        Raises:
+            StoreUnavailable: etcd has ended the watch.
+
+        """
         if "error" in message:
-            raise refusal(message["error"], "", 200)
+            raise refusal(message["error"], "", 200).unavailable("its members")
         result = message["result"]
-        revision = int(result["header"].get("revision", 0))
+        revision = revision_of(result)
         if result.get("canceled"):
-            raise self._cancelled(result)
+            compacted = int(result.get("compact_revision", 0))
+            if compacted:
+                self._restart(compacted)
+            why = "required revision has been compacted" if compacted else result.get("cancel_reason")
+            raise refusal("", str(why or "the watch was cancelled"), 200).unavailable("its members")
         if result.get("created"):
             if revision < self._next:  # the cluster was restored from an older copy
                 self._restart(revision)
             return False
-        events = cast(list[dict[str, Any]], result.get("events", []))
+        events: list[Json] = result.get("events", [])
         for event in events:
             kv = event["kv"]
-            self._deleted(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
+            self._deleted(key_of(kv), int(kv["mod_revision"]))
         if not events:
             self._next = max(self._next, revision)
         return True
@@ -261,13 +267,6 @@ class Watch:
         for state in waiting:
             state.set()
 
-    def _cancelled(self, result: dict[str, Any]) -> Refused:
-        compacted = int(result.get("compact_revision", 0))
-        if compacted:
-            self._restart(compacted)
-            return refusal("", "mvcc: required revision has been compacted", 200)
-        return refusal("", str(result.get("cancel_reason", "the watch was cancelled")), 200)
-
     def _restart(self, revision: int) -> None:
         """Continue after ``revision``, with a gap before it: all waiters retry, and wait again after the response."""
         with self._mutex:
@@ -275,13 +274,6 @@ class Watch:
             self._recent.clear()
             self._forgotten = 0
         self._set_all()
-
-    def _refused(self, refused: Refused) -> bool:
-        """Record an error; return whether to continue."""
-        if refused.meaning is Meaning.LASTING:
-            self._deny(refused.unavailable("its members"))
-            return False
-        return True
 
     def _deny(self, error: StoreUnavailable) -> None:
         with self._mutex:
