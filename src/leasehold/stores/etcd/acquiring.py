@@ -33,7 +33,6 @@ from leasehold.stores.etcd.keys import (
     FIRST,
     LAST,
     Json,
-    Keys,
     absent,
     created,
     deleted,
@@ -79,16 +78,16 @@ def write(state: TicketState, *, holds: bool) -> Json:
 # --- locks -------------------------------------------------------------------------------------------------------
 
 
-async def acquire_mutex(gateway: Gateway, keys: Keys, state: TicketState, until: float, *, join: bool) -> Verdict:
+async def acquire_mutex(gateway: Gateway, state: TicketState, until: float, *, join: bool) -> Verdict:
     """Write the ticket's key, and return whether it holds.
 
     Raises:
         NameInUse: the name is in use as another primitive; our key is deleted again.
 
     """
-    in_queue = span(keys.queue(state.name))
+    in_queue = span(state.queue)
     first, last = ranged(in_queue, **FIRST), ranged(in_queue, **LAST)
-    not_released = absent(only(keys.tombstone(state.entry)))
+    not_released = absent(only(state.tombstone))
     if join:
         compare, success = [absent(only(state.key)), not_released], [first, last, _write(state, holds=True)]
     else:
@@ -98,7 +97,7 @@ async def acquire_mutex(gateway: Gateway, keys: Keys, state: TicketState, until:
     state.session.confirm(state.renewal, response)
     if response.get("succeeded"):
         return await _written(gateway, state, response, until)
-    return await _found(gateway, keys, state, response, until)
+    return await _found(gateway, state, response, until)
 
 
 async def _written(gateway: Gateway, state: TicketState, response: Json, until: float) -> Verdict:
@@ -113,7 +112,7 @@ async def _written(gateway: Gateway, state: TicketState, response: Json, until: 
     return Verdict(0, _names(found(response, 1)), revision, before[0])
 
 
-async def _found(gateway: Gateway, keys: Keys, state: TicketState, response: Json, until: float) -> Verdict:
+async def _found(gateway: Gateway, state: TicketState, response: Json, until: float) -> Verdict:
     """Return the result when our key existed, or a key for which the request must not wait."""
     first, own = (entries.read_keys(found(response, index)) for index in (0, 1))
     if not first:
@@ -123,7 +122,7 @@ async def _found(gateway: Gateway, keys: Keys, state: TicketState, response: Jso
     refuse_other_use(state.name, [one.ticket for one in first], state.ticket.terms.mode)
     if not own:
         return Verdict(0, (), revision_of(response), first[0])
-    before = {**span(keys.queue(state.name)), **LAST, "max_create_revision": str(own[0].created - 1)}
+    before = {**span(state.queue), **LAST, "max_create_revision": str(own[0].created - 1)}
     answer = await gateway.call("/v3/kv/range", before, until)
     return Verdict(0, _names(answer.get("kvs", [])), revision_of(answer), first[0])
 
@@ -142,14 +141,14 @@ def _names(kvs: list[Json]) -> tuple[str, ...]:
 class SharedAcquire:
     """One acquire request of one ticket."""
 
-    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys, state: TicketState, until: float) -> None:
+    def __init__(self, runtime: Runtime, gateway: Gateway, state: TicketState, until: float) -> None:
         self._runtime = runtime
         self._gateway = gateway
         self._state = state
         self._until = until
-        self._queue = span(keys.queue(state.name))
-        self._marks = span(keys.marks(state.name))
-        self._tombstone = only(keys.tombstone(state.entry))
+        self._queue = span(state.queue)
+        self._marks = span(state.marks)
+        self._tombstone = only(state.tombstone)
 
     async def try_acquire(self, *, join: bool) -> Verdict:
         """Enter if the rules allow; else join the queue if asked, and return the blockers."""

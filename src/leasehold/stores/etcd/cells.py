@@ -4,7 +4,7 @@ The version of a cell is etcd's own count of writes to the value. A change reads
 note is still the same and the version is the requested one. So writers without a fence do not hinder each other.
 
 The next write with the same ttl renews the lease and uses it again. The write confirms the keep-alive, or another one
-follows (``confirming.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
+follows (``sessions.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
 another client may be about to write under it.
 """
 
@@ -16,11 +16,10 @@ from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
-from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
-from leasehold.stores.etcd.sessions import whole
+from leasehold.stores.etcd.sessions import KeepAlive, keep_alive, through_log, whole
 
 WITHIN = 5.0
 """Seconds that one change may take."""

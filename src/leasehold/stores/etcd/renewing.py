@@ -1,6 +1,6 @@
 """Renewals of one batch: a keep-alive for each session concerned, then one read of all the keys.
 
-The read is a transaction through Raft's log. So it confirms the keep-alives (``confirming.py``), and is never stale. If
+The read is a transaction through Raft's log. So it confirms the keep-alives (``sessions.py``), and is never stale. If
 it does not confirm them, because etcd has another leader, both are sent once more.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.etcd.confirming import KeepAlive, through_log
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.keys import Json, Keys, deleted, found, key_of, only, put, ranged, span, txn
-from leasehold.stores.etcd.sessions import Sessions
+from leasehold.stores.etcd.keys import Json, Keys, found, key_of, only, ranged, span, txn
+from leasehold.stores.etcd.sessions import KeepAlive, Sessions, through_log
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
@@ -126,7 +125,7 @@ class Renewals:
     def _ahead(self, state: TicketState, blockers: frozenset[str]) -> Json:
         if len(blockers) == 1:
             return ranged(only(next(iter(blockers))), keys_only=True)
-        return ranged(span(self._keys.queue(state.name)), keys_only=True)
+        return ranged(span(state.queue), keys_only=True)
 
     async def _wake(self, missed: Sequence[TicketState]) -> None:
         """Wake the waiters whose blocker is gone; if the watch does not report that now, it is dead."""
@@ -146,24 +145,19 @@ class Renewals:
         """
         for start in range(0, len(those), PER_LOOK):
             some = those[start : start + PER_LOOK]
-            deletions = [one for state in some if not state.unknown for one in deletions_of(state)]
+            known = [one for state in some if not state.unknown for one in state.removal()]
             try:
-                await self._ensure_removed([state for state in some if state.unknown], until)
-                await self._gateway.call("/v3/kv/txn", txn([], deletions), until, urgent=True)
+                for state in some:
+                    if state.unknown:
+                        await self._remove_unknown(state, until)
+                await self._gateway.call("/v3/kv/txn", txn([], known), until, urgent=True)
             except StoreUnavailable as reason:
                 return dict.fromkeys(those[start:], reason)
         return {}
 
-    async def _ensure_removed(self, those: Sequence[TicketState], until: float) -> None:
-        """Delete keys whose request may still arrive, and write tombstones, so that it does nothing then."""
-        for state in those:
-            tombstone = put(self._keys.tombstone(state.entry), b"", state.session.id)
-            try:
-                await self._gateway.call("/v3/kv/txn", txn([], [*deletions_of(state), tombstone]), until)
-            except Refused:
-                pass  # with its lease the key is gone, and a late request fails
-
-
-def deletions_of(state: TicketState) -> list[Json]:
-    """Delete the key of a ticket, and its mark."""
-    return [deleted(only(state.key)), deleted(only(state.mark))]
+    async def _remove_unknown(self, state: TicketState, until: float) -> None:
+        """Delete a key whose request may still arrive, and write its tombstone."""
+        try:
+            await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
+        except Refused:
+            pass  # with its lease the key is gone, and a late request fails

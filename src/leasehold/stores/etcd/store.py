@@ -6,7 +6,7 @@ Theory of operation
 renews. This file implements the `Store` port with them.
 
 A grant counts from a keep-alive before the transaction that granted, if that transaction confirms the keep-alive
-(``confirming.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
+(``sessions.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
 used. A deletion that the watch reports is only a wake-up: the waiter sends its transaction again, which reads its own
 key. If its lease has ended meanwhile, its key is gone, and the waiter joins the queue again.
 
@@ -40,7 +40,7 @@ from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Http
-from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, put, removed, span, txn
+from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, removed, span, txn
 from leasehold.stores.etcd.renewing import Renewals
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
@@ -90,12 +90,13 @@ class EtcdStore:
             state = await self._state_for(name, ticket, until)
             try:
                 verdict = await self._send_acquire(state, join=join, until=until)
-                if not await self._confirmed(state, verdict, join=join, until=until):
-                    self._forget(state)
+                has_key = verdict.token or join or state.held
+                if has_key and not await self._sessions.settle(state.session, state.renewal, until):
+                    self._forget(state)  # its lease has ended
                     continue
                 if verdict.token:
                     return self._granted(state, verdict)
-                if state.unknown and not join and not state.held:
+                if state.unknown and not has_key:
                     await self._ensure_removed(state, until)
                 return self._wait_for(state, verdict, join=join)
             except Refused:  # its lease has ended
@@ -110,13 +111,8 @@ class EtcdStore:
             return await self._remove_foreign(name, ticket.id, until)
         self._watch.stop(state)
         state.set()  # the client closes, and a caller may still wait
-        took = [deleted(only(state.key))]
-        if ticket.terms.mode.kind is not Kind.MUTEX:
-            took.append(deleted(only(state.mark)))
-        if state.unknown:
-            took.append(put(self._keys.tombstone(state.entry), b"", state.session.id))
         try:
-            response = await self._gateway.call("/v3/kv/txn", txn([], took), until)
+            response = await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
         except Refused:
             self._sessions.ended(state.session)  # its key ended with it
             response = {}
@@ -230,19 +226,13 @@ class EtcdStore:
             what = f"the key of an older request for {state.name!r} may still exist: {reason}"
             raise StoreUnavailable(what, unknown=True) from reason
 
-    async def _confirmed(self, state: TicketState, verdict: Verdict, *, join: bool, until: float) -> bool:
-        """Confirm the lease under which a ticket now holds or waits; return False if the lease has ended."""
-        if not verdict.token and not join and not state.held:
-            return True  # it has no key
-        return await self._sessions.settle(state.session, state.renewal, until)
-
     async def _send_acquire(self, state: TicketState, *, join: bool, until: float) -> Verdict:
         if self._runtime.now() >= until:
             raise StoreUnavailable("no time was left to send the acquire request", unknown=False)
         try:
             if state.ticket.terms.mode.kind is Kind.MUTEX:
-                return await acquire_mutex(self._gateway, self._keys, state, until, join=join)
-            return await SharedAcquire(self._runtime, self._gateway, self._keys, state, until).try_acquire(join=join)
+                return await acquire_mutex(self._gateway, state, until, join=join)
+            return await SharedAcquire(self._runtime, self._gateway, state, until).try_acquire(join=join)
         except StoreUnavailable as error:
             state.unknown = state.unknown or error.unknown
             raise

@@ -23,15 +23,14 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 
-from leasehold._model import Ticket
+from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.etcd.confirming import KeepAlive
 from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.http.base import Stream, Unanswered
-from leasehold.stores.etcd.keys import Json, Keys, deletions, entry_key, key_of, revision_of, span
-from leasehold.stores.etcd.sessions import Session
+from leasehold.stores.etcd.keys import Json, Keys, deleted, deletions, entry_key, key_of, only, put, revision_of, span
+from leasehold.stores.etcd.sessions import KeepAlive, Session
 
 REMEMBERED = 4096
 """Deletions remembered: one may be reported before the response that names the blockers of a ticket."""
@@ -52,8 +51,8 @@ class TicketState:
     """A ticket of this client that etcd knows, or may know. ``notified`` is set before ``signal``, and read after."""
 
     __slots__ = (
-        *("acquiring", "being_removed", "blockers", "entry", "held", "key", "mark", "name", "notified", "renewal"),
-        *("session", "signal", "ticket", "unknown", "until"),
+        *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
+        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until"),
     )
 
     def __init__(
@@ -63,9 +62,11 @@ class TicketState:
         self.ticket = ticket
         self.session = session
         self.renewal = renewal  # the keep-alive on which its grant depends; a transaction has yet to confirm it
-        self.entry = entry_key(session.id, ticket.id)
-        self.key = keys.queue(name) + self.entry
-        self.mark = keys.marks(name) + self.entry  # written if it overtakes waiters of a shared lock
+        entry = entry_key(session.id, ticket.id)
+        self.queue, self.marks = keys.queue(name), keys.marks(name)
+        self.key = self.queue + entry
+        self.mark = self.marks + entry  # written if it overtakes waiters of a shared lock
+        self.tombstone = keys.tombstone(entry)
         self.held = False
         # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
         self.unknown = False
@@ -86,6 +87,15 @@ class TicketState:
         if self.acquiring:
             self.being_removed = False
         return self.being_removed
+
+    def removal(self) -> list[Json]:
+        """Delete its key and its mark, and let an acquire request that arrives later do nothing."""
+        operations = [deleted(only(self.key))]
+        if self.ticket.terms.mode.kind is not Kind.MUTEX:
+            operations.append(deleted(only(self.mark)))
+        if self.unknown:
+            operations.append(put(self.tombstone, b"", self.session.id))
+        return operations
 
     def set(self) -> None:
         """Wake the waiter, from any thread."""

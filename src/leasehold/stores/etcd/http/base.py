@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import h11
@@ -24,26 +24,20 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response: HTTP status and body. The repr omits the body, which may contain a token."""
+    """A response: HTTP status and body, which may contain a token."""
 
     status: int
-    body: bytes
-
-    def __repr__(self) -> str:
-        return f"<Reply {self.status}>"
+    body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request. The repr omits headers and body, which may contain a password or a token."""
+    """A request. Its headers and body may contain a password or a token."""
 
     method: str
     target: str
-    headers: Sequence[tuple[str, str]] = ()
-    body: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"<Request {self.method} {self.target}>"
+    headers: Sequence[tuple[str, str]] = field(default=(), repr=False)
+    body: bytes = field(default=b"", repr=False)
 
 
 class Unsent(Exception):
