@@ -10,6 +10,7 @@ another client may be about to write under it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from leasehold._model import Cell, Change
@@ -18,17 +19,14 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
-from leasehold.stores.etcd.sessions import KeepAlive, keep_alive, through_log, whole
+from leasehold.stores.etcd.keys import Json, absent, found, only, put, ranged, txn, unb64, version_is, written
+from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, whole
 
 WITHIN = 5.0
 """Seconds that one change may take."""
 
 REVOKE_WITHIN = 1.0
 """Seconds in which a lease that was granted in vain is revoked."""
-
-ATTEMPTS = 3
-"""Attempts to renew the lease of a value that was written, until that is confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,10 @@ class Stored:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys) -> None:
+    def __init__(self, runtime: Runtime, gateway: Gateway, sessions: Sessions) -> None:
         self._runtime = runtime
         self._gateway = gateway
-        self._keys = keys
+        self._sessions = sessions
 
     async def change(self, key: str, change: Change) -> Cell:
         """Change or read the cell whose keys begin with ``key``."""
@@ -59,33 +57,34 @@ class Cells:
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, granted, renewal = 0, False, None
+        lease, granted = None, False
         try:
             while True:
                 stored = await self._read(key, until)
                 after = apply_change(stored.cell, change)
                 if not after.changed:
                     return after
-                if granted and stored.lease and stored.ttl == whole(change.ttl):
+                if lease is not None and granted and stored.lease and stored.ttl == lease.asked:
                     # Another client created the cell meanwhile. All use one lease: else the note would change with
                     # each write, and other writes would fail.
                     await self._revoke(lease)
-                    lease, granted = 0, False
-                if not lease:
+                    lease, granted = None, False
+                if lease is None:
                     lease, granted, renewal = await self._lease(change, stored, until)
-                response = await self._put(key, change, stored, after, lease, until)
+                response = await self._put(key, change, stored, after, lease.id, until)
                 if response is None:
-                    lease = 0
+                    lease = None
                 elif response.get("succeeded"):
                     granted = False  # it is in use
-                    if renewal is not None and not renewal.is_confirmed_by(response):
-                        await self._renew(lease, until)
+                    lease.confirm(renewal, response)
+                    if not await self._sessions.settle(lease, renewal, until):
+                        raise StoreUnavailable("the lease of the value has ended; write it again", unknown=True)
                     return Cell(after.value, int(found(response, 1)[0]["version"]), after.fence, changed=True)
         except StoreUnavailable as error:
             granted = granted and not error.unknown
             raise
         finally:
-            if granted and lease:
+            if granted and lease is not None:
                 await self._revoke(lease)
 
     async def _read(self, key: str, until: float) -> Stored:
@@ -118,29 +117,21 @@ class Cells:
         except Refused:
             return None
 
-    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
-        """Return a lease that begins now, whether it is new, and the keep-alive to confirm if it is the cell's."""
+    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[Session, bool, KeepAlive]:
+        """Return a lease that begins now, whether it is new, and its keep-alive, which may need a confirmation."""
         ttl = whole(change.ttl)
         if stored.lease and stored.ttl == ttl:
-            renewal = await keep_alive(self._runtime, self._gateway, stored.lease, until)
-            if renewal.length:
-                return stored.lease, False, renewal
+            lease = Session(stored.lease, ttl, float(ttl), -math.inf)
+            renewal = await self._sessions.renew(lease, until)
+            if renewal is not None:
+                return lease, False, renewal
+        sent = self._runtime.now()
         response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl)}, until)
-        return int(response["ID"]), True, None
+        lease = Session(int(response["ID"]), ttl, float(ttl), sent)
+        return lease, True, lease.result
 
-    async def _renew(self, lease: int, until: float) -> None:
-        """Renew the lease of a written value, since its keep-alive may have come from a former leader."""
-        for _ in range(ATTEMPTS):
-            renewal = await keep_alive(self._runtime, self._gateway, lease, until)
-            response = await self._gateway.call("/v3/kv/txn", through_log(self._keys), until)
-            if renewal.length and renewal.is_confirmed_by(response):
-                return
-        raise StoreUnavailable(
-            "etcd changes its leader, so the value may expire before its ttl; write it again", unknown=True
-        )
-
-    async def _revoke(self, lease: int) -> None:
+    async def _revoke(self, lease: Session) -> None:
         try:
-            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)}, self._runtime.now() + REVOKE_WITHIN)
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease.id)}, self._runtime.now() + REVOKE_WITHIN)
         except (Refused, StoreUnavailable):
             pass  # it ends by itself

@@ -60,7 +60,7 @@ KEPT = 8
 """Leases of single tickets that are kept for the next such ticket, at most."""
 
 ATTEMPTS = 3
-"""Attempts to renew the lease of an acquire until that is confirmed: during an election the first may fail."""
+"""Attempts to renew a lease until that is confirmed: during an election the first may fail."""
 
 REVOKE_WITHIN = 1.0
 """Seconds in which a closing client revokes its leases."""
@@ -80,37 +80,6 @@ class KeepAlive:
     sent: float
     length: float
     term: int = NO_TERM
-
-    def is_confirmed_by(self, answer: Json) -> bool:
-        """Return whether the response to a transaction shows that the leader was not replaced before the keep-alive.
-
-        The transaction was sent after the keep-alive, and went through Raft's log.
-        """
-        return self.term == term_of(answer) != NO_TERM
-
-
-async def keep_alive(
-    runtime: Runtime, gateway: Gateway, lease: int, until: float, *, urgent: bool = False
-) -> KeepAlive:
-    """Renew a lease to its full length.
-
-    Raises:
-        StoreUnavailable: no response.
-
-    """
-    sent = runtime.now()
-    response = await gateway.call("/v3/lease/keepalive", {"ID": str(lease)}, until, urgent=urgent)
-    return KeepAlive(sent, max(float(response.get("TTL", 0)), 0.0), term_of(response))
-
-
-def through_log(keys: Keys, reads: Sequence[Json] = ()) -> Json:
-    """Build a transaction that goes through Raft's log although it only reads."""
-    return txn([], list(reads), [deleted(only(keys.unused))])
-
-
-def term_of(answer: Json) -> int:
-    """Return the Raft term in a response."""
-    return int(answer.get("header", {}).get("raft_term", NO_TERM))
 
 
 @dataclass(eq=False)
@@ -145,8 +114,11 @@ class Session:
         return KeepAlive(self.confirmed, self.length)
 
     def confirm(self, renewal: KeepAlive, answer: Json) -> bool:
-        """Count a keep-alive if the response to a later transaction confirms it; return whether it counts."""
-        if renewal.is_confirmed_by(answer):
+        """Count a keep-alive if the response to a later transaction confirms it; return whether it counts.
+
+        The transaction was sent after the keep-alive, and went through Raft's log.
+        """
+        if renewal.term == term_of(answer) != NO_TERM:
             self.length = renewal.length
             self.confirmed = max(self.confirmed, renewal.sent)
         return self.believes(renewal)
@@ -217,14 +189,16 @@ class Sessions:
         """
         if session.over:
             return None
-        renewal = await keep_alive(self._runtime, self._gateway, session.id, until, urgent=urgent)
+        sent = self._runtime.now()
+        response = await self._gateway.call("/v3/lease/keepalive", {"ID": str(session.id)}, until, urgent=urgent)
+        renewal = KeepAlive(sent, max(float(response.get("TTL", 0)), 0.0), term_of(response))
         if not renewal.length:
             self.ended(session)
             return None
         return renewal
 
     async def settle(self, session: Session, renewal: KeepAlive, until: float) -> bool:
-        """Confirm the keep-alive of an acquire, by another one if needed; return whether the lease lives.
+        """Confirm the keep-alive of a lease in use, by another one if needed; return whether the lease lives.
 
         Raises:
             StoreUnavailable: it could not be confirmed.
@@ -300,3 +274,13 @@ class Sessions:
 def whole(length: float) -> int:
     """Return the seconds to request: etcd counts whole ones."""
     return max(1, math.ceil(length))
+
+
+def through_log(keys: Keys, reads: Sequence[Json] = ()) -> Json:
+    """Build a transaction that goes through Raft's log although it only reads."""
+    return txn([], list(reads), [deleted(only(keys.unused))])
+
+
+def term_of(answer: Json) -> int:
+    """Return the Raft term in a response."""
+    return int(answer.get("header", {}).get("raft_term", NO_TERM))

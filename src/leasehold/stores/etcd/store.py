@@ -78,7 +78,7 @@ class EtcdStore:
         self._gateway = Gateway(runtime, settings, http)
         self._sessions = Sessions(runtime, self._gateway, self._keys)
         self._watch = Watch(runtime, self._gateway, self._keys)
-        self._cells = Cells(runtime, self._gateway, self._keys)
+        self._cells = Cells(runtime, self._gateway, self._sessions)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
         self._states: dict[str, TicketState] = {}
 
@@ -139,14 +139,14 @@ class EtcdStore:
         state = self._states.get(ticket.id)
         if state is None or not isinstance(mark, int):
             return None
-        if not state.notified and state.blockers and not self._watch.listen(state, mark):
+        if not state.notified and state.blockers and not self._watch.listen(mark):
             return None  # the watch began after that revision: retry once
         if not state.notified:
             await state.signal.wait(timeout)
         state.signal.clear()
         state.notified = False
         if self._watch.denied is not None and state.blockers:
-            self._watch.listen(state, mark)  # raises the reason
+            self._watch.listen(mark)  # raises the reason
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:

@@ -144,7 +144,7 @@ class Watch:
         with self._mutex:
             self._drop(state)
 
-    def listen(self, state: TicketState, revision: int) -> bool:
+    def listen(self, revision: int) -> bool:
         """Start the watch if needed; return whether it has seen all deletions since ``revision``.
 
         Raises:
