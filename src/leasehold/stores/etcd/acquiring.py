@@ -70,11 +70,6 @@ class Verdict:
     held_by: QueueKey | None = None
 
 
-def write(state: TicketState, *, holds: bool) -> Json:
-    """Write the key of a ticket."""
-    return put(state.key, entries.value(state.ticket, state.session.length, holds=holds), state.session.id)
-
-
 # --- locks -------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +123,7 @@ async def _found(gateway: Gateway, state: TicketState, response: Json, until: fl
 
 
 def _write(state: TicketState, *, holds: bool) -> Json:
+    """Write the key of a ticket."""
     return put(state.key, entries.value(state.ticket, state.session.length, holds=holds), state.session.id)
 
 
