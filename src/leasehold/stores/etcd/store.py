@@ -125,7 +125,7 @@ class EtcdStore:
         states, now = [self._states.get(ticket.id) for _, ticket in tickets], self._runtime.now()
         asked = set(states)
         others = [one for one in list(self._states.values()) if now >= one.until and one not in asked]
-        abandoned = [one for one in others if one.begin_removal()]
+        abandoned = [one for one in others if one.begin_removal(now)]
         results, not_removed = await self._renewals.renew(states, abandoned, now + within)
         gone = [one for one, result in zip(states, results, strict=True) if one and result is RenewalResult.GONE]
         unsure = [one for one in gone if one.held and one.unknown]

@@ -77,14 +77,14 @@ class TicketState:
         self.notified = False
         self.signal: Signal = runtime.signal()
 
-    def begin_removal(self) -> bool:
-        """Begin to remove its key; return False if an acquire is under way, which may succeed under it.
+    def begin_removal(self, now: float) -> bool:
+        """Begin to remove its key; return False if an acquire is under way, or has just succeeded under it.
 
         An acquire sets ``acquiring`` before it reads ``being_removed``; here the order is the reverse. So at least one
-        of two threads sees the other.
+        of two threads sees the other. It sets ``until`` before it clears ``acquiring``.
         """
         self.being_removed = True
-        if self.acquiring:
+        if self.acquiring or now < self.until:
             self.being_removed = False
         return self.being_removed
 
