@@ -45,6 +45,7 @@ class Both:
 
     def __init__(self, runtime: BlockingRuntime, server: EtcdServer, seed: int) -> None:
         self.place = Endpoint("127.0.0.1", server.port)
+        self._runtime = runtime
         self.real = BlockingHttp(runtime)
         self.scheduler = Scheduler(seed)
         (self.member,) = cluster_of(self.scheduler, ("e0",))
@@ -62,9 +63,9 @@ class Both:
         assert status == 200
         self.first = self.model.revision = int(said["header"]["revision"])
 
-    async def ask(self, place: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, place: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         if request.method == "GET":  # what version it has
-            return await self.real.ask(place, request, within=within)
+            return await self.real.ask(place, request, until)
         self.before()
         fate, self.fate = self.fate, None
         if fate == "late":
@@ -75,7 +76,7 @@ class Both:
             raise Unanswered("its answer is lost")
         return reply
 
-    async def stream(self, place: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, place: Endpoint, request: Request, until: float) -> tuple[int, Stream]:
         raise NotImplementedError("what is heard is compared by `Heard`")
 
     async def close(self) -> None:
@@ -114,8 +115,12 @@ class Both:
         self.difference = AssertionError("\n".join([*self.log, what]))
         raise self.difference
 
+    def until(self) -> float:
+        """Return when a request to the server has to be answered."""
+        return self._runtime.now() + WITHIN
+
     def really(self, request: Request) -> tuple[int, Json]:
-        reply = finish(self.real.ask(self.place, request, within=WITHIN))
+        reply = finish(self.real.ask(self.place, request, self.until()))
         return reply.status, json.loads(reply.body)
 
 
@@ -181,7 +186,7 @@ class Heard:
         self.ear.number = number
         body = json.dumps(keys.deletions(where, self.start)).encode()
         request = Request("POST", "/v3/watch", (), body)
-        status, self._stream = finish(self.both.real.stream(self.both.place, request, within=WITHIN))
+        status, self._stream = finish(self.both.real.stream(self.both.place, request, self.both.until()))
         assert status == 200
         self.both.member.receive(self.ear, (request.target, body))  # type: ignore[arg-type]
         self.both.log.append(f"watch {number} from {self.start}")

@@ -57,7 +57,7 @@ class Cells:
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, granted = None, False
+        lease, renewal, granted = None, None, False
         try:
             while True:
                 stored = await self._read(key, until)
@@ -69,7 +69,7 @@ class Cells:
                     # each write, and other writes would fail.
                     await self._revoke(lease)
                     lease, granted = None, False
-                if lease is None:
+                if lease is None or renewal is None:
                     lease, granted, renewal = await self._lease(change, stored, until)
                 response = await self._put(key, change, stored, after, lease.id, until)
                 if response is None:

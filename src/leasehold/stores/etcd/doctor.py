@@ -97,7 +97,7 @@ async def diagnose(runtime: Runtime, gateway: Gateway, settings: Settings, keys:
         return await gateway.call(path, body, runtime.now() + WITHIN)
 
     latency = await _latency(runtime, ask, keys)
-    members = [_status(endpoint, await _member(gateway, endpoint)) for endpoint in settings.endpoints]
+    members = [_status(endpoint, await _member(runtime, gateway, endpoint)) for endpoint in settings.endpoints]
     return [
         Finding(Severity.OK, "etcd server", f"{settings.where}: {gateway.version}"),
         *_versions(gateway.version),
@@ -152,9 +152,9 @@ async def _cluster(ask: Ask, settings: Settings) -> Finding:
     return Finding(Severity.OK, "members", found, f"locks survive the loss of {(len(voting) - 1) // 2}")
 
 
-async def _member(gateway: Gateway, endpoint: Endpoint) -> Json | str:
+async def _member(runtime: Runtime, gateway: Gateway, endpoint: Endpoint) -> Json | str:
     try:
-        return await gateway.at(endpoint, "/v3/maintenance/status", within=MEMBER_WITHIN)
+        return await gateway.at(endpoint, "/v3/maintenance/status", runtime.now() + MEMBER_WITHIN)
     except (Unsent, Unanswered, Refused) as error:
         return str(error)
 

@@ -107,7 +107,7 @@ class Gateway:
         endpoint = self._watched = self._endpoint()
         request = self._request("/v3/watch", body)
         try:
-            status, stream = await self._http.stream(endpoint, request, within=until - self._runtime.now())
+            status, stream = await self._http.stream(endpoint, request, until)
         except (Unsent, Unanswered) as error:
             self._leave_endpoint(endpoint)
             raise self._no_answer(error, endpoint, unknown=False) from None
@@ -124,10 +124,10 @@ class Gateway:
         """Use another member for the watch: this one ended it, or missed a deletion."""
         self._leave_endpoint(self._watched)
 
-    async def at(self, endpoint: Endpoint, path: str, *, within: float) -> Json:
+    async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
         """Send a request without arguments to one member and no other; ``/version`` is a public page."""
         request = Request("GET", path) if path == VERSION else self._request(path, {}, leader=False)
-        answer = read(await self._http.ask(endpoint, request, within=within))
+        answer = read(await self._http.ask(endpoint, request, until))
         if isinstance(answer, Refused):
             raise answer
         return answer
@@ -149,7 +149,7 @@ class Gateway:
             endpoint, token = self._endpoint(), self._token
             try:
                 request = self._request(path, body)
-                reply = await self._http.ask(endpoint, request, within=self._time_for_one(until), urgent=urgent)
+                reply = await self._http.ask(endpoint, request, self._share_of(until), urgent=urgent)
             except Unsent as error:
                 unreachable += 1
                 self._leave_endpoint(endpoint)
@@ -176,10 +176,11 @@ class Gateway:
                     self._leave_endpoint(endpoint)
                 raise answer.unavailable(str(endpoint))
 
-    def _time_for_one(self, until: float) -> float:
-        """Return the seconds for one member: a stalled one must leave time for the others."""
-        left = until - self._runtime.now()
-        return max(left / len(self._settings.endpoints), min(left, LEAST_SHARE), 0.001)
+    def _share_of(self, until: float) -> float:
+        """Return the deadline for one member: a stalled one must leave time for the others."""
+        now = self._runtime.now()
+        left = until - now
+        return now + max(left / len(self._settings.endpoints), min(left, LEAST_SHARE), 0.001)
 
     def _endpoint(self) -> Endpoint:
         return self._settings.endpoints[self._current % len(self._settings.endpoints)]
@@ -225,7 +226,7 @@ class Gateway:
         for _ in self._settings.endpoints:
             endpoint = self._endpoint()
             try:
-                fields = await self.at(endpoint, VERSION, within=self._time_for_one(until))
+                fields = await self.at(endpoint, VERSION, self._share_of(until))
             except (Unsent, Unanswered) as error:
                 self._leave_endpoint(endpoint)
                 failed = self._no_answer(error, endpoint, unknown=False)

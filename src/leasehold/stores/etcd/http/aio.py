@@ -23,20 +23,19 @@ class AioHttp(Pool):
         super()._forget()
         self._room: asyncio.Semaphore | None = None
 
-    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         if urgent:
-            return await super().ask(endpoint, request, within=within)
-        until = self.runtime.now() + within
+            return await super().ask(endpoint, request, until)
         if self._room is None:
             self._room = asyncio.Semaphore(CONNECTIONS)
         room = self._room
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(until - self.runtime.now()):
                 await room.acquire()
         except TimeoutError:
             raise Unsent("too many requests of this client are under way") from None
         try:
-            return await super().ask(endpoint, request, within=until - self.runtime.now())
+            return await super().ask(endpoint, request, until)
         finally:
             room.release()
 

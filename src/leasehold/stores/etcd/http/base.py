@@ -130,9 +130,9 @@ class Stream(Protocol):
 
 
 class Http(Protocol):
-    """Connections to the servers of one client."""
+    """Connections to the servers of one client. A request ends before the boot-time clock shows ``until``."""
 
-    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         """Send a request and return the response; an ``urgent`` one never waits behind others for a connection.
 
         Raises:
@@ -142,7 +142,7 @@ class Http(Protocol):
         """
         ...
 
-    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, until: float) -> tuple[int, Stream]:
         """Send a request on a connection of its own; return the status and the stream that follows."""
         ...
 

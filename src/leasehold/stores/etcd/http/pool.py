@@ -64,8 +64,7 @@ class Pool(ABC):
     @abstractmethod
     async def _open_connection(self, endpoint: Endpoint, within: float) -> Connection: ...
 
-    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
-        until = self.runtime.now() + within
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         connection = self._take_idle(endpoint) or await self._connect(endpoint, until)
         try:
             connection.send(request, until)
@@ -86,8 +85,7 @@ class Pool(ABC):
             self._drop_idle()  # another thread may have closed the client just before this connection was put back
         return reply
 
-    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
-        until = self.runtime.now() + within
+    async def stream(self, endpoint: Endpoint, request: Request, until: float) -> tuple[int, Stream]:
         connection = await self._connect(endpoint, until)
         self._open.add(connection)
         try:
