@@ -71,8 +71,8 @@ def tells_one_term(store: Any, runtime: Runtime) -> Any:
     """Let a store of etcd hear of one Raft term only, so that it believes whatever leader there is."""
     call = store._gateway.call
 
-    async def told(path: str, body: Any, **options: Any) -> Any:
-        answer = await call(path, body, **options)
+    async def told(path: str, body: Any, until: float, **options: Any) -> Any:
+        answer = await call(path, body, until, **options)
         answer.setdefault("header", {})["raft_term"] = "1"
         return answer
 

@@ -50,9 +50,8 @@ class ModelConnection:
         self._came: deque[Any] = deque()
         self.line: Connection | None = member.connect(runtime.machine, self._hear, self._ended)
 
-    async def ask(self, request: Request, within: float) -> Any:
+    async def ask(self, request: Request, until: float) -> Any:
         """Send a request and return what comes first."""
-        until = self._runtime.now() + within
         assert self.line is not None
         self.line.send((request.target, request.body))
         return await self.next(until)
@@ -108,11 +107,11 @@ class ModelHttp:
     )
     closed: bool = False
 
-    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         line = await self._line(endpoint)
         whole = False
         try:
-            status, body = await line.ask(request, within)
+            status, body = await line.ask(request, until)
             whole = True
             return Reply(status, body)
         finally:
@@ -121,11 +120,11 @@ class ModelHttp:
             else:
                 line.close()
 
-    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, until: float) -> tuple[int, Stream]:
         line = await self._line(endpoint)
         whole = False
         try:
-            first = await line.ask(request, within)
+            first = await line.ask(request, until)
             whole = True
         finally:
             if not whole:

@@ -16,7 +16,8 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot
 from leasehold.stores.etcd.http.base import Endpoint, Unanswered
-from leasehold.stores.etcd.http.blocking import BlockingHttp, Connection, ResponseStream
+from leasehold.stores.etcd.http.blocking import BlockingHttp, SocketConnection
+from leasehold.stores.etcd.http.pool import ResponseStream
 from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.channel import Channel
 
@@ -106,7 +107,7 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
 def test_a_stream_is_not_closed_while_a_thread_reads_it(ends: tuple[socket.socket, socket.socket]) -> None:
     runtime = BlockingRuntime()
     http, seen = BlockingHttp(runtime), list[int]()
-    line = Connection(runtime, Endpoint("there", 1), ends[0])
+    line = SocketConnection(runtime, Endpoint("there", 1), ends[0])
     pieces = ResponseStream(http, line)
 
     def ends_it() -> None:
@@ -123,7 +124,7 @@ def test_a_stream_is_not_closed_while_a_thread_reads_it(ends: tuple[socket.socke
 
 def test_a_stream_that_nobody_reads_is_closed_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
     runtime = BlockingRuntime()
-    pieces = ResponseStream(BlockingHttp(runtime), Connection(runtime, Endpoint("there", 1), ends[0]))
+    pieces = ResponseStream(BlockingHttp(runtime), SocketConnection(runtime, Endpoint("there", 1), ends[0]))
     pieces.close()
     assert ends[0].fileno() < 0
     with pytest.raises(Unanswered):

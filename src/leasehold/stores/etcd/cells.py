@@ -4,29 +4,29 @@ The version of a cell is etcd's own count of writes to the value. A change reads
 note is still the same and the version is the requested one. So writers without a fence do not hinder each other.
 
 The next write with the same ttl renews the lease and uses it again. The write confirms the keep-alive, or another one
-follows (``confirming.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
+follows (``sessions.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
 another client may be about to write under it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
-from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.keys import Json, Keys, absent, found, only, put, ranged, txn, unb64, version_is, written
-from leasehold.stores.etcd.sessions import whole
+from leasehold.stores.etcd.keys import Json, absent, found, only, put, ranged, txn, unb64, version_is, written
+from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, whole
 
 WITHIN = 5.0
 """Seconds that one change may take."""
 
-ATTEMPTS = 3
-"""Attempts to renew the lease of a value that was written, until that is confirmed."""
+REVOKE_WITHIN = 1.0
+"""Seconds in which a lease that was granted in vain is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Stored:
 class Cells:
     """The cells of one namespace."""
 
-    def __init__(self, runtime: Runtime, gateway: Gateway, keys: Keys) -> None:
+    def __init__(self, runtime: Runtime, gateway: Gateway, sessions: Sessions) -> None:
         self._runtime = runtime
         self._gateway = gateway
-        self._keys = keys
+        self._sessions = sessions
 
     async def change(self, key: str, change: Change) -> Cell:
         """Change or read the cell whose keys begin with ``key``."""
@@ -57,39 +57,39 @@ class Cells:
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, granted, renewal = 0, False, None
+        lease, renewal, granted = None, None, False
         try:
             while True:
                 stored = await self._read(key, until)
                 after = apply_change(stored.cell, change)
                 if not after.changed:
                     return after
-                if granted and stored.lease and stored.ttl == whole(change.ttl):
-                    await self._revoke(
-                        lease
-                    )  # another client created the cell meanwhile: all use one lease, or the note
-                    lease, granted = 0, False  # would change with each write, and other writes would fail
-                if not lease:
+                if lease is not None and granted and stored.lease and stored.ttl == lease.asked:
+                    # Another client created the cell meanwhile. All use one lease: else the note would change with
+                    # each write, and other writes would fail.
+                    await self._revoke(lease)
+                    lease, granted = None, False
+                if lease is None or renewal is None:
                     lease, granted, renewal = await self._lease(change, stored, until)
-                response = await self._put(key, change, stored, after, lease, until)
+                response = await self._put(key, change, stored, after, lease.id, until)
                 if response is None:
-                    lease = 0
+                    lease = None
                 elif response.get("succeeded"):
                     granted = False  # it is in use
-                    if renewal is not None and not renewal.is_confirmed_by(response):
-                        await self._renew(lease, until)
+                    lease.confirm(renewal, response)
+                    if not await self._sessions.settle(lease, renewal, until):
+                        raise StoreUnavailable("the lease of the value has ended; write it again", unknown=True)
                     return Cell(after.value, int(found(response, 1)[0]["version"]), after.fence, changed=True)
         except StoreUnavailable as error:
             granted = granted and not error.unknown
             raise
         finally:
-            if granted and lease:
+            if granted and lease is not None:
                 await self._revoke(lease)
 
     async def _read(self, key: str, until: float) -> Stored:
-        response = await self._ask(
-            "/v3/kv/txn", txn([], [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]), until
-        )
+        reads = [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]
+        response = await self._gateway.call("/v3/kv/txn", txn([], reads), until)
         value, note = found(response, 0), found(response, 1)
         if not value or not note:
             return Stored(noted=int(note[0]["mod_revision"]) if note else 0)
@@ -113,39 +113,25 @@ class Cells:
         if (after.fence, ttl, lease) != (stored.cell.fence, stored.ttl, stored.lease):
             writes.append(put(note, b"%d %d" % (after.fence, ttl), lease))
         try:
-            return await self._ask("/v3/kv/txn", txn(compare, writes), until)
-        except Refused as refused:
-            if refused.meaning is Meaning.LEASE:
-                return None
-            raise
+            return await self._gateway.call("/v3/kv/txn", txn(compare, writes), until)
+        except Refused:
+            return None
 
-    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[int, bool, KeepAlive | None]:
-        """Return a lease that begins now, whether it is new, and the keep-alive to confirm if it is the cell's."""
+    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[Session, bool, KeepAlive]:
+        """Return a lease that begins now, whether it is new, and its keep-alive, which may need a confirmation."""
         ttl = whole(change.ttl)
         if stored.lease and stored.ttl == ttl:
-            renewal = await keep_alive(self._runtime, self._gateway, stored.lease, until)
-            if renewal.length:
-                return stored.lease, False, renewal
-        response = await self._ask("/v3/lease/grant", {"TTL": str(ttl)}, until)
-        return int(response["ID"]), True, None
+            lease = Session(stored.lease, ttl, float(ttl), -math.inf)
+            renewal = await self._sessions.renew(lease, until)
+            if renewal is not None:
+                return lease, False, renewal
+        sent = self._runtime.now()
+        response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl)}, until)
+        lease = Session(int(response["ID"]), ttl, float(ttl), sent)
+        return lease, True, lease.result
 
-    async def _renew(self, lease: int, until: float) -> None:
-        """Renew the lease of a written value, since its keep-alive may have come from a former leader."""
-        for _ in range(ATTEMPTS):
-            renewal = await keep_alive(self._runtime, self._gateway, lease, until)
-            if renewal.length and renewal.is_confirmed_by(
-                await self._ask("/v3/kv/txn", through_log(self._keys), until)
-            ):
-                return
-        raise StoreUnavailable(
-            "etcd changes its leader, so the value may expire before its ttl; write it again", unknown=True
-        )
-
-    async def _revoke(self, lease: int) -> None:
+    async def _revoke(self, lease: Session) -> None:
         try:
-            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)}, within=1.0)
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(lease.id)}, self._runtime.now() + REVOKE_WITHIN)
         except (Refused, StoreUnavailable):
             pass  # it ends by itself
-
-    async def _ask(self, path: str, body: Json, until: float) -> Json:
-        return await self._gateway.call(path, body, within=max(until - self._runtime.now(), 0.001))

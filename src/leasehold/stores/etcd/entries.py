@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
 from leasehold._rules import Enter, Queue, conflicts, decide, successors
-from leasehold.stores.etcd.keys import Json, unb64
+from leasehold.stores.etcd.keys import Json, key_of, unb64
 
 FOREIGN = "lease"
 """Host shown for a holder that does not name itself, as Go's Mutex: only its lease is known."""
@@ -65,7 +65,7 @@ def value(ticket: Ticket, length: float, *, holds: bool) -> bytes:
 
 def read_key(kv: Json) -> QueueKey:
     """Read a key and its value."""
-    key = unb64(kv["key"]).decode("utf-8", "replace")
+    key = key_of(kv)
     lease = int(kv.get("lease", 0))
     ticket, holds = _ticket(key.rpartition("/")[2], lease, unb64(kv.get("value", "")))
     return QueueKey(key, int(kv["create_revision"]), int(kv["mod_revision"]), lease, ticket, holds)
@@ -85,12 +85,7 @@ def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
         if not dash:
             raise ValueError("not a key of ours")
         return Ticket(ticket, terms, str(fields.get("alongside", ""))), bool(fields.get("holds"))
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ):  # a key of another program: an election stores its proposal here
+    except (ValueError, KeyError, TypeError, AttributeError):  # of another program: an election stores its proposal
         return Ticket(entry, LeaseTerms(LockMode(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
 
 
@@ -111,12 +106,9 @@ def _mode(fields: dict[str, Any]) -> LockMode:
 
 def queue(name: str, present: Sequence[QueueKey]) -> Queue:
     """Return the queue of a shared lock as a value for the rules. No entry expires here: etcd deletes expired keys."""
-    entries = [
-        (one, QueueEntry(one.ticket, one.created, math.inf, token=one.written if one.holds else None))
-        for one in present
-    ]
-    holders = tuple(entry for one, entry in entries if one.holds)
-    return Queue(name, holders=holders, waiters=tuple(entry for one, entry in entries if not one.holds))
+    holders = [QueueEntry(one.ticket, one.created, math.inf, one.written) for one in present if one.holds]
+    waiters = [QueueEntry(one.ticket, one.created, math.inf) for one in present if not one.holds]
+    return Queue(name, holders=tuple(holders), waiters=tuple(waiters))
 
 
 def passes(ticket: Ticket) -> bool:

@@ -30,7 +30,7 @@ UNDER_A_SECOND = 0.5
 async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
     """Return the names in use that begin with ``prefix``, or with ``exact`` the name itself."""
     names = defaultdict[str, list[QueueKey]](list)
-    for kv in await _read(gateway, keys.queue(prefix) if exact else keys.names(prefix)):
+    for kv in await _read(runtime, gateway, keys.queue(prefix) if exact else keys.names(prefix)):
         one = entries.read_key(kv)
         name = keys.name_of(one.key)
         if name is not None:
@@ -40,10 +40,11 @@ async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, e
     return [view for view in views if view.holders or view.waiters]
 
 
-async def _read(gateway: Gateway, prefix: str) -> list[Json]:
+async def _read(runtime: Runtime, gateway: Gateway, prefix: str) -> list[Json]:
     where, kvs = span(prefix), list[Json]()
     while True:
-        response = await gateway.call("/v3/kv/range", {**where, "limit": str(PAGE)}, within=WITHIN)
+        body = {**where, "limit": str(PAGE)}
+        response = await gateway.call("/v3/kv/range", body, runtime.now() + WITHIN)
         some: list[Json] = response.get("kvs", [])
         kvs += some
         if not response.get("more"):
@@ -55,9 +56,9 @@ async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> di
     """Return the seconds left of each lease; a lease that has ended is missing."""
     left = dict[int, float]()
     for start in range(0, len(leases), AT_ONCE):
-        some = leases[start : start + AT_ONCE]
+        some, until = leases[start : start + AT_ONCE], runtime.now() + WITHIN
         answers = await runtime.gather(
-            *(gateway.call("/v3/lease/timetolive", {"ID": str(lease)}, within=WITHIN) for lease in some)
+            *(gateway.call("/v3/lease/timetolive", {"ID": str(lease)}, until) for lease in some)
         )
         for lease, answer in zip(some, answers, strict=True):
             if isinstance(answer, StoreUnavailable):

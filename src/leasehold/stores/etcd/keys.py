@@ -11,6 +11,7 @@ import base64
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from leasehold.stores.etcd.connection.settings import Settings
 
@@ -75,14 +76,7 @@ def encode_part(part: str) -> str:
 
 def decode_part(part: str) -> str:
     """Decode the output of `encode_part`; other texts are decoded as far as possible."""
-    parts = part.split("%")
-    out = parts[0].encode()
-    for piece in parts[1:]:
-        try:
-            out += bytes([int(piece[:2], 16)]) + piece[2:].encode()
-        except ValueError:
-            out += b"%" + piece.encode()
-    return out.decode("utf-8", "replace")
+    return unquote(part, errors="replace")
 
 
 def _plain(char: str) -> bool:
@@ -100,6 +94,11 @@ def b64(text: str | bytes) -> str:
 def unb64(text: str) -> bytes:
     """Decode bytes from the gateway."""
     return base64.b64decode(text)
+
+
+def key_of(kv: Json) -> str:
+    """Return the key of a key and its value."""
+    return unb64(kv["key"]).decode("utf-8", "replace")
 
 
 def span(prefix: str) -> Json:

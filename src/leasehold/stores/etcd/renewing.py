@@ -1,6 +1,6 @@
 """Renewals of one batch: a keep-alive for each session concerned, then one read of all the keys.
 
-The read is a transaction through Raft's log. So it confirms the keep-alives (``confirming.py``), and is never stale. If
+The read is a transaction through Raft's log. So it confirms the keep-alives (``sessions.py``), and is never stale. If
 it does not confirm them, because etcd has another leader, both are sent once more.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.etcd.confirming import KeepAlive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.keys import Json, Keys, deleted, found, only, put, ranged, span, txn, unb64
-from leasehold.stores.etcd.sessions import Sessions
+from leasehold.stores.etcd.keys import Json, Keys, found, key_of, only, ranged, span, txn
+from leasehold.stores.etcd.sessions import KeepAlive, Sessions, through_log
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
@@ -28,8 +27,11 @@ GRACE = 0.05
 """Seconds for the watch to report a deletion that a renewal has just seen."""
 
 
-Asked = tuple[int, TicketState, KeepAlive]
-"""The index of a ticket's result, the ticket, and the keep-alive on which the result depends."""
+Asked = tuple[TicketState, KeepAlive]
+"""A ticket, and the keep-alive on which its result depends."""
+
+Results = dict[TicketState | None, RenewalResult]
+"""The results so far; without one, the ticket is gone."""
 
 
 class Renewals:
@@ -43,82 +45,78 @@ class Renewals:
         self._keys = keys
 
     async def renew(
-        self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], within: float
+        self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], until: float
     ) -> tuple[list[RenewalResult], set[TicketState]]:
         """Renew; return the results in order, and the expired tickets whose key may still exist.
 
         ``abandoned`` are other tickets of the client that have expired and whose removal has begun.
         """
-        until, sent = self._runtime.now() + within, self._runtime.now()
-        results = [RenewalResult.GONE] * len(tickets)
-        living = [(index, state) for index, state in enumerate(tickets) if state is not None and sent < state.until]
+        sent, results = self._runtime.now(), Results()
+        living, expired, late = list[TicketState](), list[TicketState](), list[TicketState]()
+        for one in tickets:
+            if one is not None:
+                (living if sent < one.until else expired).append(one)
         asked = await self._kept_alive(living, results, until)
-        late = list[TicketState]()
-        for index, one in enumerate(tickets):
-            if one is not None and sent >= one.until:
-                if one.begin_removal():
-                    late.append(one)
-                    one.set()  # a waiter joins the queue again
-                else:
-                    results[index] = RenewalResult.UNKNOWN  # the acquire under way finds out
+        for one in expired:
+            if one.begin_removal(sent):
+                late.append(one)
+                one.set()  # a waiter joins the queue again
+            else:
+                results[one] = RenewalResult.UNKNOWN  # an acquire finds out
         not_removed = await self.remove_keys([*late, *abandoned], until)
         for attempt in range(ATTEMPTS):
             if attempt:
-                asked = await self._kept_alive([(index, state) for index, state, _ in asked], results, until)
+                asked = await self._kept_alive([state for state, _ in asked], results, until)
             looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
             asked = [one for look in looks for one in await self._look(look, results, until)]
-        return results, set(not_removed)
+        return [results.get(one, RenewalResult.GONE) for one in tickets], set(not_removed)
 
-    async def _kept_alive(
-        self, living: Sequence[tuple[int, TicketState]], results: list[RenewalResult], until: float
-    ) -> list[Asked]:
+    async def _kept_alive(self, living: Sequence[TicketState], results: Results, until: float) -> list[Asked]:
         """Send the keep-alives; return the tickets whose keys are to be read."""
-        sessions = list(dict.fromkeys(state.session for _, state in living))
+        sessions = list(dict.fromkeys(state.session for state in living))
         answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
         by_session = dict(zip(sessions, answers, strict=True))
         asked = list[Asked]()
-        for index, state in living:
+        for state in living:
             answer = by_session[state.session]
-            results[index] = RenewalResult.UNKNOWN if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
+            results[state] = RenewalResult.UNKNOWN if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
             if isinstance(answer, KeepAlive):
-                asked.append((index, state, answer))
+                asked.append((state, answer))
             elif answer is None:
                 state.set()
             elif not isinstance(answer, StoreUnavailable):
                 raise answer
         return asked
 
-    async def _look(self, some: Sequence[Asked], results: list[RenewalResult], until: float) -> list[Asked]:
+    async def _look(self, some: Sequence[Asked], results: Results, until: float) -> list[Asked]:
         """Read which keys exist, and wake waiters whose blocker is gone although the watch did not report it.
 
         Return the tickets whose keep-alive is not confirmed by this.
         """
-        operations, waiting = list[Json](), [(state, state.blockers) for _, state, _ in some]
+        operations, waiting = list[Json](), [(state, state.blockers) for state, _ in some]
         for state, blockers in waiting:
             operations.append(ranged(only(state.key), keys_only=True))
             if blockers:
                 operations.append(self._ahead(state, blockers))
-        left = max(until - self._runtime.now(), 0.001)
         try:
             body = through_log(self._keys, operations)
-            response = await self._gateway.call("/v3/kv/txn", body, within=left, urgent=True)
+            response = await self._gateway.call("/v3/kv/txn", body, until, urgent=True)
         except StoreUnavailable:
-            for index, _, _ in some:
-                results[index] = RenewalResult.UNKNOWN
+            results.update((state, RenewalResult.UNKNOWN) for state, _ in some)
             return []
         at, missed, unconfirmed = 0, list[TicketState](), list[Asked]()
-        for (index, state, renewal), (_, blockers) in zip(some, waiting, strict=True):
+        for (state, renewal), (_, blockers) in zip(some, waiting, strict=True):
             if not found(response, at):
                 state.set()
             elif state.session.confirm(renewal, response):
-                results[index] = RenewalResult.HELD if state.held else RenewalResult.QUEUED
+                results[state] = RenewalResult.HELD if state.held else RenewalResult.QUEUED
                 state.until = state.session.until
             else:
-                results[index] = RenewalResult.UNKNOWN
-                unconfirmed.append((index, state, renewal))
+                results[state] = RenewalResult.UNKNOWN
+                unconfirmed.append((state, renewal))
             at += 1
             if blockers:
-                if blockers - {unb64(kv["key"]).decode("utf-8", "replace") for kv in found(response, at)}:
+                if blockers - {key_of(kv) for kv in found(response, at)}:
                     missed.append(state)
                 at += 1
         await self._wake(missed)
@@ -127,7 +125,7 @@ class Renewals:
     def _ahead(self, state: TicketState, blockers: frozenset[str]) -> Json:
         if len(blockers) == 1:
             return ranged(only(next(iter(blockers))), keys_only=True)
-        return ranged(span(self._keys.queue(state.name)), keys_only=True)
+        return ranged(span(state.queue), keys_only=True)
 
     async def _wake(self, missed: Sequence[TicketState]) -> None:
         """Wake the waiters whose blocker is gone; if the watch does not report that now, it is dead."""
@@ -147,26 +145,19 @@ class Renewals:
         """
         for start in range(0, len(those), PER_LOOK):
             some = those[start : start + PER_LOOK]
-            keys = [key for state in some if not state.unknown for key in (state.key, state.mark)]
-            body = txn([], [deleted(only(key)) for key in keys])
+            known = [one for state in some if not state.unknown for one in state.removal()]
             try:
-                await self._ensure_removed([state for state in some if state.unknown], until)
-                await self._gateway.call(
-                    "/v3/kv/txn", body, within=max(until - self._runtime.now(), 0.001), urgent=True
-                )
+                for state in some:
+                    if state.unknown:
+                        await self._remove_unknown(state, until)
+                await self._gateway.call("/v3/kv/txn", txn([], known), until, urgent=True)
             except StoreUnavailable as reason:
                 return dict.fromkeys(those[start:], reason)
         return {}
 
-    async def _ensure_removed(self, those: Sequence[TicketState], until: float) -> None:
-        """Delete keys whose request may still arrive, and write tombstones, so that it does nothing then."""
-        for state in those:
-            tombstone = put(self._keys.tombstone(state.entry), b"", state.session.id)
-            left = max(until - self._runtime.now(), 0.001)
-            try:
-                await self._gateway.call(
-                    "/v3/kv/txn", txn([], [deleted(only(state.key)), deleted(only(state.mark)), tombstone]), within=left
-                )
-            except Refused as refused:
-                if refused.meaning is not Meaning.LEASE:  # with its lease the key is gone, and a late request fails
-                    raise
+    async def _remove_unknown(self, state: TicketState, until: float) -> None:
+        """Delete a key whose request may still arrive, and write its tombstone."""
+        try:
+            await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
+        except Refused:
+            pass  # with its lease the key is gone, and a late request fails

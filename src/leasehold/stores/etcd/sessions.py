@@ -9,23 +9,49 @@ lease of its own; else it would live as long as the others.
 etcd counts whole seconds and has a minimum of its own. So the length is what etcd grants, not what was asked for. The
 client chooses the id of the lease, so a grant whose reply was lost is not granted twice.
 
-A session counts from before a keep-alive was sent, if a later transaction confirms that the true leader answered
-(``confirming.py``). Usually that is a transaction which is sent anyway. An idle session is not renewed: it ends by
-itself, and the next ticket begins another. `revoke_all` ends all sessions, and so deletes the keys under them.
+A session counts from before a keep-alive was sent, if a later transaction confirms that the true leader answered.
+Usually that is a transaction which is sent anyway. An idle session is not renewed: it ends by itself, and the next
+ticket begins another. `revoke_all` ends all sessions, and so deletes the keys under them.
+
+Why a keep-alive needs a confirmation
+-------------------------------------
+A keep-alive does not go through Raft: the leader renews the lease in a table of its own. A leader that was stopped and
+replaced answers from its old table when it continues, and the new leader never learns of it (seen on etcd 3.4 and 3.5).
+The same happens with a member that cannot reach the others, or whose disk is stalled.
+
+So each keep-alive is followed by a transaction that goes through Raft's log. Both responses contain a Raft term:
+
+1. The member sets the term of a keep-alive's response before it asks the leader. It is the term of the last entry that
+   the member has applied, so it is not later than the term of the leader that renews.
+2. A transaction is an entry of the log. A member that answers it has applied all entries before it. If another leader
+   was elected before the keep-alive was sent, and took effect, then the first entry of its term is among those. So the
+   response contains that later term.
+
+If both terms are the same, no other leader had been elected when the keep-alive was sent. A later leader restarts all
+leases at its election. So the lease lasts as long as the keep-alive said, counted from when it was sent.
+
+If the terms differ, nothing is known. Usually there is another leader, and the next keep-alive reaches it.
+
+A transaction that only reads will not do, though it costs etcd less: it is not in the log. Until the fixes of 2026
+(etcd issue 20418) it may return old values, and a member that has just installed a snapshot reports an old term until
+its next entry. So `through_log` puts a deletion into the branch that is not taken.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.keyed_lock import KeyedLock
-from leasehold.stores.etcd.confirming import KeepAlive, keep_alive, through_log
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
-from leasehold.stores.etcd.keys import Json, Keys
+from leasehold.stores.etcd.keys import Json, Keys, deleted, only, txn
+
+NO_TERM = 0
+"""Raft begins with term 1."""
 
 FRESH = 1 / 3
 """An acquire uses a session without a renewal if less than this part of its length has passed."""
@@ -34,10 +60,26 @@ KEPT = 8
 """Leases of single tickets that are kept for the next such ticket, at most."""
 
 ATTEMPTS = 3
-"""Attempts to renew the lease of an acquire until that is confirmed: during an election the first may fail."""
+"""Attempts to renew a lease until that is confirmed: during an election the first may fail."""
 
 REVOKE_WITHIN = 1.0
 """Seconds in which a closing client revokes its leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """The response to a keep-alive, from the present or a former leader.
+
+    Attributes:
+        sent: boot-time clock before it was sent.
+        length: seconds for which the lease was renewed; 0 if it has ended.
+        term: the Raft term in the response.
+
+    """
+
+    sent: float
+    length: float
+    term: int = NO_TERM
 
 
 @dataclass(eq=False)
@@ -59,7 +101,7 @@ class Session:
     length: float
     confirmed: float
     shared: bool = True
-    over: bool = field(default=False)
+    over: bool = False
 
     @property
     def until(self) -> float:
@@ -72,8 +114,11 @@ class Session:
         return KeepAlive(self.confirmed, self.length)
 
     def confirm(self, renewal: KeepAlive, answer: Json) -> bool:
-        """Count a keep-alive if the response to a later transaction confirms it; return whether it counts."""
-        if renewal.is_confirmed_by(answer):
+        """Count a keep-alive if the response to a later transaction confirms it; return whether it counts.
+
+        The transaction was sent after the keep-alive, and went through Raft's log.
+        """
+        if renewal.term == term_of(answer) != NO_TERM:
             self.length = renewal.length
             self.confirmed = max(self.confirmed, renewal.sent)
         return self.believes(renewal)
@@ -97,9 +142,7 @@ class Sessions:
         self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
-        self._uncertain: dict[
-            int, tuple[int, float]
-        ] = {}  # by length: a lease that may have been granted, and since when
+        self._uncertain: dict[int, tuple[int, float]] = {}  # by length: a lease that may exist, and since when
         self._all: dict[Session, None] = {}
 
     async def shared(self, length: float, until: float) -> tuple[Session, KeepAlive]:
@@ -132,8 +175,8 @@ class Sessions:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
-        """Renew a session if that is due; return None if it has ended."""
-        if self._runtime.now() - session.confirmed < FRESH * session.length:
+        """Renew a session, a shared one only if that is due; return None if it has ended."""
+        if session.shared and self._runtime.now() - session.confirmed < FRESH * session.length:
             return None if session.over else session.result
         return await self.renew(session, until)
 
@@ -146,14 +189,16 @@ class Sessions:
         """
         if session.over:
             return None
-        renewal = await keep_alive(self._runtime, self._gateway, session.id, until, urgent=urgent)
+        sent = self._runtime.now()
+        response = await self._gateway.call("/v3/lease/keepalive", {"ID": str(session.id)}, until, urgent=urgent)
+        renewal = KeepAlive(sent, max(float(response.get("TTL", 0)), 0.0), term_of(response))
         if not renewal.length:
-            self._ended(session)
+            self.ended(session)
             return None
         return renewal
 
     async def settle(self, session: Session, renewal: KeepAlive, until: float) -> bool:
-        """Confirm the keep-alive of an acquire, by another one if needed; return whether the lease lives.
+        """Confirm the keep-alive of a lease in use, by another one if needed; return whether the lease lives.
 
         Raises:
             StoreUnavailable: it could not be confirmed.
@@ -165,8 +210,8 @@ class Sessions:
             again = await self.renew(session, until)
             if again is None:
                 return False
-            renewal, left = again, max(until - self._runtime.now(), 0.001)
-            session.confirm(renewal, await self._gateway.call("/v3/kv/txn", through_log(self._keys), within=left))
+            renewal = again
+            session.confirm(renewal, await self._gateway.call("/v3/kv/txn", through_log(self._keys), until))
         if session.believes(renewal):
             return True
         raise StoreUnavailable(
@@ -175,14 +220,16 @@ class Sessions:
 
     def ended(self, session: Session) -> None:
         """Record that etcd does not know a session any more."""
-        self._ended(session)
+        session.over = True
+        self._all.pop(session, None)
+        if self._shared.get(session.asked) is session:
+            self._shared.pop(session.asked, None)
 
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
-        until = self._runtime.now() + REVOKE_WITHIN
         now = self._runtime.now()
         living = [session for session in self._all if not session.over and now < session.until + session.length]
-        await self._runtime.gather(*(self._revoke(session, until) for session in living))
+        await self._runtime.gather(*(self._revoke(session, now + REVOKE_WITHIN) for session in living))
         self.forget()
 
     def _take_spare(self, ttl: int) -> Session | None:
@@ -201,42 +248,39 @@ class Sessions:
         lease, first = self._uncertain.get(ttl, new) if shared else new
         session = Session(lease, ttl, float(ttl), sent, shared)
         self._all[session] = None  # before the request: `close` revokes it even if no response came
-        body = {"TTL": str(ttl), "ID": str(lease)}
         try:
-            response = await self._gateway.call("/v3/lease/grant", body, within=max(until - sent, 0.001))
+            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(lease)}, until)
         except StoreUnavailable as error:
             if error.unknown and shared:
                 self._uncertain[ttl] = lease, first  # the next attempt finds it if it was granted
             raise
-        except Refused as refused:
-            if refused.meaning is not Meaning.EXISTS:
-                raise
-            self._uncertain.pop(ttl, None)
-            session.confirmed = first  # it was granted after that; a caller that needs more renews it
-            return session
+        except Refused:  # it exists: it was granted after ``first``; a caller that needs more renews it
+            session.confirmed = first
+        else:
+            session.length = float(response["TTL"])
         self._uncertain.pop(ttl, None)
-        session.length = float(response["TTL"])
         return session
 
     async def _revoke(self, session: Session, until: float) -> None:
         try:
-            left = max(until - self._runtime.now(), 0.01)
-            await self._gateway.call("/v3/lease/revoke", {"ID": str(session.id)}, within=left)
-        except Refused as refused:
-            if refused.meaning is not Meaning.LEASE:
-                return
+            await self._gateway.call("/v3/lease/revoke", {"ID": str(session.id)}, until)
+        except Refused:
+            pass  # it has ended
         except StoreUnavailable:
             return  # it ends by itself
-        self._ended(session)
-
-    def _ended(self, session: Session) -> None:
-        session.over = True
-        self._all.pop(session, None)
-        for ttl, other in list(self._shared.items()):
-            if other is session:
-                del self._shared[ttl]
+        self.ended(session)
 
 
 def whole(length: float) -> int:
     """Return the seconds to request: etcd counts whole ones."""
     return max(1, math.ceil(length))
+
+
+def through_log(keys: Keys, reads: Sequence[Json] = ()) -> Json:
+    """Build a transaction that goes through Raft's log although it only reads."""
+    return txn([], list(reads), [deleted(only(keys.unused))])
+
+
+def term_of(answer: Json) -> int:
+    """Return the Raft term in a response."""
+    return int(answer.get("header", {}).get("raft_term", NO_TERM))

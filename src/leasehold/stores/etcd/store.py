@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-``mutex.py`` and ``shared_locks.py`` decide who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters,
-and ``renewing.py`` renews. This file implements the `Store` port with them.
+``acquiring.py`` decides who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters, and ``renewing.py``
+renews. This file implements the `Store` port with them.
 
 A grant counts from a keep-alive before the transaction that granted, if that transaction confirms the keep-alive
-(``confirming.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
+(``sessions.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
 used. A deletion that the watch reports is only a wake-up: the waiter sends its transaction again, which reads its own
 key. If its lease has ended meanwhile, its key is gone, and the waiter joins the queue again.
 
@@ -33,17 +33,16 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores.etcd import doctor, inspecting, mutex
+from leasehold.stores.etcd import doctor, inspecting
+from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
 from leasehold.stores.etcd.cells import Cells
-from leasehold.stores.etcd.connection.errors import Meaning, Refused
+from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Http
-from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, removed, span, txn, unb64
-from leasehold.stores.etcd.mutex import Verdict
+from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, removed, span, txn
 from leasehold.stores.etcd.renewing import Renewals
 from leasehold.stores.etcd.sessions import Sessions
-from leasehold.stores.etcd.shared_locks import SharedAcquire
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 IDLE = 10
@@ -79,7 +78,7 @@ class EtcdStore:
         self._gateway = Gateway(runtime, settings, http)
         self._sessions = Sessions(runtime, self._gateway, self._keys)
         self._watch = Watch(runtime, self._gateway, self._keys)
-        self._cells = Cells(runtime, self._gateway, self._keys)
+        self._cells = Cells(runtime, self._gateway, self._sessions)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
         self._states: dict[str, TicketState] = {}
 
@@ -91,38 +90,30 @@ class EtcdStore:
             state = await self._state_for(name, ticket, until)
             try:
                 verdict = await self._send_acquire(state, join=join, until=until)
-                if not await self._confirmed(state, verdict, join=join, until=until):
-                    self._forget(state)
+                has_key = verdict.token or join or state.held
+                if has_key and not await self._sessions.settle(state.session, state.renewal, until):
+                    self._forget(state)  # its lease has ended
                     continue
                 if verdict.token:
                     return self._granted(state, verdict)
-                if state.unknown and not join and not state.held:
-                    await self._ensure_removed([state], until)
+                if state.unknown and not has_key:
+                    await self._ensure_removed(state, until)
                 return self._wait_for(state, verdict, join=join)
-            except Refused as refused:
-                if refused.meaning is not Meaning.LEASE:
-                    raise refused.unavailable(self._settings.where) from None
+            except Refused:  # its lease has ended
                 self._sessions.ended(state.session)
                 self._forget(state)
             finally:
                 state.acquiring = False
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        state = self._states.get(ticket.id)
+        state, until = self._states.get(ticket.id), self._runtime.now() + within
         if state is None:
-            return await self._remove_foreign(name, ticket.id, within)
+            return await self._remove_foreign(name, ticket.id, until)
         self._watch.stop(state)
         state.set()  # the client closes, and a caller may still wait
-        took = [deleted(only(state.key))]
-        if ticket.terms.mode.kind is not Kind.MUTEX:
-            took.append(deleted(only(state.mark)))
-        if state.unknown:
-            took.append(put(self._keys.tombstone(state.entry), b"", state.session.id))
         try:
-            response = await self._gateway.call("/v3/kv/txn", txn([], took), within=within)
-        except Refused as refused:
-            if refused.meaning is not Meaning.LEASE:
-                raise refused.unavailable(self._settings.where) from None
+            response = await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
+        except Refused:
             self._sessions.ended(state.session)  # its key ended with it
             response = {}
         self._forget(state)
@@ -131,19 +122,16 @@ class EtcdStore:
         return removed(response, 0) > 0
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        state = [self._states.get(ticket.id) for _, ticket in tickets]
-        now = self._runtime.now()
-        until = now + within
-        asked = {one.ticket.id for one in state if one is not None}
-        others = [one for one in list(self._states.values()) if now >= one.until and one.ticket.id not in asked]
-        abandoned = [one for one in others if one.begin_removal()]
-        results, not_removed = await self._renewals.renew(state, abandoned, within)
-        gone = [one for one, result in zip(state, results, strict=True) if result is RenewalResult.GONE]
-        not_removed |= set(
-            await self._renewals.remove_keys([one for one in gone if one and one.held and one.unknown], until)
-        )
+        states, now = [self._states.get(ticket.id) for _, ticket in tickets], self._runtime.now()
+        asked = set(states)
+        others = [one for one in list(self._states.values()) if now >= one.until and one not in asked]
+        abandoned = [one for one in others if one.begin_removal(now)]
+        results, not_removed = await self._renewals.renew(states, abandoned, now + within)
+        gone = [one for one, result in zip(states, results, strict=True) if one and result is RenewalResult.GONE]
+        unsure = [one for one in gone if one.held and one.unknown]
+        not_removed |= set(await self._renewals.remove_keys(unsure, now + within))
         for one in [*gone, *abandoned]:
-            if one is not None and (one.held or one in abandoned) and one not in not_removed:
+            if (one.held or one in abandoned) and one not in not_removed:
                 self._forget(one)
         return results
 
@@ -151,14 +139,14 @@ class EtcdStore:
         state = self._states.get(ticket.id)
         if state is None or not isinstance(mark, int):
             return None
-        if not state.notified and state.blockers and not self._watch.listen(state, mark):
+        if not state.notified and state.blockers and not self._watch.listen(mark):
             return None  # the watch began after that revision: retry once
         if not state.notified:
             await state.signal.wait(timeout)
         state.signal.clear()
         state.notified = False
         if self._watch.denied is not None and state.blockers:
-            self._watch.listen(state, mark)  # raises the reason
+            self._watch.listen(mark)  # raises the reason
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
@@ -191,7 +179,7 @@ class EtcdStore:
     async def send(self, path: str, body: Json, *, within: float) -> Json:
         """Send a request of a guard."""
         try:
-            return await self._gateway.call(path, body, within=within)
+            return await self._gateway.call(path, body, self._runtime.now() + within)
         except Refused as refused:
             raise refused.unavailable(self._settings.where) from None
 
@@ -219,46 +207,32 @@ class EtcdStore:
         """
         state.acquiring, usable = True, False
         try:
-            if not state.being_removed:
-                usable = await self._fresh(state, until)
-            else:
-                await self._ensure_removed([state], until)
+            if state.being_removed:
+                await self._ensure_removed(state, until)
+            elif (renewal := await self._sessions.fresh(state.session, until)) is not None:
+                state.renewal, usable = renewal, True
         finally:
             state.acquiring = usable
         return usable
 
-    async def _ensure_removed(self, those: Sequence[TicketState], until: float) -> None:
-        """Ensure that keys are deleted, and that no late acquire request writes them again.
+    async def _ensure_removed(self, state: TicketState, until: float) -> None:
+        """Ensure that a key is deleted, and that no late acquire request writes it again.
 
         Raises:
             StoreUnavailable: that is not confirmed.
 
         """
-        for state, reason in (await self._renewals.remove_keys(those, until)).items():
+        for reason in (await self._renewals.remove_keys([state], until)).values():
             what = f"the key of an older request for {state.name!r} may still exist: {reason}"
             raise StoreUnavailable(what, unknown=True) from reason
 
-    async def _fresh(self, state: TicketState, until: float) -> bool:
-        renew = self._sessions.fresh if state.session.shared else self._sessions.renew
-        renewal = await renew(state.session, until)
-        if renewal is not None:
-            state.renewal = renewal
-        return renewal is not None
-
-    async def _confirmed(self, state: TicketState, verdict: Verdict, *, join: bool, until: float) -> bool:
-        """Confirm the lease under which a ticket now holds or waits; return False if the lease has ended."""
-        if not verdict.token and not join and not state.held:
-            return True  # it has no key
-        return await self._sessions.settle(state.session, state.renewal, until)
-
     async def _send_acquire(self, state: TicketState, *, join: bool, until: float) -> Verdict:
-        now = self._runtime.now()
-        if now >= until:
+        if self._runtime.now() >= until:
             raise StoreUnavailable("no time was left to send the acquire request", unknown=False)
         try:
             if state.ticket.terms.mode.kind is Kind.MUTEX:
-                return await mutex.try_acquire(self._gateway, self._keys, state, join=join, until=until, now=now)
-            return await SharedAcquire(self._runtime, self._gateway, self._keys, state, until).try_acquire(join=join)
+                return await acquire_mutex(self._gateway, state, until, join=join)
+            return await SharedAcquire(self._runtime, self._gateway, state, until).try_acquire(join=join)
         except StoreUnavailable as error:
             state.unknown = state.unknown or error.unknown
             raise
@@ -286,18 +260,14 @@ class EtcdStore:
         again = IDLE * state.session.length if verdict.blockers else AGAIN
         return Wait(verdict.revision, again, held_by)
 
-    async def _remove_foreign(self, name: str, ticket: str, within: float) -> bool:
+    async def _remove_foreign(self, name: str, ticket: str, until: float) -> bool:
         """Remove a ticket of another client, or of another program (a forced release)."""
-        until = self._runtime.now() + within
         in_queue = span(self._keys.queue(name))
-        response = await self._gateway.call("/v3/kv/range", {**in_queue, "keys_only": True}, within=within)
-        for kv in response.get("kvs", []):
-            key = unb64(kv["key"]).decode("utf-8", "replace")
+        response = await self._gateway.call("/v3/kv/range", {**in_queue, "keys_only": True}, until)
+        for key in map(key_of, response.get("kvs", [])):
             entry = key.rpartition("/")[2]
             if ticket in (entry, entry.partition("-")[2]):
-                left = max(until - self._runtime.now(), 0.001)
-                body = txn([], [deleted(only(key))])
-                return removed(await self._gateway.call("/v3/kv/txn", body, within=left), 0) > 0
+                return removed(await self._gateway.call("/v3/kv/txn", txn([], [deleted(only(key))]), until), 0) > 0
         return False
 
     def _forget(self, state: TicketState) -> None:

@@ -22,17 +22,15 @@ import json
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from typing import Any, cast
 
-from leasehold._model import Ticket
+from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.etcd.confirming import KeepAlive
-from leasehold.stores.etcd.connection.errors import Meaning, Refused, refusal
+from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.http.base import Stream, Unanswered
-from leasehold.stores.etcd.keys import Keys, deletions, entry_key, span, unb64
-from leasehold.stores.etcd.sessions import Session
+from leasehold.stores.etcd.keys import Json, Keys, deleted, deletions, entry_key, key_of, only, put, revision_of, span
+from leasehold.stores.etcd.sessions import KeepAlive, Session
 
 REMEMBERED = 4096
 """Deletions remembered: one may be reported before the response that names the blockers of a ticket."""
@@ -53,8 +51,8 @@ class TicketState:
     """A ticket of this client that etcd knows, or may know. ``notified`` is set before ``signal``, and read after."""
 
     __slots__ = (
-        *("acquiring", "being_removed", "blockers", "entry", "held", "key", "mark", "name", "notified", "renewal"),
-        *("session", "signal", "ticket", "unknown", "until"),
+        *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
+        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until"),
     )
 
     def __init__(
@@ -64,9 +62,11 @@ class TicketState:
         self.ticket = ticket
         self.session = session
         self.renewal = renewal  # the keep-alive on which its grant depends; a transaction has yet to confirm it
-        self.entry = entry_key(session.id, ticket.id)
-        self.key = keys.queue(name) + self.entry
-        self.mark = keys.marks(name) + self.entry  # written if it overtakes waiters of a shared lock
+        entry = entry_key(session.id, ticket.id)
+        self.queue, self.marks = keys.queue(name), keys.marks(name)
+        self.key = self.queue + entry
+        self.mark = self.marks + entry  # written if it overtakes waiters of a shared lock
+        self.tombstone = keys.tombstone(entry)
         self.held = False
         # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
         self.unknown = False
@@ -77,16 +77,25 @@ class TicketState:
         self.notified = False
         self.signal: Signal = runtime.signal()
 
-    def begin_removal(self) -> bool:
-        """Begin to remove its key; return False if an acquire is under way, which may succeed under it.
+    def begin_removal(self, now: float) -> bool:
+        """Begin to remove its key; return False if an acquire is under way, or has just succeeded under it.
 
         An acquire sets ``acquiring`` before it reads ``being_removed``; here the order is the reverse. So at least one
-        of two threads sees the other.
+        of two threads sees the other. It sets ``until`` before it clears ``acquiring``.
         """
         self.being_removed = True
-        if self.acquiring:
+        if self.acquiring or now < self.until:
             self.being_removed = False
         return self.being_removed
+
+    def removal(self) -> list[Json]:
+        """Delete its key and its mark, and let an acquire request that arrives later do nothing."""
+        operations = [deleted(only(self.key))]
+        if self.ticket.terms.mode.kind is not Kind.MUTEX:
+            operations.append(deleted(only(self.mark)))
+        if self.unknown:
+            operations.append(put(self.tombstone, b"", self.session.id))
+        return operations
 
     def set(self) -> None:
         """Wake the waiter, from any thread."""
@@ -135,7 +144,7 @@ class Watch:
         with self._mutex:
             self._drop(state)
 
-    def listen(self, state: TicketState, revision: int) -> bool:
+    def listen(self, revision: int) -> bool:
         """Start the watch if needed; return whether it has seen all deletions since ``revision``.
 
         Raises:
@@ -192,9 +201,6 @@ class Watch:
             try:
                 if await self._follow():
                     failures = 0
-            except Refused as refused:
-                if not self._refused(refused):
-                    return
             except StoreUnavailable as error:
                 if error.lasting:
                     self._deny(error)
@@ -211,7 +217,8 @@ class Watch:
 
     async def _follow(self) -> bool:
         """Open the watch and read it until it ends; return whether a message came."""
-        stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), within=OPEN_WITHIN)
+        until = self._runtime.now() + OPEN_WITHIN
+        stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), until)
         self._stream, received, rest = stream, False, b""
         try:
             if self._closed:
@@ -221,8 +228,8 @@ class Watch:
                 if not data and not self._waiting:
                     return received
                 *lines, rest = (rest + data).split(b"\n")
-                for in_queue in lines:
-                    received = self._receive(json.loads(in_queue)) or received
+                for line in lines:
+                    received = self._receive(json.loads(line)) or received
         except Unanswered:
             return received
         finally:
@@ -230,22 +237,31 @@ class Watch:
             stream.close()
             self._gateway.leave_watched_endpoint()
 
-    def _receive(self, message: dict[str, Any]) -> bool:
-        """Process one message; return whether it is more than the confirmation that the watch exists."""
+    def _receive(self, message: Json) -> bool:
+        """Process one message; return whether it is more than the confirmation that the watch exists.
+
+        Raises:
+            StoreUnavailable: etcd has ended the watch.
+
+        """
         if "error" in message:
-            raise refusal(message["error"], "", 200)
+            raise refusal(message["error"], "", 200).unavailable("its members")
         result = message["result"]
-        revision = int(result["header"].get("revision", 0))
+        revision = revision_of(result)
         if result.get("canceled"):
-            raise self._cancelled(result)
+            compacted = int(result.get("compact_revision", 0))
+            if compacted:
+                self._restart(compacted)
+            why = "required revision has been compacted" if compacted else result.get("cancel_reason")
+            raise refusal("", str(why or "the watch was cancelled"), 200).unavailable("its members")
         if result.get("created"):
             if revision < self._next:  # the cluster was restored from an older copy
                 self._restart(revision)
             return False
-        events = cast(list[dict[str, Any]], result.get("events", []))
+        events: list[Json] = result.get("events", [])
         for event in events:
             kv = event["kv"]
-            self._deleted(unb64(kv["key"]).decode("utf-8", "replace"), int(kv["mod_revision"]))
+            self._deleted(key_of(kv), int(kv["mod_revision"]))
         if not events:
             self._next = max(self._next, revision)
         return True
@@ -261,13 +277,6 @@ class Watch:
         for state in waiting:
             state.set()
 
-    def _cancelled(self, result: dict[str, Any]) -> Refused:
-        compacted = int(result.get("compact_revision", 0))
-        if compacted:
-            self._restart(compacted)
-            return refusal("", "mvcc: required revision has been compacted", 200)
-        return refusal("", str(result.get("cancel_reason", "the watch was cancelled")), 200)
-
     def _restart(self, revision: int) -> None:
         """Continue after ``revision``, with a gap before it: all waiters retry, and wait again after the response."""
         with self._mutex:
@@ -275,13 +284,6 @@ class Watch:
             self._recent.clear()
             self._forgotten = 0
         self._set_all()
-
-    def _refused(self, refused: Refused) -> bool:
-        """Record an error; return whether to continue."""
-        if refused.meaning is Meaning.LASTING:
-            self._deny(refused.unavailable("its members"))
-            return False
-        return True
 
     def _deny(self, error: StoreUnavailable) -> None:
         with self._mutex:

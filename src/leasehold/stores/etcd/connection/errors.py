@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from leasehold.errors import Outcome, StoreRefused
 from leasehold.stores.etcd.http.base import Reply
+from leasehold.stores.etcd.keys import Json
 
 RIGHTS_PAGE = "docs/backends/etcd.md"
 
@@ -100,16 +101,11 @@ OUTCOMES = {Meaning.LASTING: Outcome.LASTING, Meaning.UNKNOWN: Outcome.UNKNOWN}
 class Refused(Exception):
     """An error response of etcd with its row of the table."""
 
-    def __init__(self, fault: Fault, text: str, status: int) -> None:
+    def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(text)
         self.fault = fault
         self.text = text
-        self.status = status
-
-    @property
-    def meaning(self) -> Meaning:
-        """Whether the request was carried out."""
-        return self.fault.meaning
+        self.meaning = fault.meaning
 
     def unavailable(self, where: str) -> StoreRefused:
         """Return the error for users, with a remedy."""
@@ -117,20 +113,20 @@ class Refused(Exception):
         return StoreRefused(text, outcome=OUTCOMES.get(self.meaning, Outcome.NOT_APPLIED))
 
 
-def read(reply: Reply) -> dict[str, Any] | Refused:
+def read(reply: Reply) -> Json | Refused:
     """Parse a response into its fields or its error. Of a stream the first message is parsed."""
     try:
         parsed = json.loads(reply.body)
     except ValueError:
         if reply.status in NO_SUCH_REQUEST:
-            return Refused(NO_GATEWAY, NO_GATEWAY.words, reply.status)
-        return classify(f"HTTP status {reply.status} without a response of etcd", reply.status)
+            return Refused(NO_GATEWAY, NO_GATEWAY.words)
+        return classify(f"HTTP status {reply.status} without a response of etcd")
     if not isinstance(parsed, dict):
-        return classify(f"HTTP status {reply.status} with a response that is not etcd's", reply.status)
-    fields = cast(dict[str, Any], parsed)
+        return classify(f"HTTP status {reply.status} with a response that is not etcd's")
+    fields = cast(Json, parsed)
     error = fields.get("error")
     if reply.status == 200 and error is None:
-        result: dict[str, Any] = fields.get("result", fields)
+        result: Json = fields.get("result", fields)
         return result
     return refusal(error, str(fields.get("message", "")), reply.status)
 
@@ -138,15 +134,15 @@ def read(reply: Reply) -> dict[str, Any] | Refused:
 def refusal(error: object, message: str, status: int) -> Refused:
     """Read an error in whichever form the gateway wraps it: a text, or an object with one."""
     if isinstance(error, dict):
-        message = str(cast(dict[str, Any], error).get("message", error))
+        message = str(cast(Json, error).get("message", error))
     elif error:
         message = str(error)
     if status in NO_SUCH_REQUEST and message in ITS_WORDS:
-        return Refused(NO_GATEWAY, NO_GATEWAY.words, status)
-    return classify(message or f"HTTP status {status}", status)
+        return Refused(NO_GATEWAY, NO_GATEWAY.words)
+    return classify(message or f"HTTP status {status}")
 
 
-def classify(text: str, status: int) -> Refused:
+def classify(text: str) -> Refused:
     """Return the error with its row of the table."""
     fault = next((row for row in TABLE if row.words in text), None)
-    return Refused(fault or Fault(text, Meaning.UNKNOWN), text, status)
+    return Refused(fault or Fault(text, Meaning.UNKNOWN), text)

@@ -11,7 +11,6 @@ for seconds.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
@@ -22,6 +21,7 @@ from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
 from leasehold.stores.etcd.http.base import Endpoint, Http, Request, Stream, Unanswered, Unsent
 from leasehold.stores.etcd.http.blocking import BlockingHttp
+from leasehold.stores.etcd.keys import Json
 
 OLDEST = (3, 4)
 """Oldest server that supports what is used: the gateway under ``/v3`` and ranges in comparisons."""
@@ -37,22 +37,27 @@ LEAST_SHARE = 0.5
 NO_TOKEN = Secret("")
 """Stands for a missing token."""
 
+VERSION = "/version"
+
 NEEDS_LEADER = ("Grpc-Metadata-hasleader", "true")
 
 MAY_SPEAK_TLS = "if it speaks TLS, write etcds://"
 MAY_NOT_SPEAK_TLS = "if it does not speak TLS on this port, write etcd:// instead of etcds://"
+SPEAKS_NO_TLS = "it does not speak TLS on this port; write etcd:// instead of etcds://"
+WANTS_CERTIFICATE = "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE"
+NOBODY = "nobody listens there; check host and port, and that the server runs"
 
 HINTS = {
     "mismatch": "its certificate is for another host name; use that name, or a certificate with this one",
     "CERTIFICATE_VERIFY_FAILED": "name the authority that signed its certificate with ssl_ca_certs=FILE",
-    "CERTIFICATE_REQUIRED": "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE",
-    "bad certificate": "it wants a client certificate; name it with ssl_certfile=FILE and ssl_keyfile=FILE",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS on this port; write etcd:// instead of etcds://",
-    "UNEXPECTED_EOF": "it closed the connection; if it does not speak TLS on this port, write etcd:// instead of etcds://",
-    "closed (EOF)": "it closed the connection; if it does not speak TLS on this port, write etcd:// instead of etcds://",
-    "record layer failure": "it does not speak TLS on this port; write etcd:// instead of etcds://",
-    "onnection refused": "nobody listens there; check host and port, and that the server runs",
-    "Connect call failed": "nobody listens there; check host and port, and that the server runs",
+    "CERTIFICATE_REQUIRED": WANTS_CERTIFICATE,
+    "bad certificate": WANTS_CERTIFICATE,
+    "WRONG_VERSION_NUMBER": SPEAKS_NO_TLS,
+    "UNEXPECTED_EOF": f"it closed the connection; {MAY_NOT_SPEAK_TLS}",
+    "closed (EOF)": f"it closed the connection; {MAY_NOT_SPEAK_TLS}",
+    "record layer failure": SPEAKS_NO_TLS,
+    "onnection refused": NOBODY,
+    "Connect call failed": NOBODY,
     "Name or service not known": "the host name is unknown; check its spelling and the DNS",
     "No address associated": "the host name has no address; check its spelling and the DNS",
     "emporary failure in name resolution": "the DNS does not answer",
@@ -84,27 +89,25 @@ class Gateway:
         self._token = NO_TOKEN
         self.version = ""
 
-    async def call(self, path: str, body: dict[str, Any], *, within: float, urgent: bool = False) -> dict[str, Any]:
-        """Send a request and return the response.
+    async def call(self, path: str, body: Json, until: float, *, urgent: bool = False) -> Json:
+        """Send a request and return the response, before the boot-time clock shows ``until``.
 
         Raises:
-            Refused: an error that the store handles: lease, exists, compacted.
+            Refused: the lease has ended; or, of a grant, it exists.
             StoreUnavailable: any other error, or no response.
             Unsupported: the server is too old.
 
         """
-        until = self._runtime.now() + within
         await self._ready(until)
         return await self._call(path, body, until, urgent=urgent)
 
-    async def watch(self, body: dict[str, Any], *, within: float) -> Stream:
+    async def watch(self, body: Json, until: float) -> Stream:
         """Open a watch: a stream of responses to one request."""
-        until = self._runtime.now() + within
         await self._ready(until)
         endpoint = self._watched = self._endpoint()
         request = self._request("/v3/watch", body)
         try:
-            status, stream = await self._http.stream(endpoint, request, within=until - self._runtime.now())
+            status, stream = await self._http.stream(endpoint, request, until)
         except (Unsent, Unanswered) as error:
             self._leave_endpoint(endpoint)
             raise self._no_answer(error, endpoint, unknown=False) from None
@@ -121,18 +124,10 @@ class Gateway:
         """Use another member for the watch: this one ended it, or missed a deletion."""
         self._leave_endpoint(self._watched)
 
-    async def get(self, path: str, endpoint: Endpoint, *, within: float) -> dict[str, Any]:
-        """Read a public page of one member, as ``/version``."""
-        reply = await self._http.ask(endpoint, Request("GET", path), within=within)
-        answer = read(reply)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
-
-    async def at(self, endpoint: Endpoint, path: str, body: dict[str, Any], *, within: float) -> dict[str, Any]:
-        """Send a request to one member and no other."""
-        request = self._request(path, body, leader=False)
-        answer = read(await self._http.ask(endpoint, request, within=within))
+    async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
+        """Send a request without arguments to one member and no other; ``/version`` is a public page."""
+        request = Request("GET", path) if path == VERSION else self._request(path, {}, leader=False)
+        answer = read(await self._http.ask(endpoint, request, until))
         if isinstance(answer, Refused):
             raise answer
         return answer
@@ -148,13 +143,13 @@ class Gateway:
 
     # --- one request -------------------------------------------------------------------------------------------
 
-    async def _call(self, path: str, body: dict[str, Any], until: float, *, urgent: bool = False) -> dict[str, Any]:
+    async def _call(self, path: str, body: Json, until: float, *, urgent: bool = False) -> Json:
         pause, unreachable, logins = PAUSE, 0, 0
         while True:
             endpoint, token = self._endpoint(), self._token
             try:
                 request = self._request(path, body)
-                reply = await self._http.ask(endpoint, request, within=self._time_for_one(until), urgent=urgent)
+                reply = await self._http.ask(endpoint, request, self._share_of(until), urgent=urgent)
             except Unsent as error:
                 unreachable += 1
                 self._leave_endpoint(endpoint)
@@ -174,17 +169,18 @@ class Gateway:
                 self._leave_endpoint(endpoint)
                 await self._runtime.sleep(pause * (0.5 + self._runtime.jitter() / 2))
                 pause, unreachable = min(2 * pause, LONGEST_PAUSE), 0
-            elif answer.meaning in (Meaning.LEASE, Meaning.EXISTS, Meaning.COMPACTED):
+            elif answer.meaning in (Meaning.LEASE, Meaning.EXISTS):
                 raise answer
             else:
                 if answer.meaning is Meaning.UNKNOWN:
                     self._leave_endpoint(endpoint)
                 raise answer.unavailable(str(endpoint))
 
-    def _time_for_one(self, until: float) -> float:
-        """Return the seconds for one member: a stalled one must leave time for the others."""
-        left = until - self._runtime.now()
-        return max(left / len(self._settings.endpoints), min(left, LEAST_SHARE), 0.001)
+    def _share_of(self, until: float) -> float:
+        """Return the deadline for one member: a stalled one must leave time for the others."""
+        now = self._runtime.now()
+        left = until - now
+        return now + max(left / len(self._settings.endpoints), min(left, LEAST_SHARE), 0.001)
 
     def _endpoint(self) -> Endpoint:
         return self._settings.endpoints[self._current % len(self._settings.endpoints)]
@@ -194,7 +190,7 @@ class Gateway:
         if self._endpoint() is endpoint:
             self._current += 1
 
-    def _request(self, path: str, body: dict[str, Any], *, leader: bool = True) -> Request:
+    def _request(self, path: str, body: Json, *, leader: bool = True) -> Request:
         headers = list[tuple[str, str]]([NEEDS_LEADER] if leader else [])
         if self._token is not NO_TOKEN:
             headers.append(("Authorization", self._token.reveal()))
@@ -230,7 +226,7 @@ class Gateway:
         for _ in self._settings.endpoints:
             endpoint = self._endpoint()
             try:
-                fields = await self.get("/version", endpoint, within=self._time_for_one(until))
+                fields = await self.at(endpoint, VERSION, self._share_of(until))
             except (Unsent, Unanswered) as error:
                 self._leave_endpoint(endpoint)
                 failed = self._no_answer(error, endpoint, unknown=False)

@@ -1,16 +1,13 @@
-"""The base of both flavors of the HTTP client: the address, one exchange as bytes, and its errors."""
+"""HTTP as the store uses it: addresses, requests, responses and errors; and one exchange as bytes."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import h11
-
-CHUNK = 65_536
-"""Bytes read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +24,20 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reply:
-    """A response: HTTP status and body. The repr omits the body, which may contain a token."""
+    """A response: HTTP status and body, which may contain a token."""
 
     status: int
-    body: bytes
-
-    def __repr__(self) -> str:
-        return f"<Reply {self.status}>"
+    body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request. The repr omits headers and body, which may contain a password or a token."""
+    """A request. Its headers and body may contain a password or a token."""
 
     method: str
     target: str
-    headers: Sequence[tuple[str, str]] = ()
-    body: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"<Request {self.method} {self.target}>"
+    headers: Sequence[tuple[str, str]] = field(default=(), repr=False)
+    body: bytes = field(default=b"", repr=False)
 
 
 class Unsent(Exception):
@@ -57,20 +48,12 @@ class Unanswered(Exception):
     """The request may have been carried out, but no complete response came."""
 
 
-CONNECTION_ENDED = (OSError, EOFError, h11.RemoteProtocolError)
-"""The errors after which a connection brings no more responses; timeouts are `OSError`."""
-
-
-COMPLETE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
-"""States of the server's side in which its response is complete."""
-
-
 class HttpExchange:
     """The HTTP/1.1 exchanges of one connection, as bytes in and out. h11 keeps the state."""
 
     def __init__(self) -> None:
+        self.status = 0
         self._http = h11.Connection(h11.CLIENT)
-        self._status = 0
         self._parts: list[bytes] = []
 
     def ask(self, endpoint: Endpoint, request: Request) -> bytes:
@@ -81,50 +64,52 @@ class HttpExchange:
         return b"".join(self._http.send(event) or b"" for event in events)
 
     def feed(self, data: bytes) -> None:
-        """Pass received bytes to the parser; no bytes mean the end of the connection.
+        """Parse received bytes; no bytes mean the end of the connection.
 
         Raises:
             EOFError: it ended before the response was complete.
 
         """
         self._http.receive_data(data)
-        if not data and self._http.their_state not in COMPLETE:
+        if not data and not self._complete():
             raise EOFError("it closed the connection")
+        while (event := self._http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+            if isinstance(event, h11.Response):
+                self.status = event.status_code
+            elif isinstance(event, h11.Data):
+                self._parts.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                return
 
     def answer(self) -> Reply | None:
         """Return the response, or None if more bytes are needed."""
-        while not self._at_end():
-            pass
-        if self._http.their_state not in COMPLETE:
-            return None
-        reply = Reply(self._status, b"".join(self._parts))
-        self._parts = []
-        return reply
+        return Reply(self.status, self._taken()) if self._complete() else None
 
-    def piece(self) -> tuple[int, bytes, bool]:
-        """Return the status (0: not received yet), the new bytes of the body, and whether it has ended."""
-        while not self._at_end():
-            pass
-        data, self._parts = b"".join(self._parts), []
-        return self._status, data, self._http.their_state in COMPLETE
+    def piece(self) -> bytes:
+        """Return the new bytes of a stream.
+
+        Raises:
+            EOFError: there are none, and none will follow.
+
+        """
+        data = self._taken()
+        if not data and self._complete():
+            raise EOFError("it ended the stream")
+        return data
 
     def next(self) -> bool:
         """Prepare for the next exchange; return whether the connection can be used again."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
-        self._status = 0
         return True
 
-    def _at_end(self) -> bool:
-        event = self._http.next_event()
-        if isinstance(event, h11.Response):
-            self._status = event.status_code
-        elif isinstance(event, h11.Data):
-            self._parts.append(bytes(event.data))
-        if event is h11.NEED_DATA or event is h11.PAUSED:
-            return True
-        return isinstance(event, h11.EndOfMessage | h11.ConnectionClosed)
+    def _complete(self) -> bool:
+        return self._http.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+
+    def _taken(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        return data
 
 
 class Stream(Protocol):
@@ -145,9 +130,9 @@ class Stream(Protocol):
 
 
 class Http(Protocol):
-    """Connections to the servers of one client."""
+    """Connections to the servers of one client. A request ends before the boot-time clock shows ``until``."""
 
-    async def ask(self, endpoint: Endpoint, request: Request, *, within: float, urgent: bool = False) -> Reply:
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         """Send a request and return the response; an ``urgent`` one never waits behind others for a connection.
 
         Raises:
@@ -157,7 +142,7 @@ class Http(Protocol):
         """
         ...
 
-    async def stream(self, endpoint: Endpoint, request: Request, *, within: float) -> tuple[int, Stream]:
+    async def stream(self, endpoint: Endpoint, request: Request, until: float) -> tuple[int, Stream]:
         """Send a request on a connection of its own; return the status and the stream that follows."""
         ...
 
@@ -166,10 +151,3 @@ class Http(Protocol):
     def after_fork(self) -> None:
         """Forget, in a forked child, the parent's connections, without sending anything on them."""
         ...
-
-
-def reason(error: BaseException) -> str:
-    """Describe the error that ended an exchange."""
-    if isinstance(error, TimeoutError):
-        return "it answered too slowly"
-    return str(error) or type(error).__name__

@@ -1,0 +1,118 @@
+"""The requests that each operation of the etcd store costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from etcd_helpers import calls_of
+
+from leasehold import Client
+from support.flavors import both
+from support.patience import until
+from support.stores.doc_pages import numbers
+
+
+def stated(label: str) -> int:
+    """Return how many requests something costs, as the page says."""
+    return numbers("etcd", label)[0]
+
+
+@both
+@pytest.mark.parametrize("kind", ["lock", "rlock", "writer", "permit"])
+def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, kind, harness):
+    async def body(harness):
+        locks = harness.client(etcd_server.url, namespace=namespace)
+        make = {
+            "lock": lambda: locks.lock("x"),
+            "rlock": lambda: locks.rlock("x"),
+            "writer": lambda: locks.rw_lock("x").writer(),
+            "permit": lambda: locks.semaphore("x", 3).permits(2),
+        }[kind]
+        await (await make().acquire(timeout=5)).release()
+        before = etcd_server.calls()
+        for _ in range(10):
+            await (await make().acquire(timeout=5)).release()
+        assert calls_of(etcd_server, before) == {"Txn": 10 * (stated("acquire, nobody there") + stated("release"))}
+
+    harness.run(body)
+
+
+@both
+def test_a_reader_alongside_others_and_a_cell_cost_the_documented_requests(etcd_server, namespace, harness):
+    async def body(harness):
+        locks, others = (harness.client(etcd_server.url, namespace=namespace) for _ in range(2))
+        await (await locks.lock("warm").acquire(timeout=5)).release()
+        first = await others.rw_lock("x").reader().acquire(timeout=5)
+        cell = locks.versioned("cell")
+        await cell.put(1)
+        before = etcd_server.calls()
+        second = await locks.rw_lock("x").reader().acquire(timeout=5)
+        assert calls_of(etcd_server, before) == {"Txn": stated("acquire of a reader or of permits alongside others")}
+        before = etcd_server.calls()
+        await cell.get()
+        assert sum(calls_of(etcd_server, before).values()) == stated("cell: read")
+        before = etcd_server.calls()
+        await cell.put(2)
+        assert sum(calls_of(etcd_server, before).values()) == stated("cell: write")
+        for hold in (first, second):
+            await hold.release()
+
+    harness.run(body)
+
+
+def test_the_first_acquire_of_a_client_also_gets_a_lease(etcd_server, namespace):
+    before = etcd_server.calls()
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("x"), locks.lock("y"):
+        pass
+    assert calls_of(etcd_server, before) == {"LeaseGrant": 1, "Txn": 4, "LeaseRevoke": 1}
+
+
+def test_a_hand_over_is_one_more_request_and_waiting_is_none(etcd_server, namespace):
+    """However long it waits, as long as nothing is to be renewed."""
+    with (
+        Client.from_url(etcd_server.url, namespace=namespace) as one,
+        Client.from_url(etcd_server.url, namespace=namespace) as two,
+    ):
+        for locks in (one, two):
+            with locks.lock("warm"):
+                pass
+        hold = one.lock("x").acquire()
+        before = etcd_server.calls()
+        waiter = threading.Thread(target=lambda: two.lock("x").acquire().release())
+        waiter.start()
+        time.sleep(2.0)
+        assert calls_of(etcd_server, before) == {"Txn": 1, "Watch": 1}
+        hold.release()
+        waiter.join()
+        assert calls_of(etcd_server, before) == {"Txn": 4, "Watch": 1}
+
+
+def test_a_release_wakes_one_of_many(etcd_server, namespace):
+    """Ten wait in turn; each is told by the one before it alone, and asks once."""
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks:
+        hold, waiters = locks.lock("x").acquire(), []
+        for number in range(10):
+            waiters.append(threading.Thread(target=lambda: locks.lock("x").acquire().release()))
+            waiters[-1].start()
+            until(lambda n=number: len(etcd_server.keys(f"leasehold/{namespace}/")) == n + 2, 5.0)
+        before = etcd_server.calls()
+        hold.release()
+        for waiter in waiters:
+            waiter.join()
+        assert calls_of(etcd_server, before) == {"Txn": 21}
+
+
+def test_one_keep_alive_renews_all_tickets_of_a_length(etcd_server, namespace):
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks:
+        start = time.monotonic()
+        holds = [locks.lock(f"x{number}", lease=6.0).acquire() for number in range(30)]
+        spread = time.monotonic() - start
+        before = etcd_server.calls()
+        time.sleep(2.5)
+        sent = calls_of(etcd_server, before)
+        assert sent["LeaseKeepAlive"] <= 1 + spread / 0.2 + 1  # due within 0.2 s: together
+        assert sent["Txn"] == sent["LeaseKeepAlive"]
+        for hold in holds:
+            hold.release()
