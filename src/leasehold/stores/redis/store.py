@@ -69,7 +69,7 @@ class RedisStore:
         *,
         make: MakeTransport | None = None,
         choose_channel: Callable[[Redirected | None], bytes] | None = None,
-        slot_of: Callable[[str], int] | None = None,
+        slot_of: Callable[[str], int] = lambda name: 0,
         marker: Callable[[bool], bytes] | None = None,
         unanswered: Unanswered | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class RedisStore:
             namespace: of the client.
             make: makes the transport.
             choose_channel: returns the client's channel; again, with the redirection, when its slot has moved.
-            slot_of: returns the hash slot of a name, where one script can only have keys of one slot.
+            slot_of: returns the hash slot of a name; no script has keys of two slots.
             marker: returns the key of strict mode's marker; see `strict.Claims`.
             unanswered: the tickets of unanswered claims, where several stores share them.
 
@@ -104,7 +104,7 @@ class RedisStore:
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
         self._calls = Calls(self._transport, self.where, self.host, self._check_rights)
-        self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of=slot_of)
+        self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of)
 
     @property
     def where(self) -> str:

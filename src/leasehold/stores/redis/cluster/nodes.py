@@ -6,16 +6,24 @@ are chosen here, by the slot map, so that the node has that slot.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any, cast
 
 from leasehold._model import ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.cluster.ask_redirect import AskingTransport
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
-from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, Redirected, Transport
+from leasehold.stores.redis.connection.base import (
+    MakeTransport,
+    OnMessage,
+    OnSilence,
+    Redirected,
+    ReplyError,
+    Transport,
+    pack,
+)
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.unanswered import Unanswered
@@ -100,7 +108,7 @@ class Nodes:
     def _asking(
         self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
     ) -> Transport:
-        return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
+        return cast(Transport, AskingTransport(self._make(runtime, settings, channel, on_message, on_silence)))
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
@@ -130,3 +138,30 @@ class Nodes:
 
     def _client_id(self) -> str:
         return ticket_id(self._runtime.random_bytes(16))
+
+
+ASKING = pack(b"ASKING")
+"""Allows the next command on the connection keys of a slot that the node is importing."""
+
+
+class AskingTransport:
+    """The transport to a node that is importing a slot: it sends ``ASKING`` before each command.
+
+    All else is that of the node's own transport: a subscription belongs to no slot.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        (reply,) = await self.call_all([command], within=within)
+        return reply
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        asked = [part for command in commands for part in (ASKING, command)]
+        replies = await self._transport.call_all(asked, within=within)
+        pairs = zip(replies[::2], replies[1::2], strict=True)
+        return [permission if isinstance(permission, ReplyError) else reply for permission, reply in pairs]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -38,17 +38,12 @@ from leasehold.stores.redis.connection.base import (
     SlotMigrating,
     refused,
 )
+from leasehold.stores.redis.connection.failover import Retries
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import cluster
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
-
-FIRST_PAUSE = 0.02
-"""Seconds before a command that was not carried out is repeated; each further pause is twice as long, with jitter."""
-
-LONGEST_PAUSE = 0.5
-"""Seconds: the most by which the end of a failover or of a slot migration is noticed late."""
 
 AT_ONCE = 2
 """Redirections followed without a pause."""
@@ -177,7 +172,7 @@ class ClusterStore:
     async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
         """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
         slot, until = keys.slot(self._namespace, name), self._runtime.now() + within
-        pause, followed = FIRST_PAUSE, 0
+        redirections, retries = 0, None
         asked: Address | None = None
         while True:
             left = max(until - self._runtime.now(), 0.001)
@@ -189,13 +184,11 @@ class ClusterStore:
                     raise
                 failed = error
             asked = self._follow(failed)
-            followed = followed + 1 if isinstance(failed, Redirected) else AT_ONCE + 1
-            if followed > AT_ONCE:
-                seconds = pause * (0.5 + self._runtime.jitter() / 2)
-                if self._runtime.now() + seconds >= until:
+            redirections = redirections + 1 if isinstance(failed, Redirected) else AT_ONCE + 1
+            if redirections > AT_ONCE:
+                retries = retries or Retries(self._runtime, until)
+                if not await retries.pause():
                     raise failed
-                await self._runtime.sleep(seconds)
-                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _follow(self, error: RetryableError) -> Address | None:
         """Learn where a name is instead; after an ASK return the node for the next attempt."""

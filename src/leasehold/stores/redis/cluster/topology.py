@@ -13,12 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, RetryableError, pack, refused
+from leasehold.stores.redis.connection.base import (
+    UNSUBSCRIBED,
+    MakeTransport,
+    ReplyError,
+    RetryableError,
+    pack,
+    refused,
+)
+from leasehold.stores.redis.connection.failover import SingleFlight
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import SingleFlight
 
 SLOTS = 16384
 
@@ -109,11 +117,7 @@ class Topology:
 
         """
         if self._map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
-
-            async def look() -> None:
-                await self._refresh(within)
-
-            await self._single_flight.run(look, within)
+            await self._single_flight.run(partial(self._refresh, within), within)
         if self._map is None:
             raise RetryableError(f"{self.where}: its slot map is still being read")
         return self._map
@@ -167,7 +171,7 @@ class Topology:
         return [replace(each, any_role=True) for each in (*settings, *rest)]
 
     async def _read_map(self, settings: Settings, within: float) -> SlotMap:
-        transport = self._make(self._runtime, settings, b"", _nothing, _silence)
+        transport = self._make(self._runtime, settings, *UNSUBSCRIBED)
         try:
             slots, info = await transport.call_all(
                 [pack(b"CLUSTER", b"SLOTS"), pack(b"CLUSTER", b"INFO")], within=within
@@ -208,11 +212,3 @@ def _generation(info: bytes) -> int:
         if name == "cluster_current_epoch" and value.isdecimal():
             return int(value)
     return 0
-
-
-def _nothing(message: bytes) -> None:
-    """Ignore messages: these transports do not subscribe."""
-
-
-def _silence() -> None:
-    """Ignore the end of a subscription: there is none."""

@@ -79,29 +79,6 @@ PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGA
 DEMOTED = frozenset({"READONLY", "MASTERDOWN"})
 """Errors of a server that is no longer a primary: its connections are useless."""
 
-NOT_APPLIED = frozenset(
-    {
-        "READONLY",
-        "NOREPLICAS",
-        "OOM",
-        "MISCONF",
-        "LOADING",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "MOVED",
-        "ASK",
-        "TRYAGAIN",
-        "CROSSSLOT",
-        "NOSCRIPT",
-        "NOPERM",
-        "NOAUTH",
-        "WRONGPASS",
-        "BUSY",
-        "WRONGTYPE",
-    }
-)
-"""Errors after which the command was certainly not carried out. Any other error, and no reply, is unknown."""
-
 
 class Subscriber(Protocol):
     """A waiter for messages: the slot of one waiting ticket."""
@@ -188,6 +165,9 @@ OnMessage = Callable[[bytes], None]
 OnSilence = Callable[[], None]
 """Called when the subscription ended: all waiters must retry."""
 
+UNSUBSCRIBED: tuple[bytes, OnMessage, OnSilence] = (b"", lambda message: None, lambda: None)
+"""The last arguments of `MakeTransport` for a transport that does not subscribe."""
+
 
 def pack(*args: bytes) -> bytes:
     """Return a packed command: an array of bulk strings."""
@@ -205,8 +185,6 @@ HELLO = pack(b"HELLO", b"3")
 
 SHARD_MARK = b"}:shard:"
 """Part of the name of a channel that belongs to one shard of a cluster."""
-
-MESSAGES = (b"message", b"smessage")
 
 SHARDED_SINCE = (7, 0)
 """The first version of the server with sharded channels."""
@@ -280,6 +258,9 @@ REMEDIES = {
     "WRONGTYPE": "another program uses a key under the prefix 'leasehold:'; find it and rename its key",
 }
 """What to do about each error of `NOT_APPLIED`."""
+
+NOT_APPLIED = frozenset(REMEDIES)
+"""Errors after which the command was certainly not carried out. Any other error, and no reply, is unknown."""
 
 SILENCE = "check that it runs, is reachable and not overloaded, and uses TLS on this port if the URL does"
 

@@ -17,19 +17,18 @@ Under asyncio the client's one connection does all this already.
 
 from __future__ import annotations
 
-import asyncio
+import select
 import ssl
 import weakref
-from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
 
-from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
+from leasehold._runtimes.base import Runtime, finish
 from leasehold.stores.redis.connection.aio import AioTransport
 from leasehold.stores.redis.connection.base import Transport, no_answer
 from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
-from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
+from leasehold.stores.redis.connection.connection import ESTABLISHED, SILENT, Connection, WakeUp
+from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, PendingReply
 
 MOST_PENDING = 256
 """Most pending replies of one connection; above that no command is posted on it."""
@@ -37,12 +36,12 @@ MOST_PENDING = 256
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a non-blocking socket raises instead of waiting."""
 
-OnReply = Callable[[Any, StoreUnavailable | None], None]
-"""Called once with the reply, which may be a `ReplyError`, or with the reason why none comes. It must not block."""
 
+class Pipelining:
+    """Posts commands to one server. Used from many threads at once.
 
-class Pipelining(Protocol):
-    """Posts commands to one server. Used from many threads at once."""
+    The methods other than `post` do nothing here, for transports that connect, read and close by themselves.
+    """
 
     def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
         """Send a packed command if that is possible at once; return False if not: then nothing was sent.
@@ -54,7 +53,7 @@ class Pipelining(Protocol):
             taken: gets the connection, which the caller must read and then give back; nothing under asyncio.
 
         """
-        ...
+        raise NotImplementedError
 
     def add(self, within: float) -> None:
         """Open one more connection, if none is idle and there may be more; blocks for ``within`` seconds at most.
@@ -63,23 +62,19 @@ class Pipelining(Protocol):
             StoreUnavailable: the server does not reply.
 
         """
-        ...
 
     def read(self, now: float) -> bool:
         """Read the replies on idle connections, and give up the late ones; return whether more are pending."""
-        ...
+        return False
 
     def hang_up(self) -> None:
         """Close the idle connections."""
-        ...
 
     def close(self) -> None:
         """Close all connections."""
-        ...
 
     def after_fork(self) -> None:
         """Drop the parent's connections in a forked child."""
-        ...
 
 
 @runtime_checkable
@@ -100,26 +95,24 @@ def pipelining_for(runtime: Runtime, transport: Transport) -> Pipelining | None:
     return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
 
 
-PendingReply = tuple[OnReply, float]
-"""The callback of a reply, and the boot-time clock after which the reply counts as lost."""
-
-
 class PipelinedConnection:
     """A connection that is written and read without blocking. For one thread at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "pending", "sound")
+    __slots__ = ("__weakref__", "_connection", "_home", "_unsent", "fd", "pending", "sound")
 
     def __init__(self, connection: Connection, home: PipelinedConnections) -> None:
+        connection.socket.setblocking(False)
         self._connection = connection
         self._home = home
-        self._send = connection.socket.send
         self._unsent = b""
-        self._plain = hasattr(connection.socket, "recv_into") and not isinstance(connection.socket, ssl.SSLSocket)
         self.fd = connection.socket.fileno()
-        self.open = True
+        self.pending = connection.pending
         self.sound = True  # whether the last write or read was completed; else its state is unknown
-        self.pending: deque[PendingReply] = deque()
-        connection.socket.setblocking(False)
+
+    @property
+    def open(self) -> bool:
+        """Whether replies may still come."""
+        return self._connection.open
 
     @property
     def full(self) -> bool:
@@ -130,10 +123,7 @@ class PipelinedConnection:
         """Send a command. A failure is reported to all pending callbacks, this one among them."""
         self.sound = False
         self.pending.append((answered, until))  # first: a reply without a callback would go to the next one
-        if self._unsent:
-            self._unsent += command
-        else:
-            self._unsent = command
+        self._unsent += command
         self._send_on()
         self.sound = True
 
@@ -142,19 +132,10 @@ class PipelinedConnection:
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, pending, receive = self._connection.reader, self.pending, self._connection.socket.recv
+        connection = self._connection
         try:
-            while self.open:
-                data = receive(CHUNK)
-                if not data:
-                    raise EOFError("it closed the connection")
-                reader.feed(data)
-                while (reply := reader.gets()) is not False:
-                    if not pending:
-                        raise EOFError("it sent a reply without a command")
-                    pending.popleft()[0](reply, None)
-                if self._plain and len(data) < CHUNK:
-                    break
+            while connection.open and connection.receive():
+                pass
         except NOT_YET:
             pass
         except SILENT as error:
@@ -163,7 +144,7 @@ class PipelinedConnection:
 
     def usable(self) -> bool:
         """Return whether it is open, as far as is known here."""
-        return self.open if self.pending else self._connection.usable()
+        return self.open and (bool(self.pending) or self._connection.state() == ESTABLISHED)
 
     def late(self, now: float) -> bool:
         """Return whether its oldest pending reply is late."""
@@ -171,10 +152,8 @@ class PipelinedConnection:
 
     def end(self, why: object) -> None:
         """Close it, and report to all pending callbacks that no reply will come."""
-        self.open, self._unsent = False, b""
-        self._connection.close()
-        while self.pending:
-            self.pending.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
+        self._unsent = b""
+        self._connection.end(why)
 
     def give_back(self) -> None:
         """Let other threads use it, with replies pending or not."""
@@ -182,7 +161,7 @@ class PipelinedConnection:
 
     def _send_on(self) -> None:
         try:
-            self._unsent = self._unsent[self._send(self._unsent) :]
+            self._unsent = self._unsent[self._connection.socket.send(self._unsent) :]
         except NOT_YET:
             pass
         except SILENT as error:
@@ -196,8 +175,8 @@ class PipelinedConnection:
 _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[PipelinedConnection].pop
 
 
-class PipelinedConnections:
-    """See `Pipelining`. The connections to one server, for all threads of a client."""
+class PipelinedConnections(Pipelining):
+    """The connections to one server, for all threads of a client."""
 
     def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
         self._runtime = runtime
@@ -224,7 +203,7 @@ class PipelinedConnections:
                 pipelined.post(command, until, answered)
                 return True
             taken.pop()
-            pipelined.end("it closed the connection")
+            pipelined.end(GONE)
 
     @property
     def where(self) -> str:
@@ -243,7 +222,7 @@ class PipelinedConnections:
     def add(self, within: float) -> None:
         if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.pending for pipelined in self._idle):
             return
-        pipelined = PipelinedConnection(self._transport.connect(within), self)
+        pipelined = PipelinedConnection(finish(self._transport.connect(within)), self)
         self._all.add(pipelined)
         self.give(pipelined)
 
@@ -277,42 +256,29 @@ class PipelinedConnections:
         self._forget()  # dropped, not shut down: the parent goes on using the sockets
 
 
-class LoopPipelining:
-    """See `Pipelining`. The one connection of an asyncio client; the loop reads it."""
+class LoopPipelining(Pipelining):
+    """The one connection of an asyncio client, which belongs to its transport; the loop reads it."""
 
     def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
         self._runtime = runtime
         self._transport = transport
 
     def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
-        reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
-        if reply is None:
-            return False
-        reply.add_done_callback(lambda reply: _report(reply, answered))
-        return True
-
-    def add(self, within: float) -> None:
-        """Do nothing: calls connect."""
-
-    def read(self, now: float) -> bool:
-        return False
-
-    def hang_up(self) -> None:
-        """Do nothing: the connection belongs to the transport."""
-
-    def close(self) -> None:
-        """Do nothing: the connection belongs to the transport."""
-
-    def after_fork(self) -> None:
-        """Do nothing: there is no state."""
+        return self._transport.post(command, max(until - self._runtime.now(), 0.001), answered)
 
 
-def _report(reply: asyncio.Future[Any], answered: OnReply) -> None:
-    if reply.cancelled():
-        answered(None, no_answer("a node", "the call was cancelled", unknown=True))
-    elif isinstance(error := reply.exception(), StoreUnavailable):
-        answered(None, error)
-    elif error is None:
-        answered(reply.result(), None)
-    else:
-        raise error
+def wait_for_replies(connections: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
+    """Wait until a connection has replies or the wait is ended, at most so many seconds, and read the replies."""
+    poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
+    by_descriptor: dict[int, PipelinedConnection] = {}
+    for pipelined in connections:
+        if pipelined.pending:
+            by_descriptor[pipelined.fd] = pipelined
+            poll.register(pipelined.fd, select.POLLIN | select.POLLOUT if pipelined.full else select.POLLIN)
+    if wake_up is not None:
+        poll.register(wake_up.fd, select.POLLIN)
+    for fd, _ in poll.poll(seconds * 1000):
+        if fd in by_descriptor:
+            by_descriptor[fd].read()
+        elif wake_up is not None:
+            wake_up.clear()

@@ -18,7 +18,8 @@ from leasehold.stores.redis.connection.base import (
     pack,
     refused,
 )
-from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, pipelining_for
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, pipelining_for
+from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import doctor, rights
