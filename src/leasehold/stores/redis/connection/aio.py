@@ -10,6 +10,7 @@ from leasehold._runtimes.base import Flavor
 from leasehold.stores.redis.connection.aio_connection import AioConnection
 from leasehold.stores.redis.connection.base import Subscriber
 from leasehold.stores.redis.connection.handshake import ServerTransport
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection
 from leasehold.stores.redis.connection.replies import TOO_SLOW, OnReply
 
 COMMON_WITHIN = 2.0
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class AioTransport(ServerTransport[AioConnection]):
-    """See `leasehold.stores.redis.connection.base.Transport`."""
+    """See `leasehold.stores.redis.connection.base.Transport`, and `leasehold.stores.redis.connection.pipelining`."""
 
     flavor = Flavor.ASYNC
     _count = 0
@@ -36,14 +37,6 @@ class AioTransport(ServerTransport[AioConnection]):
         if connection.full:
             await connection.writable()
         return await connection.send(command, within)
-
-    def post(self, command: bytes, within: float, answered: OnReply) -> bool:
-        """Send a command whose reply goes to a callback; return False if it would have to wait: nothing was sent."""
-        connection = self._live()
-        if connection is None or connection.full:
-            return False
-        connection.post(command, within, answered)
-        return True
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         connection = self._live() or await self._connected(within)
@@ -95,6 +88,22 @@ class AioTransport(ServerTransport[AioConnection]):
         # Kept: closing it, as its finalizer does, would make the parent's loop deaf to it.
         self._inherited = (*self._inherited, self._connection)
         self._forget()
+
+    # --- pipelining: the loop reads the one connection, and calls open it ------------------------------------------
+
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+        connection = self._live()
+        if connection is None or connection.full:
+            return False
+        connection.post(command, max(until - self._runtime.now(), 0.001), answered)
+        return True
+
+    def add(self, within: float) -> None: ...
+
+    def read(self, now: float) -> bool:
+        return False
+
+    # --- inside ------------------------------------------------------------------------------------------------
 
     def _live(self) -> AioConnection | None:
         connection = self._connection

@@ -7,24 +7,28 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Subscriber
 from leasehold.stores.redis.connection.channel import Channel
 from leasehold.stores.redis.connection.connection import ESTABLISHED, Connection
 from leasehold.stores.redis.connection.handshake import ServerTransport
+from leasehold.stores.redis.connection.pipelining import PipelinedConnections
 
 IDLE_CONNECTIONS = 32
 """Connections kept open for later calls; further ones are closed after use."""
 
 
 class BlockingTransport(ServerTransport[Connection]):
-    """See `leasehold.stores.redis.connection.base.Transport`."""
+    """See `leasehold.stores.redis.connection.base.Transport`, and `leasehold.stores.redis.connection.pipelining`."""
 
     flavor = Flavor.SYNC
 
     def _forget(self) -> None:
         super()._forget()
         self._idle: list[Connection] = []  # in a forked child dropped, not shut down: the parent goes on using them
-        self._subscription = Channel(self._runtime, self._subscribed, self.where, self._on_silence)
+        self._subscription = subscription = Channel(self._runtime, self._subscribed, self.where, self._on_silence)
+        self.listen, self.receive, self.notify = subscription.open, subscription.receive, subscription.notify
+        self.has_unread = subscription.has_unread
+        self._pipelined = pipelined = PipelinedConnections(self.where, self.connect)
+        self.post, self.add, self.read = pipelined.post, pipelined.add, pipelined.read
 
     async def call(self, command: bytes, *, within: float) -> Any:
         (reply,) = await self._send(command, 1, within)
@@ -56,28 +60,18 @@ class BlockingTransport(ServerTransport[Connection]):
             self._drop_idle()  # `close` may have run just before the append
         return replies
 
-    async def listen(self, within: float) -> int:
-        return await self._subscription.open(within)
-
     def generation(self) -> int:
         return self._subscription.generation
 
-    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._subscription.receive(subscriber, timeout)
-
-    def notify(self, subscriber: Subscriber) -> None:
-        self._subscription.notify(subscriber)
-
-    def has_unread(self) -> bool:
-        return self._subscription.has_unread()
-
     def hang_up(self) -> None:
         self._drop_idle()
+        self._pipelined.hang_up()
         self._subscription.hang_up()
 
     async def close(self) -> None:
         self._closed = True
         self._drop_idle()
+        self._pipelined.close()
         self._subscription.close()
 
     def after_fork(self, channel: bytes) -> None:

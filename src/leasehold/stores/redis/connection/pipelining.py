@@ -20,15 +20,16 @@ from __future__ import annotations
 import select
 import ssl
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, runtime_checkable
 
-from leasehold._runtimes.base import Runtime, finish
-from leasehold.stores.redis.connection.aio import AioTransport
-from leasehold.stores.redis.connection.base import Transport, no_answer
-from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
+from leasehold._runtimes.base import finish
+from leasehold.stores.redis.connection.base import no_answer
 from leasehold.stores.redis.connection.connection import ESTABLISHED, SILENT, Connection, WakeUp
 from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, PendingReply
+
+MOST_CONNECTIONS = 32
+"""Most connections of one client to one server for pipelining."""
 
 MOST_PENDING = 256
 """Most pending replies of one connection; above that no command is posted on it."""
@@ -37,13 +38,11 @@ NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a non-blocking socket raises instead of waiting."""
 
 
-class Pipelining:
-    """Posts commands to one server. Used from many threads at once.
+@runtime_checkable
+class Pipelining(Protocol):
+    """A transport that also posts commands. Used from many threads at once."""
 
-    The methods other than `post` do nothing here, for transports that connect, read and close by themselves.
-    """
-
-    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection], /) -> bool:
         """Send a packed command if that is possible at once; return False if not: then nothing was sent.
 
         Args:
@@ -53,46 +52,20 @@ class Pipelining:
             taken: gets the connection, which the caller must read and then give back; nothing under asyncio.
 
         """
-        raise NotImplementedError
+        ...
 
-    def add(self, within: float) -> None:
+    def add(self, within: float, /) -> None:
         """Open one more connection, if none is idle and there may be more; blocks for ``within`` seconds at most.
 
         Raises:
             StoreUnavailable: the server does not reply.
 
         """
-
-    def read(self, now: float) -> bool:
-        """Read the replies on idle connections, and give up the late ones; return whether more are pending."""
-        return False
-
-    def hang_up(self) -> None:
-        """Close the idle connections."""
-
-    def close(self) -> None:
-        """Close all connections."""
-
-    def after_fork(self) -> None:
-        """Drop the parent's connections in a forked child."""
-
-
-@runtime_checkable
-class Routing(Protocol):
-    """A transport to several servers."""
-
-    def pipelining(self) -> Pipelining:
-        """Return what posts each command to the right server."""
         ...
 
-
-def pipelining_for(runtime: Runtime, transport: Transport) -> Pipelining | None:
-    """Return what posts commands to the server of a transport; None if that transport cannot."""
-    if isinstance(transport, BlockingTransport):
-        return PipelinedConnections(runtime, transport)
-    if isinstance(transport, Routing):
-        return transport.pipelining()
-    return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
+    def read(self, now: float, /) -> bool:
+        """Read the replies on idle connections, and give up the late ones; return whether more are pending."""
+        ...
 
 
 class PipelinedConnection:
@@ -175,18 +148,21 @@ class PipelinedConnection:
 _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[PipelinedConnection].pop
 
 
-class PipelinedConnections(Pipelining):
-    """The connections to one server, for all threads of a client."""
+class PipelinedConnections:
+    """See `Pipelining`. The connections to one server, for all threads of a client.
 
-    def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
-        self._runtime = runtime
-        self._transport = transport
-        self._forget()
+    Args:
+        where: the server, for messages to people.
+        connect: opens a connection, within so many seconds.
 
-    def _forget(self) -> None:
+    """
+
+    def __init__(self, where: str, connect: Callable[[float], Coroutine[Any, Any, Connection]]) -> None:
+        self.where = where
+        self.orphans: list[PendingReply] = []
+        self._connect = connect
         self._idle: list[PipelinedConnection] = []
         self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
-        self.orphans: list[PendingReply] = []
         self._closed = False
 
     def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
@@ -205,24 +181,10 @@ class PipelinedConnections(Pipelining):
             taken.pop()
             pipelined.end(GONE)
 
-    @property
-    def where(self) -> str:
-        """The server, for messages to people."""
-        return self._transport.where
-
-    def give(self, pipelined: PipelinedConnection) -> None:
-        """Take a connection back."""
-        if self._closed or not pipelined.sound:
-            pipelined.end("the client is closed" if self._closed else "the call was interrupted")
-        if pipelined.open:
-            self._idle.append(pipelined)
-            if self._closed:
-                self.hang_up()  # `close` may have run just before the append
-
     def add(self, within: float) -> None:
-        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.pending for pipelined in self._idle):
+        if self._closed or len(self._all) >= MOST_CONNECTIONS or any(not one.pending for one in self._idle):
             return
-        pipelined = PipelinedConnection(finish(self._transport.connect(within)), self)
+        pipelined = PipelinedConnection(finish(self._connect(within)), self)
         self._all.add(pipelined)
         self.give(pipelined)
 
@@ -240,7 +202,17 @@ class PipelinedConnections(Pipelining):
             self.orphans.pop()[0](None, no_answer(self.where, "the call was interrupted", unknown=True))
         return any(pipelined.pending for pipelined in self._idle)
 
+    def give(self, pipelined: PipelinedConnection) -> None:
+        """Take a connection back."""
+        if self._closed or not pipelined.sound:
+            pipelined.end("the client is closed" if self._closed else "the call was interrupted")
+        if pipelined.open:
+            self._idle.append(pipelined)
+            if self._closed:
+                self.hang_up()  # `close` may have run just before the append
+
     def hang_up(self) -> None:
+        """Close the idle connections."""
         while self._idle:
             try:
                 pipelined = self._idle.pop()
@@ -249,22 +221,9 @@ class PipelinedConnections(Pipelining):
             pipelined.end("the client is closed" if self._closed else "the client left it for another server")
 
     def close(self) -> None:
+        """Close all connections."""
         self._closed = True
         self.hang_up()
-
-    def after_fork(self) -> None:
-        self._forget()  # dropped, not shut down: the parent goes on using the sockets
-
-
-class LoopPipelining(Pipelining):
-    """The one connection of an asyncio client, which belongs to its transport; the loop reads it."""
-
-    def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
-        self._runtime = runtime
-        self._transport = transport
-
-    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
-        return self._transport.post(command, max(until - self._runtime.now(), 0.001), answered)
 
 
 def wait_for_replies(connections: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:

@@ -18,7 +18,7 @@ from leasehold.stores.redis.connection.base import (
     pack,
     refused,
 )
-from leasehold.stores.redis.connection.pipelining import PipelinedConnection, pipelining_for
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining
 from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
@@ -155,7 +155,7 @@ class Node:
         self.transport = member.transport(
             runtime, channel, lambda message: on_message(self, message), lambda: on_silence(self)
         )
-        self._pipelining = pipelining_for(runtime, self.transport)
+        self._pipelining = self.transport if isinstance(self.transport, Pipelining) else None
         self._reset()
 
     def _reset(self) -> None:
@@ -290,8 +290,6 @@ class Node:
                     replies[index] = reply
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.transport.hang_up()
-            if self._pipelining is not None:
-                self._pipelining.hang_up()
         return replies
 
     async def meet(self, within: float) -> None:
@@ -312,8 +310,6 @@ class Node:
         """Close its connections."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
-        if self._pipelining is not None:
-            self._pipelining.close()
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
@@ -322,8 +318,6 @@ class Node:
         self.subscriber = Subscriber()
         self._reset()
         self.transport.after_fork(self.channel)
-        if self._pipelining is not None:
-            self._pipelining.after_fork()
 
 
 def _run_id(info: str) -> str:

@@ -15,7 +15,7 @@ primary is used on: it still reports itself whether it is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from leasehold.stores.redis.connection.base import (
     Transport,
 )
 from leasehold.stores.redis.connection.failover import Retries, SingleFlight
-from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining, pipelining_for
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining
 from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.sentinel.sentinel import Sentinels
 
@@ -62,16 +62,13 @@ class PrimaryTransport:
         self._on_message = on_message
         self._on_silence = on_silence
         self._transport: Transport | None = None
+        self._pipelining: Pipelining | None = None
         self._address = ""
         self._generation = 0
         self._in_doubt = True
         self._resolve_at = 0.0
         self._closed = False
         self._single_flight = SingleFlight(runtime)
-
-    def pipelining(self) -> Pipelining:
-        """Return what posts commands to the primary, as long as it is known."""
-        return PrimaryPipelining(self._runtime, self._known, self._lost_one)
 
     async def call(self, command: bytes, *, within: float) -> Any:
         (reply,) = await self._send([command], within)
@@ -159,15 +156,33 @@ class PrimaryTransport:
         if (transport := self._transport) is not None:
             transport.after_fork(channel)
 
+    # --- pipelining: only to a primary that is known without waiting; else `call` finds it ------------------------
+
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+        primary = self._pipelining
+        if primary is None or self._in_doubt or self._closed or self._sentinels.moved():
+            return False
+
+        def answered_or_lost(reply: Any, failure: StoreUnavailable | None) -> None:
+            if failure is not None and primary is self._pipelining:
+                self._in_doubt = True
+            answered(reply, failure)
+
+        return primary.post(command, until, answered_or_lost, taken)
+
+    def add(self, within: float) -> None:
+        if (primary := self._pipelining) is None:
+            return
+        try:
+            primary.add(within)
+        except (StoreUnavailable, Unsupported):
+            self._in_doubt = self._in_doubt or primary is self._pipelining
+            raise
+
+    def read(self, now: float) -> bool:
+        return self._pipelining is not None and self._pipelining.read(now)
+
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _known(self) -> Transport | None:
-        """Return the transport to the primary; None if it is in doubt which server that is."""
-        return None if self._in_doubt or self._closed or self._sentinels.moved() else self._transport
-
-    def _lost_one(self, transport: Transport) -> None:
-        if transport is self._transport:
-            self._in_doubt = True
 
     def _leave(self, transport: Transport) -> None:
         """Close the connections to a server that reports that it is not the primary."""
@@ -207,99 +222,9 @@ class PrimaryTransport:
         made = self._make(self._runtime, settings, self._channel, self._on_message, self._on_silence)
         self._generation += 1
         self._transport, self._address = made, settings.where
+        self._pipelining = made if isinstance(made, Pipelining) else None
         if self._closed:  # meanwhile: nothing else would close it
             await made.close()
         if old is not None:
             await old.close()
             self._on_silence()  # messages of the old one are lost: waiters retry
-
-
-class PrimaryPipelining(Pipelining):
-    """Posts commands to the primary, if it is known without waiting; else the transport sends them, and finds it.
-
-    A primary that lost a reply is in doubt from then on. The connections to a server that is not the primary any more
-    are closed; their pending replies are reported as lost.
-
-    Args:
-        runtime: of the client.
-        primary: returns the transport to the primary; None if that is in doubt.
-        doubt: called with a transport on which a reply was lost. Neither blocks.
-
-    """
-
-    def __init__(
-        self, runtime: Runtime, primary: Callable[[], Transport | None], doubt: Callable[[Transport], None]
-    ) -> None:
-        self._runtime = runtime
-        self._primary = primary
-        self._doubt = doubt
-        self._forget()
-
-    def _forget(self) -> None:
-        self._mutex = self._runtime.mutex()
-        self._current: tuple[Transport, Pipelining] | None = None
-        self._short = False  # whether there were too few connections
-        self._closed = False
-
-    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
-        transport, current = self._primary(), self._current
-        if transport is None:
-            return False
-        if current is None or current[0] is not transport:
-            current = self._switch(transport)
-        if current is None:
-            return False
-
-        def answered_or_lost(reply: Any, failure: StoreUnavailable | None) -> None:
-            if failure is not None:
-                self._doubt(transport)
-            answered(reply, failure)
-
-        if current[1].post(command, until, answered_or_lost, taken):
-            return True
-        self._short = True
-        return False
-
-    def add(self, within: float) -> None:
-        current = self._current
-        if current is None or not self._short:
-            return
-        self._short = False
-        try:
-            current[1].add(within)
-        except (StoreUnavailable, Unsupported):
-            self._doubt(current[0])
-            raise
-
-    def read(self, now: float) -> bool:
-        current = self._current
-        return current is not None and current[1].read(now)
-
-    def hang_up(self) -> None:
-        if (current := self._current) is not None:
-            current[1].hang_up()
-
-    def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-        if (current := self._current) is not None:
-            current[1].close()
-
-    def after_fork(self) -> None:
-        if (current := self._current) is not None:
-            current[1].after_fork()
-        self._forget()
-
-    def _switch(self, transport: Transport) -> tuple[Transport, Pipelining] | None:
-        """Begin with the connections to another primary, and close those to the last."""
-        with self._mutex:
-            before = self._current
-            if before is not None and before[0] is transport:
-                return before  # another thread was first
-            made = pipelining_for(self._runtime, transport)
-            if self._closed or made is None:
-                return None
-            self._current = transport, made
-        if before is not None:
-            before[1].close()
-        return self._current
