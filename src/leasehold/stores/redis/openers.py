@@ -211,7 +211,7 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
         return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
         return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
-    return _strictly(Redis(settings.from_client(client, flavor)), strict)
+    return _strictly(Redis(adopting.from_client(client, flavor)), strict)
 
 
 def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:

@@ -17,14 +17,11 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     MakeTransport,
-    OnMessage,
-    OnSilence,
     Redirected,
     ReplyError,
     Transport,
     pack,
 )
-from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.unanswered import Unanswered
 
@@ -38,10 +35,13 @@ class Nodes:
         self._namespace = namespace
         self._make = make
         self._mutex = runtime.mutex()
+        self._make_asking: MakeTransport = lambda runtime, settings, channel, on_message, on_silence: cast(
+            Transport, AskingTransport(make(runtime, settings, channel, on_message, on_silence))
+        )
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
         self._markers: dict[Address, int] = {}
         self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
-        self._client = self._client_id()
+        self._client = ticket_id(runtime.random_bytes(16))
         self.closed = False
         """Whether the client is closed: then no store is made any more."""
 
@@ -64,7 +64,7 @@ class Nodes:
                     self._runtime,
                     self._topology.settings(address),
                     self._namespace,
-                    make=self._asking if asking else self._make,
+                    make=self._make_asking if asking else self._make,
                     choose_channel=partial(self._choose_channel, address),
                     slot_of=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
@@ -101,20 +101,15 @@ class Nodes:
         """Drop all connections in a forked child."""
         self.closed = False
         self._mutex = self._runtime.mutex()
-        self._client = self._client_id()
+        self._client = ticket_id(self._runtime.random_bytes(16))
         for store in self._stores.values():
             store.after_fork()
-
-    def _asking(
-        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Transport:
-        return cast(Transport, AskingTransport(self._make(runtime, settings, channel, on_message, on_silence)))
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)
-        known = self._topology.known()
+        known = self._topology.map
         if known is not None and address in known.replicas:
             number = keys.number_where(
                 lambda number: (
@@ -135,9 +130,6 @@ class Nodes:
         )
         self._markers[address] = number or 0
         return keys.marker_key(self._namespace, str(number or 0))
-
-    def _client_id(self) -> str:
-        return ticket_id(self._runtime.random_bytes(16))
 
 
 ASKING = pack(b"ASKING")

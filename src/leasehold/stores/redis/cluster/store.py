@@ -96,11 +96,7 @@ class ClusterStore:
         waited = self._waits.pop(ticket.id, None)
         if waited is not None:
             waited.drop(ticket)
-
-        async def ask(store: RedisStore, left: float) -> bool:
-            return await store.release(name, ticket, reason=reason, within=left)
-
-        return await self._at(name, within, ask)
+        return await self._at(name, within, lambda store, left: store.release(name, ticket, reason=reason, within=left))
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
@@ -115,7 +111,7 @@ class ClusterStore:
             places = {}
             for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
                 if isinstance(result, BaseException):
-                    self._topology.suspect((store.host, store.port))
+                    self._topology.suspect(store.address)
                     continue
                 found, refusals = result
                 results.update(found)
@@ -135,21 +131,14 @@ class ClusterStore:
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         if exact:
-
-            async def ask(store: RedisStore, left: float) -> list[View]:
-                return await store.inspect(prefix, exact=True)
-
-            return await self._at(prefix, 5.0, ask)
+            return await self._at(prefix, 5.0, lambda store, _: store.inspect(prefix, exact=True))
         found: dict[str, View] = {}
         for views in await self._everywhere(lambda store: store.inspect(prefix)):
             found.update({view.name: view for view in views})
         return [found[name] for name in sorted(found)]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        async def ask(store: RedisStore, left: float) -> Cell:
-            return await store.compare_and_set(name, change)
-
-        return await self._at(name, 5.0, ask)
+        return await self._at(name, 5.0, lambda store, _: store.compare_and_set(name, change))
 
     # --- around the protocol ------------------------------------------------------------------------------------------
 
@@ -207,7 +196,7 @@ class ClusterStore:
             raise
         except StoreUnavailable as error:
             if error.unknown or isinstance(error, RetryableError):
-                self._topology.suspect((store.host, store.port))
+                self._topology.suspect(store.address)
             raise
 
     async def _owner(self, slot: int, within: float) -> RedisStore:
@@ -260,11 +249,11 @@ class ClusterStore:
         alone: bool,
     ) -> None:
         """Add to ``places`` where tickets are renewed next that one node refused."""
-        error = refused(store.where, reply, store.host)
+        error = refused(store.where, reply, store.address[0])
         if not isinstance(error, RetryableError):
             return
         if not isinstance(error, Redirected | SlotMigrating):
-            self._topology.suspect((store.host, store.port))
+            self._topology.suspect(store.address)
         holding: list[tuple[str, Ticket]] = []
         for name, ticket in pairs:
             if ticket.id not in self._waits:

@@ -27,8 +27,7 @@ from leasehold.stores.redis.connection.base import (
 )
 from leasehold.stores.redis.connection.failover import SingleFlight
 from leasehold.stores.redis.connection.settings import Settings
-
-SLOTS = 16384
+from leasehold.stores.redis.keys import SLOTS
 
 ASKED = 3
 """Nodes asked for the map at once."""
@@ -70,7 +69,7 @@ class Topology:
         self._runtime = runtime
         self._seeds = list(seeds)
         self._make = make
-        self._map: SlotMap | None = None
+        self.map: SlotMap | None = None  # the last; None before the first
         self._learned: dict[int, Address] = {}
         self._stale = True
         self._suspects: set[Address] = set()
@@ -103,11 +102,7 @@ class Topology:
     def owner(self, slot: int) -> Address | None:
         """Return the node of a slot; None if it is unknown."""
         found = self._learned.get(slot)
-        return found or (None if self._map is None else self._map.owners[slot])
-
-    def known(self) -> SlotMap | None:
-        """Return the last map; None before the first."""
-        return self._map
+        return found or (None if self.map is None else self.map.owners[slot])
 
     async def fresh(self, within: float) -> SlotMap:
         """Return the map, read again if it is in doubt.
@@ -116,11 +111,11 @@ class Topology:
             StoreUnavailable: no node replies with one.
 
         """
-        if self._map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
+        if self.map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
             await self._single_flight.run(partial(self._refresh, within), within)
-        if self._map is None:
+        if self.map is None:
             raise RetryableError(f"{self.where}: its slot map is still being read")
-        return self._map
+        return self.map
 
     def after_fork(self) -> None:
         """Forget the work of the parent in a forked child."""
@@ -139,7 +134,7 @@ class Topology:
             answers = await self._runtime.gather(*[self._read_map(settings, each) for settings in asked])
             maps = [answer for answer in answers if isinstance(answer, SlotMap)]
             if maps:
-                self._map = max(maps, key=lambda found: found.generation)
+                self.map = max(maps, key=lambda found: found.generation)
                 self._learned, self._suspects = {}, set()
                 self._stale = False
                 self._refreshed = self._runtime.now()
@@ -148,7 +143,7 @@ class Topology:
             if self._runtime.now() - began > within:
                 break
         self._refreshed = self._runtime.now()
-        if self._map is None:
+        if self.map is None:
             raise self._failure(failures)
 
     def _failure(self, failures: Sequence[BaseException]) -> Exception:
@@ -162,8 +157,8 @@ class Topology:
     def _to_ask(self) -> list[Settings]:
         """Return the known nodes in random order, the failed ones after them, then those of the URL."""
         known: list[Address] = []
-        if self._map is not None:
-            for primary, replicas in self._map.replicas.items():
+        if self.map is not None:
+            for primary, replicas in self.map.replicas.items():
                 known += [primary, *replicas]
         spread = sorted(known, key=lambda node: (node in self._suspects, self._runtime.jitter()))
         settings = [self.settings(address) for address in spread]

@@ -107,11 +107,9 @@ class AioTransport(ServerTransport[AioConnection]):
 
     def _live(self) -> AioConnection | None:
         connection = self._connection
-        return (
-            connection
-            if connection is not None and connection.open and connection.loop is asyncio.get_running_loop()
-            else None
-        )
+        if connection is not None and connection.open and connection.loop is asyncio.get_running_loop():
+            return connection
+        return None
 
     async def _connected(self, within: float) -> AioConnection:
         """Connect once for all tasks that need it; a task that is cancelled, or has little time, does not stop that."""

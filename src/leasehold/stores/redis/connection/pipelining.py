@@ -119,10 +119,6 @@ class PipelinedConnection:
         """Return whether it is open, as far as is known here."""
         return self.open and (bool(self.pending) or self._connection.state() == ESTABLISHED)
 
-    def late(self, now: float) -> bool:
-        """Return whether its oldest pending reply is late."""
-        return bool(self.pending) and self.pending[0][1] < now
-
     def end(self, why: object) -> None:
         """Close it, and report to all pending callbacks that no reply will come."""
         self._unsent = b""
@@ -195,7 +191,7 @@ class PipelinedConnections:
             except ValueError:  # another thread has taken it
                 continue
             pipelined.read()
-            if pipelined.late(now):
+            if pipelined.pending and pipelined.pending[0][1] < now:
                 pipelined.end(TOO_SLOW)
             self.give(pipelined)
         while self.orphans:

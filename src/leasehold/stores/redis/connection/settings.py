@@ -217,27 +217,6 @@ def _file(text: str) -> str:
     return text
 
 
-def from_client(client: Any, flavor: Flavor) -> Settings:
-    """Return how a client of redis-py reaches its server.
-
-    Raises:
-        TypeError: it is of the other flavor, or not a client of one server.
-    """
-    asynchronous = isinstance(client, redis.asyncio.Redis)
-    if not asynchronous and not isinstance(client, redis.Redis):
-        raise TypeError(
-            f"cannot make locks from a {type(client).__name__}; pass a Redis, RedisCluster or Sentinel of redis, or "
-            "for an AsyncClient of redis.asyncio"
-        )
-    pool = client.connection_pool
-    if asynchronous is not (flavor is Flavor.ASYNC):
-        wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
-        raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
-    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
-    where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
-
-
 def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     """Check the server's reply to HELLO, and return its fields.
 
