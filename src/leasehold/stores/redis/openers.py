@@ -56,13 +56,6 @@ class Redis:
         """Open the store; it connects at the first use."""
         return RedisStore(runtime, self.settings, namespace)
 
-    def member(self) -> Member:
-        """Return it as a node of a Redlock."""
-        from leasehold.stores.redis.redlock.node import Single
-
-        _refuse_strict(self.settings)
-        return Single(self.settings)
-
 
 @dataclass(frozen=True)
 class Sentinel:
@@ -75,13 +68,6 @@ class Sentinel:
         from leasehold.stores.redis.sentinel.store import SentinelStore
 
         return SentinelStore(runtime, self.watched, namespace)
-
-    def member(self) -> Member:
-        """Return it as a node of a Redlock."""
-        from leasehold.stores.redis.redlock.node import TrackedPrimary
-
-        _refuse_strict(self.watched.server)
-        return TrackedPrimary(self.watched)
 
 
 @dataclass(frozen=True)
@@ -142,6 +128,8 @@ class Redlock:
 
 
 def _member(given: Secret | Opener) -> Member:
+    from leasehold.stores.redis.redlock.node import Single, TrackedPrimary
+
     if isinstance(given, Secret):
         url = parse(given)
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
@@ -152,15 +140,13 @@ def _member(given: Secret | Opener) -> Member:
             "a node of Redlock cannot be a whole cluster; use the cluster alone (redis+cluster://), or pass single "
             "servers (redis://) or Sentinel groups (redis+sentinel://) as nodes"
         )
-    if isinstance(given, Redis | Sentinel):
-        return given.member()
-    kind = type(given).__name__
-    raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
-
-
-def _refuse_strict(node: Settings) -> None:
-    if node.strict is not None:
+    if not isinstance(given, Redis | Sentinel):
+        kind = type(given).__name__
+        raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
+    member = Single(given.settings) if isinstance(given, Redis) else TrackedPrimary(given.watched)
+    if member.settings.strict is not None:
         raise ValueError("a node of Redlock has no strict mode; leave out strict=true and pass quarantine= to Redlock")
+    return member
 
 
 def _redlock_from_url(url: StoreURL) -> Redlock:

@@ -66,7 +66,8 @@ class Renewing:
                 continue
             if batch.stays:
                 self._waiters.sample_clock(since, int(reply.pop(0)))
-            results.update((ticket.id, _RESULTS[number]) for ticket, number in zip(batch.tickets, reply, strict=True))
+            for ticket, number in zip(batch.tickets, reply, strict=True):
+                results[ticket.id] = _RESULTS[number]
         self._waiters.renewed(results, {name for name, _ in waiting})
         if any(reply.code in DEMOTED for _, reply in refusals):
             self._transport.hang_up()
