@@ -20,7 +20,7 @@ CHUNK = 65_536
 """Bytes of one read."""
 
 LONGER = 8
-"""How many times longer than the kernel's time limit a call may take without setting a new one; it then reads again."""
+"""How many times longer than the kernel's time limit one command may take without setting a new one: it reads again."""
 
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of TCP_INFO."""
@@ -59,7 +59,7 @@ class Connection(Replies):
             StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
 
         """
-        if not self._within <= within <= LONGER * self._within or not self._plain:
+        if count > 1 or not self._within <= within <= LONGER * self._within or not self._plain:
             self._limit(within)
         reader, until, replies = self._reader, self._now() + within, list[Any]()
         try:
