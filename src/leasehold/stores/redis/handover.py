@@ -28,10 +28,7 @@ RETRY_AFTER_EXPIRY = 0.001
 class Waiters(Slots):
     """All of a client. Used from many threads at once.
 
-    Args:
-        runtime: clocks and signals.
-        notify: wakes the thread or task of one waiter, also if it reads the messages of all.
-
+    ``notify`` wakes the thread or task of one waiter, also if it reads the messages of all.
     """
 
     def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:

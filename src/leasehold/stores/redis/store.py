@@ -76,7 +76,7 @@ class RedisStore:
         """Make the store of one server; it connects at the first use.
 
         Args:
-            runtime: clocks, signals and random bytes.
+            runtime: of the client.
             settings: of the server.
             namespace: of the client.
             make: makes the transport.

@@ -43,18 +43,11 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Where each slot is.
+    """Where each slot is."""
 
-    Attributes:
-        generation: the cluster's epoch, as known to the node that replied.
-        owners: the primary of each slot; None if no node serves it.
-        replicas: of each primary.
-
-    """
-
-    generation: int
-    owners: tuple[Address | None, ...]
-    replicas: dict[Address, tuple[Address, ...]]
+    generation: int  # the cluster's epoch, as known to the node that replied
+    owners: tuple[Address | None, ...]  # the primary of each slot; None if no node serves it
+    replicas: dict[Address, tuple[Address, ...]]  # of each primary
 
     @property
     def primaries(self) -> list[Address]:

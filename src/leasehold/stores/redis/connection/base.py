@@ -57,20 +57,13 @@ class HandshakeAborted(RetryableError):
 
 
 class Redirected(RetryableError):
-    """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK).
-
-    Attributes:
-        slot: the hash slot.
-        address: host and port.
-        ask: whether it is an ASK: for this command alone, while the slot is migrating.
-
-    """
+    """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK)."""
 
     def __init__(self, message: str, slot: int, address: tuple[str, int], *, ask: bool) -> None:
         super().__init__(message)
         self.slot = slot
-        self.address = address
-        self.ask = ask
+        self.address = address  # host and port
+        self.ask = ask  # for this command alone, while the slot is migrating
 
 
 PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN"})
@@ -151,19 +144,14 @@ class Transport(Protocol):
         ...
 
 
-class MakeTransport(Protocol):
-    """Makes the transport of one server."""
-
-    def __call__(
-        self, runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence, /
-    ) -> Transport: ...
-
-
 OnMessage = Callable[[bytes], None]
 """Called with each message on the client's channel."""
 
 OnSilence = Callable[[], None]
 """Called when the subscription ended: all waiters must retry."""
+
+MakeTransport = Callable[[Runtime, Any, bytes, OnMessage, OnSilence], Transport]
+"""Makes the transport of one server, from its settings and the client's channel."""
 
 UNSUBSCRIBED: tuple[bytes, OnMessage, OnSilence] = (b"", lambda message: None, lambda: None)
 """The last arguments of `MakeTransport` for a transport that does not subscribe."""

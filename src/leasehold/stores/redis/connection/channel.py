@@ -22,15 +22,7 @@ Subscribe = Callable[[float], Awaitable[Connection]]
 
 
 class Channel:
-    """The subscription.
-
-    Args:
-        runtime: clocks and signals.
-        subscribe: opens the connection, which passes the messages on.
-        where: the server, for messages to people.
-        on_silence: called when the subscription has ended.
-
-    """
+    """The subscription. Its connection, which ``subscribe`` opens, passes the messages on."""
 
     def __init__(self, runtime: Runtime, subscribe: Subscribe, where: str, on_silence: OnSilence) -> None:
         self._runtime = runtime

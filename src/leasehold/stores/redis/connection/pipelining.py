@@ -145,13 +145,7 @@ _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[Pipeline
 
 
 class PipelinedConnections:
-    """See `Pipelining`. The connections to one server, for all threads of a client.
-
-    Args:
-        where: the server, for messages to people.
-        connect: opens a connection, within so many seconds.
-
-    """
+    """See `Pipelining`. The connections to one server, for all threads of a client."""
 
     def __init__(self, where: str, connect: Callable[[float], Coroutine[Any, Any, Connection]]) -> None:
         self.where = where

@@ -32,19 +32,12 @@ GONE = "it closed the connection"
 
 
 class Replies:
-    """The replies to the commands that were sent, and the messages of the subscription.
-
-    Attributes:
-        where: the server, for messages to people.
-        open: whether replies may still come.
-        pending: the commands that have no reply yet, oldest first.
-
-    """
+    """The replies to the commands that were sent, and the messages of the subscription."""
 
     def __init__(self, where: str, on_message: OnMessage) -> None:
-        self.where = where
-        self.open = True
-        self.pending: deque[PendingReply] = deque()
+        self.where = where  # the server, for messages to people
+        self.open = True  # whether replies may still come
+        self.pending: deque[PendingReply] = deque()  # the commands that have no reply yet, oldest first
         self._on_message = on_message
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
 

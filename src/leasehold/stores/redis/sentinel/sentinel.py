@@ -39,18 +39,11 @@ SWITCHED = b"+switch-master"
 
 @dataclass(frozen=True)
 class SentinelSettings:
-    """How to find a primary by its sentinels, and how to connect to it.
+    """How to find a primary by its sentinels, and how to connect to it."""
 
-    Attributes:
-        name: the sentinels' name of it; None if it is the only one that they monitor.
-        sentinels: how to reach each.
-        server: how to connect to the primary; its address is not known yet.
-
-    """
-
-    name: str | None
-    sentinels: Sequence[Settings]
-    server: Settings
+    name: str | None  # the sentinels' name of it; None if it is the only one that they monitor
+    sentinels: Sequence[Settings]  # how to reach each
+    server: Settings  # how to connect to the primary; its address is not known yet
 
     @property
     def where(self) -> str:
