@@ -19,8 +19,6 @@ from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
 
-# --- texts, slots, keys ----------------------------------------------------------------------------------------
-
 
 def test_only_the_scripts_of_the_package_are_sent(server):
     """No name, token or time is part of a script: the server would have to keep each text for ever."""

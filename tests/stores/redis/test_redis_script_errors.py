@@ -188,7 +188,7 @@ def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
     assert finish(store.compare_and_set("full", Change())).value == b"one"
 
 
-# --- what a standing means -------------------------------------------------------------------------------------
+# --- what a renewal result means ---------------------------------------------------------------------------------
 
 
 def test_renewal_finds_a_grant_whose_message_was_lost(server, store):

@@ -11,8 +11,6 @@ import redis.asyncio
 from leasehold import AsyncClient, Client
 from leasehold_lab.servers import RedisCluster, RedisSentinel
 
-# --- clients that exist already ------------------------------------------------------------------------------------
-
 
 def sentinel_clients(group: RedisSentinel, kind: Any) -> list[tuple[str, Any]]:
     sentinel = kind([("127.0.0.1", each.port) for each in group.sentinels])

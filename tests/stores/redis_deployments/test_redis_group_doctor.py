@@ -16,8 +16,6 @@ from leasehold_lab.runtimes.harnesses import BlockingHarness, Harness
 from leasehold_lab.servers import RedisCluster, RedisSentinel
 from support.flavors import both
 
-# --- what doctor says ----------------------------------------------------------------------------------------------
-
 
 def findings(url: str, **options: Any) -> dict[str, tuple[Severity, str]]:
     with Client.from_url(url, **options) as locks:

@@ -22,7 +22,7 @@ from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from support.flavors import both
 
-# --- deaf waiters ------------------------------------------------------------------------------------------------
+# --- a waiter without a subscriber -------------------------------------------------------------------------------
 
 
 def test_a_waiter_without_a_subscriber_is_skipped_and_keeps_its_entry_for_a_second(server, store):
@@ -46,7 +46,7 @@ def test_a_waiter_without_a_subscriber_is_skipped_and_keeps_its_entry_for_a_seco
     assert 0 < view.waiters[0].expires <= 1.001  # the server counts in ms
 
 
-# --- the dead ----------------------------------------------------------------------------------------------------
+# --- killed holders ----------------------------------------------------------------------------------------------
 
 HOLD = """
 import sys, time
@@ -192,7 +192,7 @@ def test_many_readers_are_granted_in_steps(server, store):
     assert (server.command("ZCARD", holders), server.command("ZCARD", queue)) == (1_099, 0)
 
 
-# --- lost words --------------------------------------------------------------------------------------------------
+# --- lost messages -----------------------------------------------------------------------------------------------
 
 KINDS = {
     "reader": lambda locks: locks.rw_lock("x", lease=LEASE).reader(),

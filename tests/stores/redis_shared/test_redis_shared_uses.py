@@ -20,8 +20,6 @@ from leasehold.errors import NameInUse
 from leasehold.stores.redis import keys
 from leasehold_lab.servers import RedisServer
 
-# --- other uses of the name --------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("first", "second"),

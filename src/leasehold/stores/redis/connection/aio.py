@@ -33,7 +33,9 @@ class AioTransport(ServerTransport[AioConnection]):
         self._subscribing: asyncio.Task[int] | None = None
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        connection = self._live() or await self._connected(within)
+        connection = self._connection  # `_live` without a further call: each acquire and release comes here
+        if connection is None or not connection.open or connection.loop is not asyncio.get_running_loop():
+            connection = await self._connected(within)
         if connection.full:
             await connection.writable()
         return await connection.send(command, within)
