@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from provoked_errors import PROVOKED, RUNTIME, transport_to
 
 from leasehold._runtimes.base import finish
 from leasehold._url import parse
@@ -30,6 +29,7 @@ from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
 from leasehold_lab.servers.base import free_port
+from support.stores.redis_errors import PROVOKED, RUNTIME, transport_to
 
 
 @pytest.fixture(scope="module")

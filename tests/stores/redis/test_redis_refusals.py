@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 
 import pytest
-from refused_clients import cluster_node, refusal
 
 from leasehold import Client, StoreUnavailable
-from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, pack, refused
+from leasehold.stores.redis.connection.base import NOT_APPLIED, REMEDIES, ReplyError, refused
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
 from leasehold_lab.servers.redis.resp import RedisError
+from support.stores.redis_refusals import refusal
 
 
 def of_store(server: RedisServer) -> StoreUnavailable:
@@ -126,32 +125,6 @@ def test_an_error_of_a_server_says_that_nothing_was_done_and_what_to_do(code: st
         error = PROVOKED[code](server)
         assert not error.unknown
         assert REMEDIES[code] in str(error)
-
-
-COMMANDS = {
-    "CROSSSLOT": ("EVAL", "return 1", "2", "a", "b"),
-    "CLUSTERDOWN": ("EVAL", "return 1", "1", "a"),
-    "NOSCRIPT": ("EVALSHA", "0" * 40, "0"),
-    "NOAUTH": ("GET", "x"),
-    "WRONGPASS": ("AUTH", "default", "wrong"),
-}
-
-
-@pytest.mark.parametrize("code", COMMANDS)
-def test_the_other_rows_of_the_table_that_one_server_answers(code: str, secured: RedisServer) -> None:
-    with cluster_node() as node:
-        if code == "CROSSSLOT":
-            node.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            while "cluster_state:ok" not in str(node.command("CLUSTER", "INFO")):
-                time.sleep(0.05)
-        target = secured if code in ("NOAUTH", "WRONGPASS") else node
-        with socket.create_connection(("127.0.0.1", target.port), timeout=5.0) as link:
-            link.sendall(pack(*(word.encode() for word in COMMANDS[code])))
-            line = link.recv(4096).decode()
-        error = ReplyError(line[1:].strip())
-        assert error.code == code
-        assert not refused("x", error).unknown
-        assert REMEDIES[code] in str(refused("x", error))
 
 
 def test_every_row_of_the_table_has_a_remedy_and_all_else_is_unknown() -> None:

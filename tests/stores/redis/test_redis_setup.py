@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,25 @@ from urllib.parse import quote
 import pytest
 import redis
 import redis.asyncio
-from refused_clients import PASSWORD, cluster_node, refusal
 
 from leasehold import AsyncClient, Client, Unsupported
 from leasehold._runtimes.base import Flavor
+from leasehold.stores.redis.connection.base import REMEDIES, ReplyError, pack, refused
 from leasehold.stores.redis.openers import adopt
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Certificates, RedisServer
 from leasehold_lab.servers.base import free_port
 from support.flavors import both
+from support.stores.redis_refusals import cluster_node, refusal
+
+PASSWORD = "p@ss/wörd?#%:&= x"
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[RedisServer]:
+    with RedisServer(password=PASSWORD, users=["app on >sesame ~* &* +@all"], unix_socket=True) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -298,3 +309,29 @@ def test_a_server_that_takes_no_more_clients(harness: Harness) -> None:
 def test_a_url_cannot_switch_verification_off(encrypted: RedisServer) -> None:
     with pytest.raises(ValueError, match="always verified"):
         Client.from_url(by_tls(encrypted, more="&ssl_cert_reqs=none"))
+
+
+COMMANDS = {
+    "CROSSSLOT": ("EVAL", "return 1", "2", "a", "b"),
+    "CLUSTERDOWN": ("EVAL", "return 1", "1", "a"),
+    "NOSCRIPT": ("EVALSHA", "0" * 40, "0"),
+    "NOAUTH": ("GET", "x"),
+    "WRONGPASS": ("AUTH", "default", "wrong"),
+}
+
+
+@pytest.mark.parametrize("code", COMMANDS)
+def test_the_other_rows_of_the_table_that_one_server_answers(code: str, secured: RedisServer) -> None:
+    with cluster_node() as node:
+        if code == "CROSSSLOT":
+            node.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            while "cluster_state:ok" not in str(node.command("CLUSTER", "INFO")):
+                time.sleep(0.05)
+        target = secured if code in ("NOAUTH", "WRONGPASS") else node
+        with socket.create_connection(("127.0.0.1", target.port), timeout=5.0) as link:
+            link.sendall(pack(*(word.encode() for word in COMMANDS[code])))
+            line = link.recv(4096).decode()
+        error = ReplyError(line[1:].strip())
+        assert error.code == code
+        assert not refused("x", error).unknown
+        assert REMEDIES[code] in str(refused("x", error))

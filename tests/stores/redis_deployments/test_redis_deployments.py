@@ -1,4 +1,4 @@
-"""Sentinel, Cluster and replicas: connecting, refusals with the remedy, adopted clients, costs, and doctor."""
+"""Sentinel, Cluster and replicas: connecting, refusals with the remedy, and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read-write locks and semaphores on Redis when something breaks: types, memory, keys, readers, messages."""
+"""Read-write locks and semaphores on Redis when something breaks: types, memory, and keys that vanish."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
 
-PASSWORD = "p@ss/wörd?#%:&= x"
-
 
 def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -> LeaseholdError:
     """Return the error of an acquire, raised within so many seconds."""
