@@ -108,14 +108,10 @@ class Waiters(Slots):
     def take_grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
         """Return the grant that a message brought; None if the waiter must retry."""
         grant_message = slot.read()
-        if grant_message is not None and grant_message.at < slot.asked:
-            grant_message = None  # a grant that was over when the server replied "wait"
-        since = (
-            None
-            if grant_message is None
-            else grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
-        )
-        if grant_message is None or since is None:
+        if grant_message is None or grant_message.at < slot.asked:  # or that grant was over when the server said "wait"
+            return None
+        since = grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
+        if since is None:
             return None
         next_waiter = self.remove(ticket.id)
         if next_waiter is not None and is_shared(ticket):
