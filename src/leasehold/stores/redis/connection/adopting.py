@@ -93,7 +93,10 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
 def check_flavor(client: Any, flavor: Flavor) -> None:
     """Raise TypeError if a client is of the other flavor."""
     if isinstance(client, ASYNCHRONOUS) is not (flavor is Flavor.ASYNC):
-        wanted = "Client with classes of redis, AsyncClient with those of redis.asyncio"
+        kind = (
+            "RedisCluster" if isinstance(client, CLUSTERS) else "Sentinel" if isinstance(client, SENTINELS) else "Redis"
+        )
+        wanted = f"Client with redis.{kind}, AsyncClient with redis.asyncio.{kind}"
         raise TypeError(f"a {type(client).__module__}.{type(client).__name__} does not fit this client; use {wanted}")
 
 
