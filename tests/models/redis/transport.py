@@ -28,8 +28,8 @@ from leasehold.stores.redis.connection.base import (
     subscriptions,
     version_of,
 )
+from leasehold.stores.redis.connection.failover import SingleFlight
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import SingleFlight
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.runtimes.network import InVirtualTime
 from leasehold_lab.runtimes.simulated import SimulatedRuntime

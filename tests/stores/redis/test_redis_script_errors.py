@@ -14,24 +14,19 @@ from hypothesis import strategies as st
 from leasehold._model import (
     Change,
     Granted,
-    LeaseTerms,
-    LockMode,
-    Owner,
     ReleaseReason,
     RenewalResult,
     Ticket,
     Wait,
-    ticket_id,
 )
 from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores import registry
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
+from support.stores.redis_calls import a_ticket, claim, leave, open_store, renew, state
 
 NAMES = (f"job:{number}" for number in itertools.count())
 ROLES = ("lock", "queue", "beat", "waiters")
@@ -49,34 +44,6 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
     finish(opened._transport.listen(5.0))
     yield opened
     finish(opened.close())
-
-
-def open_store(url: str) -> RedisStore:
-    store = registry.opener(url).open(BlockingRuntime(), "default")
-    assert isinstance(store, RedisStore)
-    return store
-
-
-def a_ticket(*, fair: bool = False, lease: float = 30.0, lock_delay: float = 0.0, meta: str = "") -> Ticket:
-    terms = LeaseTerms(LockMode(fair=fair), Owner("host", 1, "x"), lease, lock_delay, meta)
-    return Ticket(ticket_id(BlockingRuntime.random_bytes(16)), terms)
-
-
-def claim(store: RedisStore, name: str, ticket: Ticket, *, join: bool = True) -> Granted | Wait:
-    return finish(store.try_acquire(name, ticket, join=join, within=5.0))
-
-
-def leave(store: RedisStore, name: str, ticket: Ticket, reason: ReleaseReason = ReleaseReason.RELEASE) -> bool:
-    return finish(store.release(name, ticket, reason=reason, within=5.0))
-
-
-def renew(store: RedisStore, *those: tuple[str, Ticket]) -> list[RenewalResult]:
-    return list(finish(store.renew(those, within=5.0)))
-
-
-def state(server: RedisServer, name: str) -> list[object]:
-    mutex = keys.mutex_keys("default", name)
-    return [server.command("DEBUG", "DIGEST-VALUE", *mutex), *(server.command("PEXPIRETIME", key) for key in mutex)]
 
 
 # --- the wrong type --------------------------------------------------------------------------------------------
@@ -233,7 +200,7 @@ def test_full_memory_refuses_a_cell_and_changes_nothing(server, store, full):
     assert finish(store.compare_and_set("full", Change())).value == b"one"
 
 
-# --- what a standing means -------------------------------------------------------------------------------------
+# --- what a renewal result means ---------------------------------------------------------------------------------
 
 
 def test_renewal_finds_a_grant_whose_message_was_lost(server, store):
@@ -307,7 +274,7 @@ def test_every_key_expires_even_if_one_was_deleted(server, store, role):
         assert server.command("PTTL", key) != -1
 
 
-# --- texts, slots, keys ----------------------------------------------------------------------------------------
+# --- texts, slots, keys --------------------------------------------------------------------------------------------
 
 
 def test_only_the_scripts_of_the_package_are_sent(server):

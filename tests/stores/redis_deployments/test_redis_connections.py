@@ -154,7 +154,7 @@ def test_a_waiter_without_a_subscription_leaves_no_entry(redis_server):
     """The next reader is chosen among the waiters: an absent one would never pass the reading on."""
     runtime = BlockingRuntime()
     store = registry.opener(redis_server.url).open(runtime, "ears")
-    channel = store._transport._subscriptions
+    channel = store._transport._subscription
     finish(channel.receive(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}
     finish(store.close())
@@ -287,15 +287,15 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
     """`close` waits for threads for a limited time only: one may still be about to subscribe."""
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         transport = locks.store._transport
-        subscribed, connected, lines = transport.subscribed, threading.Event(), []
+        subscribed, connected, lines = transport._subscribed, threading.Event(), []
 
-        def slowly(channel, within):
-            lines.append(subscribed(channel, within))
+        async def slowly(within):
+            lines.append(await subscribed(within))
             connected.set()
-            time.sleep(0.3)
+            time.sleep(0.3)  # noqa: ASYNC251 - it blocks its thread, as a slow server does
             return lines[0]
 
-        monkeypatch.setattr(transport._subscriptions, "_subscribe", slowly)
+        monkeypatch.setattr(transport._subscription, "_subscribe", slowly)
         thread = threading.Thread(target=lambda: finish(transport.listen(2.0)))
         thread.start()
         assert connected.wait(5)
@@ -308,15 +308,15 @@ def test_each_call_has_its_own_time_limit():
     """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime())
+        line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime(), "there", lambda _: None)
         theirs.sendall(b"+FIRST\r\n")
-        assert line.ask(b"x", 0.5) == b"FIRST"
+        assert line.exchange(b"x", 1, 0.5) == [b"FIRST"]
         answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
         answer.start()
-        assert line.ask(b"x", 4.0) == b"SECOND"
+        assert line.exchange(b"x", 1, 4.0) == [b"SECOND"]
         answer.join()
         for limit in (0.1, 0.4):
             start = time.monotonic()
-            with pytest.raises(TimeoutError):
-                line.ask(b"x", limit)
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                line.exchange(b"x", 1, limit)
             assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"

@@ -14,7 +14,7 @@ from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.wait_connection import MOST_TRANSPORTS, WaitTransport
+from leasehold.stores.redis.connection.transports import MOST_TRANSPORTS, WaitTransport
 from leasehold.stores.redis.scripts import commands
 from leasehold.stores.redis.strict.quorum import Strict, waits
 from leasehold.stores.redis.strict.strict import Claims, Unconfirmed

@@ -11,7 +11,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
-from leasehold.stores.redis.deployments import sentinels_from_url
+from leasehold.stores.redis.openers import sentinels_from_url
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, UnknownPrimary
 
 URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import hiredis
 import pytest
 
 from leasehold._runtimes.base import finish
@@ -62,13 +61,16 @@ class RedisLine:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
-        self.reader = hiredis.Reader()
+        self.open = True
         self.closed = False
 
-    def feed(self) -> None:
-        data = self.socket.recv(100)
-        if not data:
+    def data_received(self, data: bytes) -> None:
+        assert not data
+
+    def receive(self) -> bool:
+        if not self.socket.recv(100):
             raise EOFError
+        return False
 
     def hang_up(self) -> None:
         self.socket.shutdown(socket.SHUT_RDWR)
@@ -85,21 +87,25 @@ def test_a_subscription_is_not_closed_while_a_thread_reads_it(
     runtime = BlockingRuntime()
     ear = Slot("x", "ticket")
     silences = list[None]()
-    channel = Channel(runtime, lambda *_: cast(Any, line), "there", b"c", lambda _: None, lambda: silences.append(None))
-    channel.open(1.0)
-    assert channel._wake_up is not None
-    bell = channel._wake_up[0]
+
+    async def subscribe(within: float) -> Any:
+        return line
+
+    channel = Channel(runtime, subscribe, "there", lambda: silences.append(None))
+    finish(channel.open(1.0))
+    bell = channel._wake_up
+    assert bell is not None
 
     def ends_it() -> None:
         getattr(channel, how)()
-        seen.append((line.closed, bell.fileno()))
+        seen.append((line.closed, bell.fd))
 
     channel._poll = cast(Any, Interrupted(channel._poll, "poll", ends_it))
     finish(channel.receive(ear, 5.0))
     assert seen == [(False, seen[0][1])]
     assert seen[0][1] > 0
     assert line.closed, "whoever read it closes it"
-    assert (bell.fileno() < 0) is (how == "close")
+    assert (bell.fd < 0) is (how == "close")
     channel.close()
     runtime.close()
 

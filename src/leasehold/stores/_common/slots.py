@@ -83,6 +83,8 @@ class Slots:
         """Forget all slots in a forked child: they are the parent's."""
         self._mutex = self._runtime.mutex()
         self._slots: dict[str, Slot] = {}
+        self.get = self._slots.get
+        """Returns the slot of a ticket that waits, or None."""
         self._by_name: dict[str, dict[str, Slot]] = defaultdict(dict)
 
     def __contains__(self, ticket: str) -> bool:
@@ -91,10 +93,6 @@ class Slots:
     def __iter__(self) -> Iterator[Slot]:
         with self._mutex:
             return iter(list(self._slots.values()))
-
-    def get(self, ticket: str) -> Slot | None:
-        """Return the slot of a ticket that waits."""
-        return self._slots.get(ticket)
 
     def add(self, name: str, ticket: Ticket) -> Slot:
         """Return the slot of a ticket, made if it has none."""

@@ -28,10 +28,7 @@ RETRY_AFTER_EXPIRY = 0.001
 class Waiters(Slots):
     """All of a client. Used from many threads at once.
 
-    Args:
-        runtime: clocks and signals.
-        notify: wakes the thread or task of one waiter, also if it reads the messages of all.
-
+    ``notify`` wakes the thread or task of one waiter, also if it reads the messages of all.
     """
 
     def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:
@@ -111,14 +108,10 @@ class Waiters(Slots):
     def take_grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
         """Return the grant that a message brought; None if the waiter must retry."""
         grant_message = slot.read()
-        if grant_message is not None and grant_message.at < slot.asked:
-            grant_message = None  # a grant that was over when the server replied "wait"
-        since = (
-            None
-            if grant_message is None
-            else grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
-        )
-        if grant_message is None or since is None:
+        if grant_message is None or grant_message.at < slot.asked:  # or that grant was over when the server said "wait"
+            return None
+        since = grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
+        if since is None:
             return None
         next_waiter = self.remove(ticket.id)
         if next_waiter is not None and is_shared(ticket):

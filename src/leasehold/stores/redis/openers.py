@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold._url import Secret, StoreURL, parse
+from leasehold._url import Secret, StoreURL, Veiled, parse
 from leasehold.store_api import Opener
-from leasehold.stores.redis import deployments
 from leasehold.stores.redis.connection import adopting, settings
-from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.settings import URL_OPTIONS, Settings
 from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import strict
@@ -35,6 +34,11 @@ NODE_SCHEMES = ("unix", *(kind + deployed for kind in KINDS for deployed in ("",
 
 NODE_URLS = "pass redis:// or redis+sentinel:// URLs"
 
+SENTINEL_PORT = 26379
+SERVER_PORT = 6379
+
+SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
+
 FEWEST_NODES = 3
 """With two nodes both must answer, which is worse than one server."""
 
@@ -52,13 +56,6 @@ class Redis:
         """Open the store; it connects at the first use."""
         return RedisStore(runtime, self.settings, namespace)
 
-    def member(self) -> Member:
-        """Return it as a node of a Redlock."""
-        from leasehold.stores.redis.redlock.node import Single
-
-        _refuse_strict(self.settings)
-        return Single(self.settings)
-
 
 @dataclass(frozen=True)
 class Sentinel:
@@ -71,13 +68,6 @@ class Sentinel:
         from leasehold.stores.redis.sentinel.store import SentinelStore
 
         return SentinelStore(runtime, self.watched, namespace)
-
-    def member(self) -> Member:
-        """Return it as a node of a Redlock."""
-        from leasehold.stores.redis.redlock.node import TrackedPrimary
-
-        _refuse_strict(self.watched.server)
-        return TrackedPrimary(self.watched)
 
 
 @dataclass(frozen=True)
@@ -138,6 +128,8 @@ class Redlock:
 
 
 def _member(given: Secret | Opener) -> Member:
+    from leasehold.stores.redis.redlock.node import Single, TrackedPrimary
+
     if isinstance(given, Secret):
         url = parse(given)
         if url.scheme not in (*NODE_SCHEMES, *REDLOCK_SCHEMES):
@@ -148,15 +140,13 @@ def _member(given: Secret | Opener) -> Member:
             "a node of Redlock cannot be a whole cluster; use the cluster alone (redis+cluster://), or pass single "
             "servers (redis://) or Sentinel groups (redis+sentinel://) as nodes"
         )
-    if isinstance(given, Redis | Sentinel):
-        return given.member()
-    kind = type(given).__name__
-    raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
-
-
-def _refuse_strict(node: Settings) -> None:
-    if node.strict is not None:
+    if not isinstance(given, Redis | Sentinel):
+        kind = type(given).__name__
+        raise TypeError(f"a node of Redlock is one server or a Sentinel group, not a {kind}; {NODE_URLS}")
+    member = Single(given.settings) if isinstance(given, Redis) else TrackedPrimary(given.watched)
+    if member.settings.strict is not None:
         raise ValueError("a node of Redlock has no strict mode; leave out strict=true and pass quarantine= to Redlock")
+    return member
 
 
 def _redlock_from_url(url: StoreURL) -> Redlock:
@@ -172,7 +162,7 @@ def _redlock_from_url(url: StoreURL) -> Redlock:
         url.refuse_options(("quarantine",))
         nodes: Sequence[Secret | Opener] = url.members
     else:
-        nodes = [Redis(each) for each in deployments.nodes_from_url(url)]
+        nodes = [Redis(each) for each in nodes_from_url(url)]
     text = url.options.get("quarantine", "0")
     try:
         quarantine = float(text)
@@ -191,9 +181,9 @@ def from_url(url: StoreURL) -> Opener:
     demanded, url = strict.from_url(url)
     match url.scheme.partition("+")[2]:
         case "sentinel":
-            return _strictly(Sentinel(deployments.sentinels_from_url(url)), demanded)
+            return _strictly(Sentinel(sentinels_from_url(url)), demanded)
         case "cluster":
-            return _strictly(Cluster(deployments.seeds_from_url(url)), demanded)
+            return _strictly(Cluster(seeds_from_url(url)), demanded)
         case _:
             return _strictly(Redis(settings.from_url(url)), demanded)
 
@@ -207,7 +197,7 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
         return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
         return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
-    return _strictly(Redis(settings.from_client(client, flavor)), strict)
+    return _strictly(Redis(adopting.from_client(client, flavor)), strict)
 
 
 def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
@@ -226,3 +216,67 @@ def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Re
 def adopt_all(clients: Sequence[Any], flavor: Flavor, *, strict: Strict | None = None) -> Opener:
     """Reach the nodes of a Redlock as ``clients`` do, one for each node."""
     return Redlock([adopt(client, flavor, strict=strict) for client in clients])
+
+
+def sentinels_from_url(url: StoreURL) -> SentinelSettings:
+    """Parse ``redis+sentinel://user:password@h1,h2,h3/name/0?sentinel_password=...``, and the same with TLS.
+
+    Raises:
+        ValueError: it names no sentinel or no primary, or has an unknown option.
+
+    """
+    url.refuse_options((*URL_OPTIONS, *SENTINEL_OPTIONS))
+    form = f"{url.scheme}://HOST:PORT,HOST:PORT/NAME"
+    if not url.hosts:
+        raise ValueError(f"the {url.scheme} URL names no sentinel; write it as {form}")
+    name, _, database = url.path.partition("/")
+    if not name:
+        raise ValueError(f"the {url.scheme} URL does not give the sentinels' name of the primary; write it as {form}")
+    common = {key: value for key, value in url.options.items() if key not in SENTINEL_OPTIONS}
+    server = settings.from_url(replace(url, hosts=url.hosts[:1], path=database, options=Veiled(common)))
+    who = replace(
+        url,
+        username=url.options.get("sentinel_username"),
+        password=Secret(url.options["sentinel_password"]) if "sentinel_password" in url.options else None,
+        path="",
+        options=Veiled({key: value for key, value in common.items() if key != "db"}),
+    )
+    return SentinelSettings(name, _one_host_each(who, SENTINEL_PORT, "sentinel"), server)
+
+
+def seeds_from_url(url: StoreURL) -> Sequence[Settings]:
+    """Read ``redis+cluster://user:password@h1,h2``, and the same with TLS: the nodes that are asked for the slot map.
+
+    Raises:
+        ValueError: it names no node, or a database: a cluster has only database 0.
+
+    """
+    url.refuse_options(tuple(option for option in URL_OPTIONS if option != "db"))
+    if not url.hosts:
+        raise ValueError(f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT")
+    if url.path not in ("", "0"):
+        raise ValueError(f"a {url.scheme} URL has no path: a cluster has only database 0")
+    return _one_host_each(replace(url, path=""), SERVER_PORT, "cluster")
+
+
+def nodes_from_url(url: StoreURL) -> Sequence[Settings]:
+    """Read ``redlock://user:password@h1,h2,h3/0``, and ``redlocks`` with TLS: independent servers.
+
+    Raises:
+        ValueError: it names no node, or has an unknown option.
+
+    """
+    url.refuse_options((*URL_OPTIONS, "quarantine"))
+    if not url.hosts:
+        raise ValueError(
+            f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT,HOST:PORT"
+        )
+    options = Veiled({key: value for key, value in url.options.items() if key != "quarantine"})
+    scheme = "rediss" if url.scheme == "redlocks" else "redis"
+    return [settings.from_url(replace(url, scheme=scheme, hosts=(host,), options=options)) for host in url.hosts]
+
+
+def _one_host_each(url: StoreURL, port: int, mode: str) -> Sequence[Settings]:
+    hosts = dict.fromkeys((host, given or port) for host, given in url.hosts)
+    found = [settings.from_url(replace(url, hosts=(host,))) for host in hosts]
+    return [replace(each, mode=mode) for each in found]

@@ -21,16 +21,9 @@ _RESULTS = (RenewalResult.GONE, RenewalResult.HELD, RenewalResult.QUEUED, Renewa
 
 
 class Renewing:
-    """Renews tickets at one server.
+    """Renews tickets at one server: those in ``waiters``, and holders.
 
-    Args:
-        runtime: clocks.
-        namespace: of the client.
-        transport: to the server.
-        calls: over that transport.
-        waiters: the tickets that wait here.
-        slot_of: the hash slot of a name, where one script can only have keys of one slot; None on a single server.
-
+    ``slot_of`` returns the hash slot of a name: no command has names of two slots.
     """
 
     def __init__(
@@ -40,8 +33,7 @@ class Renewing:
         transport: Transport,
         calls: Calls,
         waiters: Waiters,
-        *,
-        slot_of: Callable[[str], int] | None,
+        slot_of: Callable[[str], int],
     ) -> None:
         self._runtime = runtime
         self._namespace = namespace
@@ -74,27 +66,16 @@ class Renewing:
                 continue
             if batch.stays:
                 self._waiters.sample_clock(since, int(reply.pop(0)))
-            results.update(zip((ticket.id for ticket in batch.tickets), map(_result, reply), strict=True))
+            for ticket, number in zip(batch.tickets, reply, strict=True):
+                results[ticket.id] = _RESULTS[number]
         self._waiters.renewed(results, {name for name, _ in waiting})
         if any(reply.code in DEMOTED for _, reply in refusals):
             self._transport.hang_up()
         return results, refusals
 
     def _of_holders(self, holding: Sequence[tuple[str, Ticket]], alone: bool) -> Iterator[Batch]:
-        """Yield the commands that renew holders; in a cluster no command has names of two slots."""
-        if alone:
-            for one in holding:
-                yield from commands.renewals(self._namespace, [one])
-            return
-        if self._slot_of is None:
-            yield from commands.renewals(self._namespace, holding)
-            return
-        slots: dict[int, list[tuple[str, Ticket]]] = defaultdict(list)
+        groups: dict[str | int, list[tuple[str, Ticket]]] = defaultdict(list)
         for name, ticket in holding:
-            slots[self._slot_of(name)].append((name, ticket))
-        for of_slot in slots.values():
-            yield from commands.renewals(self._namespace, of_slot)
-
-
-def _result(number: int) -> RenewalResult:
-    return _RESULTS[number]
+            groups[ticket.id if alone else self._slot_of(name)].append((name, ticket))
+        for group in groups.values():
+            yield from commands.renewals(self._namespace, group)

@@ -69,19 +69,19 @@ class RedisStore:
         *,
         make: MakeTransport | None = None,
         choose_channel: Callable[[Redirected | None], bytes] | None = None,
-        slot_of: Callable[[str], int] | None = None,
+        slot_of: Callable[[str], int] = lambda name: 0,
         marker: Callable[[bool], bytes] | None = None,
         unanswered: Unanswered | None = None,
     ) -> None:
         """Make the store of one server; it connects at the first use.
 
         Args:
-            runtime: clocks, signals and random bytes.
+            runtime: of the client.
             settings: of the server.
             namespace: of the client.
             make: makes the transport.
             choose_channel: returns the client's channel; again, with the redirection, when its slot has moved.
-            slot_of: returns the hash slot of a name, where one script can only have keys of one slot.
+            slot_of: returns the hash slot of a name; no script has keys of two slots.
             marker: returns the key of strict mode's marker; see `strict.Claims`.
             unanswered: the tickets of unanswered claims, where several stores share them.
 
@@ -103,8 +103,8 @@ class RedisStore:
         self._transport: Transport = make(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
-        self._calls = Calls(self._transport, self.where, self.host, self._check_rights)
-        self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of=slot_of)
+        self._calls = Calls(self._transport, self.where, self.address[0], self._check_rights)
+        self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of)
 
     @property
     def where(self) -> str:
@@ -117,14 +117,9 @@ class RedisStore:
         return self._transport
 
     @property
-    def host(self) -> str:
-        """The host of the server; "" if it has none."""
-        return str(self._settings.options.get("host", ""))
-
-    @property
-    def port(self) -> int:
-        """The port of the server; 0 if it has none."""
-        return int(self._settings.options.get("port", 0))
+    def address(self) -> tuple[str, int]:
+        """Host and port of the server; "" and 0 if it has none."""
+        return str(self._settings.options.get("host", "")), int(self._settings.options.get("port", 0))
 
     # --- the store protocol --------------------------------------------------------------------------------------
 
@@ -294,8 +289,8 @@ class RedisStore:
         return self._waiters.take_grant(slot, ticket)
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        namespace, where = self._namespace, self.where
-        return await inspecting.inspect(self._calls, where, self.host, namespace, prefix, exact=exact, within=5.0)
+        where, host = self.where, self.address[0]
+        return await inspecting.inspect(self._calls, where, host, self._namespace, prefix, exact=exact, within=5.0)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         check_size(change)

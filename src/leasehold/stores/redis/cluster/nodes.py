@@ -6,17 +6,22 @@ are chosen here, by the slot map, so that the node has that slot.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any, cast
 
 from leasehold._model import ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.cluster.ask_redirect import AskingTransport
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
-from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, Redirected, Transport
-from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.base import (
+    MakeTransport,
+    Redirected,
+    ReplyError,
+    Transport,
+    pack,
+)
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.unanswered import Unanswered
 
@@ -30,10 +35,13 @@ class Nodes:
         self._namespace = namespace
         self._make = make
         self._mutex = runtime.mutex()
+        self._make_asking: MakeTransport = lambda runtime, settings, channel, on_message, on_silence: cast(
+            Transport, AskingTransport(make(runtime, settings, channel, on_message, on_silence))
+        )
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
         self._markers: dict[Address, int] = {}
         self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
-        self._client = self._client_id()
+        self._client = ticket_id(runtime.random_bytes(16))
         self.closed = False
         """Whether the client is closed: then no store is made any more."""
 
@@ -56,7 +64,7 @@ class Nodes:
                     self._runtime,
                     self._topology.settings(address),
                     self._namespace,
-                    make=self._asking if asking else self._make,
+                    make=self._make_asking if asking else self._make,
                     choose_channel=partial(self._choose_channel, address),
                     slot_of=partial(keys.slot, self._namespace),
                     marker=partial(self._marker, address),
@@ -93,20 +101,15 @@ class Nodes:
         """Drop all connections in a forked child."""
         self.closed = False
         self._mutex = self._runtime.mutex()
-        self._client = self._client_id()
+        self._client = ticket_id(self._runtime.random_bytes(16))
         for store in self._stores.values():
             store.after_fork()
-
-    def _asking(
-        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Transport:
-        return AskingTransport(self._make(runtime, settings, channel, on_message, on_silence))
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)
-        known = self._topology.known()
+        known = self._topology.map
         if known is not None and address in known.replicas:
             number = keys.number_where(
                 lambda number: (
@@ -128,5 +131,29 @@ class Nodes:
         self._markers[address] = number or 0
         return keys.marker_key(self._namespace, str(number or 0))
 
-    def _client_id(self) -> str:
-        return ticket_id(self._runtime.random_bytes(16))
+
+ASKING = pack(b"ASKING")
+"""Allows the next command on the connection keys of a slot that the node is importing."""
+
+
+class AskingTransport:
+    """The transport to a node that is importing a slot: it sends ``ASKING`` before each command.
+
+    All else is that of the node's own transport: a subscription belongs to no slot.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        (reply,) = await self.call_all([command], within=within)
+        return reply
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        asked = [part for command in commands for part in (ASKING, command)]
+        replies = await self._transport.call_all(asked, within=within)
+        pairs = zip(replies[::2], replies[1::2], strict=True)
+        return [permission if isinstance(permission, ReplyError) else reply for permission, reply in pairs]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

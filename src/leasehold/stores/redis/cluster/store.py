@@ -38,17 +38,12 @@ from leasehold.stores.redis.connection.base import (
     SlotMigrating,
     refused,
 )
+from leasehold.stores.redis.connection.failover import Retries
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import cluster
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
-
-FIRST_PAUSE = 0.02
-"""Seconds before a command that was not carried out is repeated; each further pause is twice as long, with jitter."""
-
-LONGEST_PAUSE = 0.5
-"""Seconds: the most by which the end of a failover or of a slot migration is noticed late."""
 
 AT_ONCE = 2
 """Redirections followed without a pause."""
@@ -101,11 +96,7 @@ class ClusterStore:
         waited = self._waits.pop(ticket.id, None)
         if waited is not None:
             waited.drop(ticket)
-
-        async def ask(store: RedisStore, left: float) -> bool:
-            return await store.release(name, ticket, reason=reason, within=left)
-
-        return await self._at(name, within, ask)
+        return await self._at(name, within, lambda store, left: store.release(name, ticket, reason=reason, within=left))
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
@@ -120,7 +111,7 @@ class ClusterStore:
             places = {}
             for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
                 if isinstance(result, BaseException):
-                    self._topology.suspect((store.host, store.port))
+                    self._topology.suspect(store.address)
                     continue
                 found, refusals = result
                 results.update(found)
@@ -140,21 +131,14 @@ class ClusterStore:
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         if exact:
-
-            async def ask(store: RedisStore, left: float) -> list[View]:
-                return await store.inspect(prefix, exact=True)
-
-            return await self._at(prefix, 5.0, ask)
+            return await self._at(prefix, 5.0, lambda store, _: store.inspect(prefix, exact=True))
         found: dict[str, View] = {}
         for views in await self._everywhere(lambda store: store.inspect(prefix)):
             found.update({view.name: view for view in views})
         return [found[name] for name in sorted(found)]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        async def ask(store: RedisStore, left: float) -> Cell:
-            return await store.compare_and_set(name, change)
-
-        return await self._at(name, 5.0, ask)
+        return await self._at(name, 5.0, lambda store, _: store.compare_and_set(name, change))
 
     # --- around the protocol ------------------------------------------------------------------------------------------
 
@@ -177,7 +161,7 @@ class ClusterStore:
     async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
         """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
         slot, until = keys.slot(self._namespace, name), self._runtime.now() + within
-        pause, followed = FIRST_PAUSE, 0
+        redirections, retries = 0, None
         asked: Address | None = None
         while True:
             left = max(until - self._runtime.now(), 0.001)
@@ -189,13 +173,11 @@ class ClusterStore:
                     raise
                 failed = error
             asked = self._follow(failed)
-            followed = followed + 1 if isinstance(failed, Redirected) else AT_ONCE + 1
-            if followed > AT_ONCE:
-                seconds = pause * (0.5 + self._runtime.jitter() / 2)
-                if self._runtime.now() + seconds >= until:
+            redirections = redirections + 1 if isinstance(failed, Redirected) else AT_ONCE + 1
+            if redirections > AT_ONCE:
+                retries = retries or Retries(self._runtime, until)
+                if not await retries.pause():
                     raise failed
-                await self._runtime.sleep(seconds)
-                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _follow(self, error: RetryableError) -> Address | None:
         """Learn where a name is instead; after an ASK return the node for the next attempt."""
@@ -214,7 +196,7 @@ class ClusterStore:
             raise
         except StoreUnavailable as error:
             if error.unknown or isinstance(error, RetryableError):
-                self._topology.suspect((store.host, store.port))
+                self._topology.suspect(store.address)
             raise
 
     async def _owner(self, slot: int, within: float) -> RedisStore:
@@ -267,11 +249,11 @@ class ClusterStore:
         alone: bool,
     ) -> None:
         """Add to ``places`` where tickets are renewed next that one node refused."""
-        error = refused(store.where, reply, store.host)
+        error = refused(store.where, reply, store.address[0])
         if not isinstance(error, RetryableError):
             return
         if not isinstance(error, Redirected | SlotMigrating):
-            self._topology.suspect((store.host, store.port))
+            self._topology.suspect(store.address)
         holding: list[tuple[str, Ticket]] = []
         for name, ticket in pairs:
             if ticket.id not in self._waits:

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, RetryableError, pack, refused
+from leasehold.stores.redis.connection.base import (
+    UNSUBSCRIBED,
+    MakeTransport,
+    ReplyError,
+    RetryableError,
+    pack,
+    refused,
+)
+from leasehold.stores.redis.connection.failover import SingleFlight
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import SingleFlight
-
-SLOTS = 16384
+from leasehold.stores.redis.keys import SLOTS
 
 ASKED = 3
 """Nodes asked for the map at once."""
@@ -36,18 +43,11 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Where each slot is.
+    """Where each slot is."""
 
-    Attributes:
-        generation: the cluster's epoch, as known to the node that replied.
-        owners: the primary of each slot; None if no node serves it.
-        replicas: of each primary.
-
-    """
-
-    generation: int
-    owners: tuple[Address | None, ...]
-    replicas: dict[Address, tuple[Address, ...]]
+    generation: int  # the cluster's epoch, as known to the node that replied
+    owners: tuple[Address | None, ...]  # the primary of each slot; None if no node serves it
+    replicas: dict[Address, tuple[Address, ...]]  # of each primary
 
     @property
     def primaries(self) -> list[Address]:
@@ -62,7 +62,7 @@ class Topology:
         self._runtime = runtime
         self._seeds = list(seeds)
         self._make = make
-        self._map: SlotMap | None = None
+        self.map: SlotMap | None = None  # the last; None before the first
         self._learned: dict[int, Address] = {}
         self._stale = True
         self._suspects: set[Address] = set()
@@ -95,11 +95,7 @@ class Topology:
     def owner(self, slot: int) -> Address | None:
         """Return the node of a slot; None if it is unknown."""
         found = self._learned.get(slot)
-        return found or (None if self._map is None else self._map.owners[slot])
-
-    def known(self) -> SlotMap | None:
-        """Return the last map; None before the first."""
-        return self._map
+        return found or (None if self.map is None else self.map.owners[slot])
 
     async def fresh(self, within: float) -> SlotMap:
         """Return the map, read again if it is in doubt.
@@ -108,15 +104,11 @@ class Topology:
             StoreUnavailable: no node replies with one.
 
         """
-        if self._map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
-
-            async def look() -> None:
-                await self._refresh(within)
-
-            await self._single_flight.run(look, within)
-        if self._map is None:
+        if self.map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
+            await self._single_flight.run(partial(self._refresh, within), within)
+        if self.map is None:
             raise RetryableError(f"{self.where}: its slot map is still being read")
-        return self._map
+        return self.map
 
     def after_fork(self) -> None:
         """Forget the work of the parent in a forked child."""
@@ -135,7 +127,7 @@ class Topology:
             answers = await self._runtime.gather(*[self._read_map(settings, each) for settings in asked])
             maps = [answer for answer in answers if isinstance(answer, SlotMap)]
             if maps:
-                self._map = max(maps, key=lambda found: found.generation)
+                self.map = max(maps, key=lambda found: found.generation)
                 self._learned, self._suspects = {}, set()
                 self._stale = False
                 self._refreshed = self._runtime.now()
@@ -144,7 +136,7 @@ class Topology:
             if self._runtime.now() - began > within:
                 break
         self._refreshed = self._runtime.now()
-        if self._map is None:
+        if self.map is None:
             raise self._failure(failures)
 
     def _failure(self, failures: Sequence[BaseException]) -> Exception:
@@ -158,8 +150,8 @@ class Topology:
     def _to_ask(self) -> list[Settings]:
         """Return the known nodes in random order, the failed ones after them, then those of the URL."""
         known: list[Address] = []
-        if self._map is not None:
-            for primary, replicas in self._map.replicas.items():
+        if self.map is not None:
+            for primary, replicas in self.map.replicas.items():
                 known += [primary, *replicas]
         spread = sorted(known, key=lambda node: (node in self._suspects, self._runtime.jitter()))
         settings = [self.settings(address) for address in spread]
@@ -167,7 +159,7 @@ class Topology:
         return [replace(each, any_role=True) for each in (*settings, *rest)]
 
     async def _read_map(self, settings: Settings, within: float) -> SlotMap:
-        transport = self._make(self._runtime, settings, b"", _nothing, _silence)
+        transport = self._make(self._runtime, settings, *UNSUBSCRIBED)
         try:
             slots, info = await transport.call_all(
                 [pack(b"CLUSTER", b"SLOTS"), pack(b"CLUSTER", b"INFO")], within=within
@@ -208,11 +200,3 @@ def _generation(info: bytes) -> int:
         if name == "cluster_current_epoch" and value.isdecimal():
             return int(value)
     return 0
-
-
-def _nothing(message: bytes) -> None:
-    """Ignore messages: these transports do not subscribe."""
-
-
-def _silence() -> None:
-    """Ignore the end of a subscription: there is none."""

@@ -1,4 +1,4 @@
-"""Settings taken from a user's own redis-py client for Sentinel or Cluster."""
+"""Settings taken from a user's own redis-py client: of one server, Sentinel or Cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import redis.sentinel
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
-from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
 from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
@@ -24,6 +23,25 @@ POOLS = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelC
 CLUSTERS = (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
 ASYNCHRONOUS = (redis.asyncio.sentinel.Sentinel, redis.asyncio.cluster.RedisCluster, redis.asyncio.Redis)
 ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
+
+
+def from_client(client: Any, flavor: Flavor) -> Settings:
+    """Return how a client of redis-py reaches its server.
+
+    Raises:
+        TypeError: it is of the other flavor, or not a client of one server.
+
+    """
+    if not isinstance(client, redis.Redis | redis.asyncio.Redis):
+        raise TypeError(
+            f"cannot make locks from a {type(client).__name__}; pass a Redis, RedisCluster or Sentinel of redis, or "
+            "for an AsyncClient of redis.asyncio"
+        )
+    check_flavor(client, flavor)
+    pool = client.connection_pool
+    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
+    where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
 
 
 def asks_sentinels(client: Any) -> bool:
@@ -50,7 +68,7 @@ def watched(client: Any, flavor: Flavor) -> SentinelSettings:
             raise TypeError("cannot make locks from a client for replicas; pass one made with master_for(NAME)")
         options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
         encrypted = issubclass(pool.connection_class, ENCRYPTED)
-    sentinels = [replace(settings.from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
+    sentinels = [replace(from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
     return SentinelSettings(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
 
 
@@ -65,7 +83,7 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
     nodes = {(node.host, int(node.port)): node for node in _nodes(client)}
     if isinstance(client, redis.cluster.RedisCluster):
         known = next((node.redis_connection for node in nodes.values() if node.redis_connection is not None), None)
-        base = _plain({}, "tcp") if known is None else settings.from_client(known, flavor)
+        base = _plain({}, "tcp") if known is None else from_client(known, flavor)
     else:
         cls = client.connection_kwargs.get("connection_class", redis.asyncio.Connection)
         base = replace(_plain(client.connection_kwargs, "tcp"), classes={flavor: cls})
@@ -75,7 +93,10 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
 def check_flavor(client: Any, flavor: Flavor) -> None:
     """Raise TypeError if a client is of the other flavor."""
     if isinstance(client, ASYNCHRONOUS) is not (flavor is Flavor.ASYNC):
-        wanted = "Client with classes of redis, AsyncClient with those of redis.asyncio"
+        kind = (
+            "RedisCluster" if isinstance(client, CLUSTERS) else "Sentinel" if isinstance(client, SENTINELS) else "Redis"
+        )
+        wanted = f"Client with redis.{kind}, AsyncClient with redis.asyncio.{kind}"
         raise TypeError(f"a {type(client).__module__}.{type(client).__name__} does not fit this client; use {wanted}")
 
 

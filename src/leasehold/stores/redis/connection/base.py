@@ -57,20 +57,13 @@ class HandshakeAborted(RetryableError):
 
 
 class Redirected(RetryableError):
-    """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK).
-
-    Attributes:
-        slot: the hash slot.
-        address: host and port.
-        ask: whether it is an ASK: for this command alone, while the slot is migrating.
-
-    """
+    """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK)."""
 
     def __init__(self, message: str, slot: int, address: tuple[str, int], *, ask: bool) -> None:
         super().__init__(message)
         self.slot = slot
-        self.address = address
-        self.ask = ask
+        self.address = address  # host and port
+        self.ask = ask  # for this command alone, while the slot is migrating
 
 
 PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN"})
@@ -78,29 +71,6 @@ PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGA
 
 DEMOTED = frozenset({"READONLY", "MASTERDOWN"})
 """Errors of a server that is no longer a primary: its connections are useless."""
-
-NOT_APPLIED = frozenset(
-    {
-        "READONLY",
-        "NOREPLICAS",
-        "OOM",
-        "MISCONF",
-        "LOADING",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "MOVED",
-        "ASK",
-        "TRYAGAIN",
-        "CROSSSLOT",
-        "NOSCRIPT",
-        "NOPERM",
-        "NOAUTH",
-        "WRONGPASS",
-        "BUSY",
-        "WRONGTYPE",
-    }
-)
-"""Errors after which the command was certainly not carried out. Any other error, and no reply, is unknown."""
 
 
 class Subscriber(Protocol):
@@ -174,19 +144,17 @@ class Transport(Protocol):
         ...
 
 
-class MakeTransport(Protocol):
-    """Makes the transport of one server."""
-
-    def __call__(
-        self, runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence, /
-    ) -> Transport: ...
-
-
 OnMessage = Callable[[bytes], None]
 """Called with each message on the client's channel."""
 
 OnSilence = Callable[[], None]
 """Called when the subscription ended: all waiters must retry."""
+
+MakeTransport = Callable[[Runtime, Any, bytes, OnMessage, OnSilence], Transport]
+"""Makes the transport of one server, from its settings and the client's channel."""
+
+UNSUBSCRIBED: tuple[bytes, OnMessage, OnSilence] = (b"", lambda message: None, lambda: None)
+"""The last arguments of `MakeTransport` for a transport that does not subscribe."""
 
 
 def pack(*args: bytes) -> bytes:
@@ -205,8 +173,6 @@ HELLO = pack(b"HELLO", b"3")
 
 SHARD_MARK = b"}:shard:"
 """Part of the name of a channel that belongs to one shard of a cluster."""
-
-MESSAGES = (b"message", b"smessage")
 
 SHARDED_SINCE = (7, 0)
 """The first version of the server with sharded channels."""
@@ -280,6 +246,9 @@ REMEDIES = {
     "WRONGTYPE": "another program uses a key under the prefix 'leasehold:'; find it and rename its key",
 }
 """What to do about each error of `NOT_APPLIED`."""
+
+NOT_APPLIED = frozenset(REMEDIES)
+"""Errors after which the command was certainly not carried out. Any other error, and no reply, is unknown."""
 
 SILENCE = "check that it runs, is reachable and not overloaded, and uses TLS on this port if the URL does"
 

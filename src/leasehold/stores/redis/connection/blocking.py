@@ -5,182 +5,88 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import redis
-
-from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._runtimes.base import Flavor
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import (
-    HELLO,
-    HandshakeAborted,
-    OnMessage,
-    OnSilence,
-    ReplyError,
-    Subscriber,
-    no_answer,
-    refused,
-    subscriptions,
-    version_of,
-)
 from leasehold.stores.redis.connection.channel import Channel
-from leasehold.stores.redis.connection.connection import SILENT, Connection
-from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error
+from leasehold.stores.redis.connection.connection import ESTABLISHED, Connection
+from leasehold.stores.redis.connection.handshake import ServerTransport
+from leasehold.stores.redis.connection.pipelining import PipelinedConnections
 
 IDLE_CONNECTIONS = 32
 """Connections kept open for later calls; further ones are closed after use."""
 
 
-class BlockingTransport:
-    """See `leasehold.stores.redis.connection.base.Transport`."""
+class BlockingTransport(ServerTransport[Connection]):
+    """See `leasehold.stores.redis.connection.base.Transport`, and `leasehold.stores.redis.connection.pipelining`."""
 
-    def __init__(
-        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> None:
-        self._runtime = runtime
-        self._settings = settings
-        self._idle: list[Connection] = []
-        self._closed = False
-        self._facts: dict[str, str] = {}
-        self._subscriptions = Channel(runtime, self.subscribed, settings.where, channel, on_message, on_silence)
+    flavor = Flavor.SYNC
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._idle: list[Connection] = []  # in a forked child dropped, not shut down: the parent goes on using them
+        self._subscription = subscription = Channel(self._runtime, self._subscribed, self.where, self._on_silence)
+        self.listen, self.receive, self.notify = subscription.open, subscription.receive, subscription.notify
+        self.has_unread = subscription.has_unread
+        self._pipelined = pipelined = PipelinedConnections(self.where, self.connect)
+        self.post, self.add, self.read = pipelined.post, pipelined.add, pipelined.read
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        connection = self._take_idle() or self.connect(within)
-        try:
-            answer = connection.ask(command, within)
-        except BaseException as error:
-            self._discard(connection, error)
-            raise
-        self._put_back(connection)
-        return answer
+        (reply,) = await self._send(command, 1, within)
+        return reply
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        connection = self._take_idle() or self.connect(within)
+        return await self._send(b"".join(commands), len(commands), within)
+
+    async def _send(self, commands: bytes, count: int, within: float) -> list[Any]:
+        """Send commands on an idle connection that the server has not closed meanwhile, or on a new one."""
+        idle = self._idle
         try:
-            answers = connection.exchange(b"".join(commands), len(commands), within)
+            while (connection := idle.pop()).state() != ESTABLISHED:
+                connection.close()
+        except IndexError:
+            connection = await self.connect(within)
+        try:
+            replies = connection.exchange(commands, count, within)
         except BaseException as error:
-            self._discard(connection, error)
+            connection.close()  # a reply may still come, and no other call must ever read it
+            if isinstance(error, StoreUnavailable):
+                self._drop_idle()  # they go to the same server, and each would cost another failed attempt
             raise
-        self._put_back(connection)
-        return answers
-
-    async def listen(self, within: float) -> int:
-        return self._subscriptions.open(within)
-
-    def generation(self) -> int:
-        return self._subscriptions.generation
-
-    async def receive(self, subscriber: Subscriber, timeout: float) -> None:
-        await self._subscriptions.receive(subscriber, timeout)
-
-    def notify(self, subscriber: Subscriber) -> None:
-        self._subscriptions.notify(subscriber)
-
-    def has_unread(self) -> bool:
-        return self._subscriptions.has_unread()
-
-    def hang_up(self) -> None:
-        self._drop_idle()
-        self._subscriptions.hang_up()
-
-    def set_channel(self, channel: bytes) -> None:
-        self._subscriptions.channel = channel
-
-    def facts(self) -> dict[str, str]:
-        return self._facts
-
-    @property
-    def where(self) -> str:
-        """The server, for messages to people."""
-        return self._settings.where
-
-    async def close(self) -> None:
-        self._closed = True
-        self._drop_idle()
-        self._subscriptions.close()
-
-    def after_fork(self, channel: bytes) -> None:
-        self._idle = []  # dropped, not shut down: the parent goes on using the sockets
-        self._closed = False
-        self._subscriptions.after_fork(channel)
-
-    def connect(self, within: float) -> Connection:
-        """Open a connection and check the server; retry once if it drops the connection during the handshake.
-
-        Raises:
-            StoreUnavailable: no usable server replied; no command was sent.
-        """
-        until = self._runtime.now() + within
-        try:
-            return self._connect(within)
-        except HandshakeAborted:
-            left = until - self._runtime.now()
-            if left <= 0:
-                raise
-        return self._connect(left)
-
-    def _connect(self, within: float) -> Connection:
-        connection, until = self._settings.connection(Flavor.SYNC, within), self._runtime.now() + within
-        where = self._settings.where
-        if self._closed:
-            raise no_answer(where, "the client is closed", unknown=False)
-        failed: Exception | None = None
-        try:
-            connection.connect()
-        except (redis.RedisError, OSError, ValueError) as error:
-            failed = connect_error(error, where)
-        if failed is not None:
-            raise failed  # outside `except`, so without context: local variables in redis-py's frames show the password
-        connection = Connection(connection, self._runtime)
-        try:
-            hello = connection.ask(HELLO, max(until - self._runtime.now(), 0.001))
-            self._facts = check_handshake(hello, self._settings)
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, StoreUnavailable) or not isinstance(error, SILENT):
-                raise
-            gone = no_answer(where, error, unknown=False)
-            raise gone if isinstance(error, TimeoutError) else HandshakeAborted(str(gone)) from error
-        return connection
-
-    def subscribed(self, channel: bytes, within: float) -> Connection:
-        """Open a connection that is subscribed to ``channel``."""
-        connection, where = self.connect(within), self._settings.where
-        try:
-            commands = subscriptions(channel, version_of(self._facts))
-            for reply in connection.exchange(b"".join(commands), len(commands), within):
-                if isinstance(reply, ReplyError):
-                    raise refused(where, reply)
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, SILENT) and not isinstance(error, StoreUnavailable):
-                raise no_answer(where, error, unknown=False) from error
-            raise
-        return connection
-
-    def _discard(self, connection: Connection, error: BaseException) -> None:
-        """Close a connection on which a reply may still come: no other call must ever read it."""
-        connection.close()
-        if isinstance(error, SILENT):
-            self._drop_idle()  # they go to the same server, and each would cost another failed attempt
-            raise no_answer(self._settings.where, error, unknown=True) from error
-
-    def _put_back(self, connection: Connection) -> None:
-        if len(self._idle) < IDLE_CONNECTIONS and not self._closed:
-            self._idle.append(connection)
+        if len(idle) < IDLE_CONNECTIONS:
+            idle.append(connection)
         else:
             connection.close()
         if self._closed:
             self._drop_idle()  # `close` may have run just before the append
+        return replies
 
-    def _take_idle(self) -> Connection | None:
-        """Return an idle connection that the server has not closed meanwhile; None if there is none."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.usable():
-                return connection
+    def generation(self) -> int:
+        return self._subscription.generation
+
+    def hang_up(self) -> None:
+        self._drop_idle()
+        self._pipelined.hang_up()
+        self._subscription.hang_up()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._drop_idle()
+        self._pipelined.close()
+        self._subscription.close()
+
+    def after_fork(self, channel: bytes) -> None:
+        self._channel = channel
+        self._forget()
+
+    async def _subscribed(self, within: float) -> Connection:
+        """Open a connection that is subscribed to the client's channel."""
+        connection = await self.connect(within)
+        try:
+            await self._subscribe(connection, within)
+        except BaseException:
             connection.close()
+            raise
+        return connection
 
     def _drop_idle(self) -> None:
         idle = self._idle
@@ -190,3 +96,17 @@ class BlockingTransport:
             except IndexError:  # it was the last
                 return
             connection.close()
+
+    # --- connecting --------------------------------------------------------------------------------------------
+
+    async def _open(self, made: Any, within: float) -> None:
+        made.connect()
+
+    def _take_over(self, made: Any) -> Connection:
+        return Connection(made, self._runtime, self.where, self._on_message)
+
+    async def _exchange(self, connection: Connection, commands: Sequence[bytes], within: float) -> list[Any]:
+        return connection.exchange(b"".join(commands), len(commands), within)
+
+    async def _end(self, connection: Connection) -> None:
+        connection.close()

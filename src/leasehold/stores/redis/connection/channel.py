@@ -10,57 +10,30 @@ connection down, and the reader closes it when it stops reading. A closed descri
 from __future__ import annotations
 
 import select
-import socket
 import threading
-from collections.abc import Callable
-from typing import Any
-
-import hiredis
+from collections.abc import Awaitable, Callable
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import MESSAGES, OnMessage, OnSilence, Subscriber, no_answer
-from leasehold.stores.redis.connection.connection import CHUNK, Connection
+from leasehold.stores.redis.connection.base import OnSilence, Subscriber, no_answer
+from leasehold.stores.redis.connection.connection import SILENT, Connection, WakeUp
 
-Subscribe = Callable[[bytes, float], Connection]
-"""Opens a connection that is subscribed to a channel, within so many seconds."""
+Subscribe = Callable[[float], Awaitable[Connection]]
+"""Opens a connection that is subscribed, within so many seconds."""
 
 
 class Channel:
-    """The subscription.
+    """The subscription. Its connection, which ``subscribe`` opens, passes the messages on."""
 
-    Args:
-        runtime: clocks and signals.
-        subscribe: opens the connection.
-        where: the server, for messages to people.
-        channel: the channel.
-        on_message: called with each message.
-        on_silence: called when the subscription has ended.
-
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        subscribe: Subscribe,
-        where: str,
-        channel: bytes,
-        on_message: OnMessage,
-        on_silence: OnSilence,
-    ) -> None:
+    def __init__(self, runtime: Runtime, subscribe: Subscribe, where: str, on_silence: OnSilence) -> None:
         self._runtime = runtime
         self._subscribe = subscribe
         self._where = where
-        self.channel = channel
-        self._on_message = on_message
         self._on_silence = on_silence
-        self._forget()
-
-    def _forget(self) -> None:
         self.generation = 0
         self._count = 0
         self._connection: Connection | None = None
-        self._wake_up: tuple[socket.socket, socket.socket] | None = None
-        self._mutex = self._runtime.mutex()
+        self._wake_up: WakeUp | None = None
+        self._mutex = runtime.mutex()
         self._opening = threading.Lock()  # held while connecting, so acquired with a time limit
         self._poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
         self._reading: Subscriber | None = None
@@ -68,7 +41,7 @@ class Channel:
         self._waiting: dict[int, Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # what the reader closes when it stops reading
 
-    def open(self, within: float) -> int:
+    async def open(self, within: float) -> int:
         """Subscribe if there is no subscription; return its number."""
         if self._connection is not None:
             return self.generation
@@ -78,13 +51,12 @@ class Channel:
         try:
             if self._connection is not None:
                 return self.generation
-            connection = self._subscribe(self.channel, max(until - self._runtime.now(), 0.001))
+            connection = await self._subscribe(max(until - self._runtime.now(), 0.001))
             if self._wake_up is None:
-                self._wake_up = socket.socketpair()
-                self._wake_up[0].setblocking(False)
+                self._wake_up = WakeUp()
             self._poll = select.poll()
             self._poll.register(connection.socket, select.POLLIN)
-            self._poll.register(self._wake_up[0], select.POLLIN)
+            self._poll.register(self._wake_up.fd, select.POLLIN)
             self._count += 1
             self.generation = self._count
             self._connection = connection  # last: other threads read it first
@@ -123,10 +95,7 @@ class Channel:
         subscriber.set()
         wake_up = self._wake_up
         if self._reading is subscriber and wake_up is not None and threading.get_ident() != self._reader:
-            try:  # not for the reader itself, which checks its `news` next
-                wake_up[1].send(b"!")
-            except OSError:  # closed meanwhile, which has ended the read
-                pass
+            wake_up.set()  # not for the reader itself, which checks its `news` next
 
     def close(self) -> None:
         """Close the connection; waiters retry."""
@@ -139,13 +108,8 @@ class Channel:
             connection = self._connection
         self._drop(connection)
         wake_up, self._wake_up = self._wake_up, None
-        for end in wake_up or ():
-            self._close(end.close)
-
-    def after_fork(self, channel: bytes) -> None:
-        """Drop the connection in a forked child, which gets its own channel."""
-        self.channel = channel
-        self._forget()
+        if wake_up is not None:
+            self._close(wake_up.close)
 
     def has_unread(self) -> bool:
         """Return whether there is data that no thread has read."""
@@ -174,32 +138,29 @@ class Channel:
 
     def _read(self, connection: Connection, subscriber: Subscriber, until: float) -> None:
         try:
-            while not subscriber.news and (left := until - self._runtime.now()) > 0:
-                reply: list[Any] | bytes | int | bool | None = connection.reader.gets()
-                if reply is False:
-                    self._feed(connection, left)
-                elif isinstance(reply, list) and len(reply) == 3 and reply[0] in MESSAGES:
-                    self._on_message(reply[2])
-                elif isinstance(reply, list) and reply[0] == b"sunsubscribe":
-                    raise EOFError("its slot has moved")
-        except (OSError, EOFError, ValueError, hiredis.ProtocolError):
+            connection.data_received(b"")  # a reader that was interrupted may have left messages undelivered
+            while connection.open and not subscriber.news and (left := until - self._runtime.now()) > 0:
+                self._receive(connection, left)
+        except (*SILENT, ValueError):
+            connection.open = False
+        if not connection.open:
             self._drop(connection)
             self._on_silence()
 
-    def _feed(self, connection: Connection, left: float) -> None:
+    def _receive(self, connection: Connection, left: float) -> None:
         wake_up = self._wake_up
         if wake_up is None:
             raise EOFError("closed")
         pending = getattr(connection.socket, "pending", None)
         if pending is None or not pending():
             ready = [fd for fd, _ in self._poll.poll(left * 1000)]
-            if wake_up[0].fileno() in ready:
-                wake_up[0].recv(CHUNK)
+            if wake_up.fd in ready:
+                wake_up.clear()
             if connection.socket.fileno() not in ready:
                 return
         if pending is not None:
             connection.socket.settimeout(1.0)  # for a TLS record that is only half there
-        connection.feed()
+        connection.receive()
 
     def _drop(self, connection: Connection | None) -> None:
         with self._opening:

@@ -1,4 +1,4 @@
-"""One blocking connection: sends commands and reads replies, each within a time limit."""
+"""One blocking connection: it sends commands and reads their replies, each within a time limit."""
 
 from __future__ import annotations
 
@@ -6,99 +6,86 @@ import select
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hiredis
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.connection.base import OnMessage, no_answer
+from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, Replies
 
 CHUNK = 65_536
 """Bytes of one read."""
 
 LONGER = 8
-"""How many times longer than the kernel's time limit a call may take without setting a new one; it then reads again."""
+"""How many times longer than the kernel's time limit one command may take without setting a new one: it reads again."""
 
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of TCP_INFO."""
-
-TOO_SLOW = "it answered too slowly"
-
-GONE = "it closed the connection"
 
 SILENT = (OSError, EOFError, hiredis.ProtocolError)
 """What is raised on a connection that gives no more replies."""
 
 
-class Connection:
+class Connection(Replies):
     """One connection that redis-py opened; our code alone reads and writes it.
 
     Where possible the kernel ends a read or write that takes too long. With Python's own time limits each of them would
     be two system calls, and would release the interpreter lock twice.
     """
 
-    def __init__(self, connection: Any, runtime: Runtime) -> None:
+    def __init__(self, connection: Any, runtime: Runtime, where: str, on_message: OnMessage) -> None:
+        super().__init__(where, on_message)
         self._connection = connection
         self._now = runtime.now
         self.socket: socket.socket = connection._get_socket()
-        self.reader = hiredis.Reader(replyError=ReplyError, protocolError=hiredis.ProtocolError)
         self._within = 0.0
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:
             self.socket.settimeout(None)
-        self._tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
+        tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
+        # Unlike poll, this keeps the interpreter lock. A server that sends something unrequested also closes.
+        self.state: Callable[[], bytes] = (
+            partial(self.socket.getsockopt, socket.IPPROTO_TCP, socket.TCP_INFO, 1) if tcp else self._polled
+        )
+        """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
 
-    def ask(self, command: bytes, within: float) -> Any:
-        """Send one command and read its reply."""
-        if not self._within <= within <= LONGER * self._within or not self._plain:
+    def exchange(self, commands: bytes, count: int, within: float) -> list[Any]:
+        """Send commands in one write, and return their replies, so many.
+
+        Raises:
+            StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
+
+        """
+        if count > 1 or not self._within <= within <= LONGER * self._within or not self._plain:
             self._limit(within)
-        reader, until = self.reader, self._now() + within
-        try:
-            self.socket.sendall(command)
-        except BlockingIOError:
-            raise TimeoutError(TOO_SLOW) from None
-        reply: Any = False
-        while reply is False:
-            try:
-                data = self.socket.recv(CHUNK)
-            except BlockingIOError:
-                left = until - self._now()
-                if left <= 0:
-                    raise TimeoutError(TOO_SLOW) from None
-                self._limit(left)  # the kernel's limit was that of a shorter call
-                continue
-            if not data:
-                raise EOFError(GONE)
-            reader.feed(data)
-            reply = reader.gets()
-            if reply is False and self._now() > until:
-                raise TimeoutError(TOO_SLOW)
-        return reply
-
-    def exchange(self, commands: bytes, replies: int, within: float) -> list[Any]:
-        """Send several commands in one write and read so many replies."""
-        self._limit(within)
-        until = self._now() + within
-        answers: list[Any] = []
+        reader, until, replies = self._reader, self._now() + within, list[Any]()
         try:
             self.socket.sendall(commands)
-            while len(answers) < replies:
-                reply = self.reader.gets()
-                if reply is False:
-                    self._read_more(until)
-                else:
-                    answers.append(reply)
-        except BlockingIOError:
-            raise TimeoutError(TOO_SLOW) from None
-        return answers
-
-    def usable(self) -> bool:
-        """Return whether the server has neither closed it meanwhile nor sent anything unrequested."""
-        if not self._tcp:
-            return self.quiet()
-        # Unlike poll, this keeps the interpreter lock. A server that sends something unrequested also closes.
-        state: bytes = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        return state == ESTABLISHED
+            while len(replies) < count:
+                try:
+                    data = self.socket.recv(CHUNK)
+                except BlockingIOError:
+                    left = until - self._now()
+                    if left <= 0:
+                        raise
+                    self._limit(left)  # the kernel's limit was that of a shorter call
+                    continue
+                if not data:
+                    raise EOFError(GONE)
+                reader.feed(data)
+                # Read here, not by callbacks: a thread that owns its connection needs no list of pending commands.
+                while len(replies) < count and (reply := reader.gets()) is not False:
+                    if not isinstance(reply, hiredis.PushNotification) or self._confirms(reply):
+                        replies.append(reply)
+                if len(replies) < count and self._now() > until:
+                    raise TimeoutError(TOO_SLOW)
+        except SILENT as error:
+            why = TOO_SLOW if isinstance(error, BlockingIOError) else error
+            raise no_answer(self.where, why, unknown=True) from error
+        return replies
 
     def quiet(self) -> bool:
         """Return whether nothing has come, neither bytes nor an end of file."""
@@ -106,16 +93,18 @@ class Connection:
         poll.register(self.socket, select.POLLIN)
         return not poll.poll(0)
 
-    def feed(self) -> None:
-        """Read the bytes that have come, or wait for the next ones.
+    def receive(self) -> bool:
+        """Take the bytes that have come, or wait for the next ones; return whether there may be more now.
 
         Raises:
-            EOFError: the server closed the connection.
+            OSError: there are none, and it does not block; or the connection has ended, also as EOFError.
+
         """
         data = self.socket.recv(CHUNK)
         if not data:
             raise EOFError(GONE)
-        self.reader.feed(data)
+        self.data_received(data)
+        return self.open and (len(data) == CHUNK or not self._plain)  # TLS keeps bytes that it has decrypted
 
     def hang_up(self) -> None:
         """Shut the connection down while another thread waits on it; that thread gets an error, and closes it."""
@@ -128,11 +117,13 @@ class Connection:
         """Close the connection; no other thread may wait on it."""
         self._connection.disconnect()
 
-    def _read_more(self, until: float) -> None:
-        """Read more, if there is time."""
-        if self._now() > until:
-            raise TimeoutError(TOO_SLOW)
-        self.feed()
+    def end(self, why: object) -> None:
+        """Close the connection, and report to all pending commands that no reply will come."""
+        self.close()
+        super().end(why)
+
+    def _polled(self) -> bytes:
+        return ESTABLISHED if self.quiet() else b""
 
     def _limit(self, within: float) -> None:
         """Set the time limit of reads and writes."""
@@ -144,3 +135,36 @@ class Connection:
         span = struct.pack("ll", seconds, rest)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+
+class WakeUp:
+    """Ends another thread's wait."""
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+        for end in self._ends:
+            end.setblocking(False)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that becomes readable when it is set."""
+        return self._ends[0].fileno()
+
+    def set(self) -> None:
+        """End the wait, from any thread."""
+        try:
+            self._ends[1].send(b"!")
+        except OSError:  # it is full, so set already, or closed
+            pass
+
+    def clear(self) -> None:
+        """Reset it."""
+        try:
+            self._ends[0].recv(4096)
+        except OSError:  # another thread has
+            pass
+
+    def close(self) -> None:
+        """Close both ends."""
+        for end in self._ends:
+            end.close()

@@ -17,19 +17,19 @@ Under asyncio the client's one connection does all this already.
 
 from __future__ import annotations
 
-import asyncio
+import select
 import ssl
 import weakref
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, runtime_checkable
 
-from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.aio import AioTransport
-from leasehold.stores.redis.connection.base import Transport, no_answer
-from leasehold.stores.redis.connection.blocking import IDLE_CONNECTIONS, BlockingTransport
-from leasehold.stores.redis.connection.connection import CHUNK, SILENT, TOO_SLOW, Connection
+from leasehold._runtimes.base import finish
+from leasehold.stores.redis.connection.base import no_answer
+from leasehold.stores.redis.connection.connection import ESTABLISHED, SILENT, Connection, WakeUp
+from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, PendingReply
+
+MOST_CONNECTIONS = 32
+"""Most connections of one client to one server for pipelining."""
 
 MOST_PENDING = 256
 """Most pending replies of one connection; above that no command is posted on it."""
@@ -37,14 +37,12 @@ MOST_PENDING = 256
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a non-blocking socket raises instead of waiting."""
 
-OnReply = Callable[[Any, StoreUnavailable | None], None]
-"""Called once with the reply, which may be a `ReplyError`, or with the reason why none comes. It must not block."""
 
-
+@runtime_checkable
 class Pipelining(Protocol):
-    """Posts commands to one server. Used from many threads at once."""
+    """A transport that also posts commands. Used from many threads at once."""
 
-    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection], /) -> bool:
         """Send a packed command if that is possible at once; return False if not: then nothing was sent.
 
         Args:
@@ -56,7 +54,7 @@ class Pipelining(Protocol):
         """
         ...
 
-    def add(self, within: float) -> None:
+    def add(self, within: float, /) -> None:
         """Open one more connection, if none is idle and there may be more; blocks for ``within`` seconds at most.
 
         Raises:
@@ -65,61 +63,29 @@ class Pipelining(Protocol):
         """
         ...
 
-    def read(self, now: float) -> bool:
+    def read(self, now: float, /) -> bool:
         """Read the replies on idle connections, and give up the late ones; return whether more are pending."""
         ...
-
-    def hang_up(self) -> None:
-        """Close the idle connections."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
-
-    def after_fork(self) -> None:
-        """Drop the parent's connections in a forked child."""
-        ...
-
-
-@runtime_checkable
-class Routing(Protocol):
-    """A transport to several servers."""
-
-    def pipelining(self) -> Pipelining:
-        """Return what posts each command to the right server."""
-        ...
-
-
-def pipelining_for(runtime: Runtime, transport: Transport) -> Pipelining | None:
-    """Return what posts commands to the server of a transport; None if that transport cannot."""
-    if isinstance(transport, BlockingTransport):
-        return PipelinedConnections(runtime, transport)
-    if isinstance(transport, Routing):
-        return transport.pipelining()
-    return LoopPipelining(runtime, transport) if isinstance(transport, AioTransport) else None
-
-
-PendingReply = tuple[OnReply, float]
-"""The callback of a reply, and the boot-time clock after which the reply counts as lost."""
 
 
 class PipelinedConnection:
     """A connection that is written and read without blocking. For one thread at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_home", "_plain", "_send", "_unsent", "fd", "open", "pending", "sound")
+    __slots__ = ("__weakref__", "_connection", "_home", "_unsent", "fd", "pending", "sound")
 
     def __init__(self, connection: Connection, home: PipelinedConnections) -> None:
+        connection.socket.setblocking(False)
         self._connection = connection
         self._home = home
-        self._send = connection.socket.send
         self._unsent = b""
-        self._plain = hasattr(connection.socket, "recv_into") and not isinstance(connection.socket, ssl.SSLSocket)
         self.fd = connection.socket.fileno()
-        self.open = True
+        self.pending = connection.pending
         self.sound = True  # whether the last write or read was completed; else its state is unknown
-        self.pending: deque[PendingReply] = deque()
-        connection.socket.setblocking(False)
+
+    @property
+    def open(self) -> bool:
+        """Whether replies may still come."""
+        return self._connection.open
 
     @property
     def full(self) -> bool:
@@ -130,10 +96,7 @@ class PipelinedConnection:
         """Send a command. A failure is reported to all pending callbacks, this one among them."""
         self.sound = False
         self.pending.append((answered, until))  # first: a reply without a callback would go to the next one
-        if self._unsent:
-            self._unsent += command
-        else:
-            self._unsent = command
+        self._unsent += command
         self._send_on()
         self.sound = True
 
@@ -142,19 +105,10 @@ class PipelinedConnection:
         self.sound = False
         if self._unsent:
             self._send_on()
-        reader, pending, receive = self._connection.reader, self.pending, self._connection.socket.recv
+        connection = self._connection
         try:
-            while self.open:
-                data = receive(CHUNK)
-                if not data:
-                    raise EOFError("it closed the connection")
-                reader.feed(data)
-                while (reply := reader.gets()) is not False:
-                    if not pending:
-                        raise EOFError("it sent a reply without a command")
-                    pending.popleft()[0](reply, None)
-                if self._plain and len(data) < CHUNK:
-                    break
+            while connection.open and connection.receive():
+                pass
         except NOT_YET:
             pass
         except SILENT as error:
@@ -163,18 +117,12 @@ class PipelinedConnection:
 
     def usable(self) -> bool:
         """Return whether it is open, as far as is known here."""
-        return self.open if self.pending else self._connection.usable()
-
-    def late(self, now: float) -> bool:
-        """Return whether its oldest pending reply is late."""
-        return bool(self.pending) and self.pending[0][1] < now
+        return self.open and (bool(self.pending) or self._connection.state() == ESTABLISHED)
 
     def end(self, why: object) -> None:
         """Close it, and report to all pending callbacks that no reply will come."""
-        self.open, self._unsent = False, b""
-        self._connection.close()
-        while self.pending:
-            self.pending.popleft()[0](None, no_answer(self._home.where, why, unknown=True))
+        self._unsent = b""
+        self._connection.end(why)
 
     def give_back(self) -> None:
         """Let other threads use it, with replies pending or not."""
@@ -182,7 +130,7 @@ class PipelinedConnection:
 
     def _send_on(self) -> None:
         try:
-            self._unsent = self._unsent[self._send(self._unsent) :]
+            self._unsent = self._unsent[self._connection.socket.send(self._unsent) :]
         except NOT_YET:
             pass
         except SILENT as error:
@@ -199,15 +147,12 @@ _pop: Callable[[list[PipelinedConnection]], PipelinedConnection] = list[Pipeline
 class PipelinedConnections:
     """See `Pipelining`. The connections to one server, for all threads of a client."""
 
-    def __init__(self, runtime: Runtime, transport: BlockingTransport) -> None:
-        self._runtime = runtime
-        self._transport = transport
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self, where: str, connect: Callable[[float], Coroutine[Any, Any, Connection]]) -> None:
+        self.where = where
+        self.orphans: list[PendingReply] = []
+        self._connect = connect
         self._idle: list[PipelinedConnection] = []
         self._all: weakref.WeakSet[PipelinedConnection] = weakref.WeakSet()
-        self.orphans: list[PendingReply] = []
         self._closed = False
 
     def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
@@ -224,26 +169,12 @@ class PipelinedConnections:
                 pipelined.post(command, until, answered)
                 return True
             taken.pop()
-            pipelined.end("it closed the connection")
-
-    @property
-    def where(self) -> str:
-        """The server, for messages to people."""
-        return self._transport.where
-
-    def give(self, pipelined: PipelinedConnection) -> None:
-        """Take a connection back."""
-        if self._closed or not pipelined.sound:
-            pipelined.end("the client is closed" if self._closed else "the call was interrupted")
-        if pipelined.open:
-            self._idle.append(pipelined)
-            if self._closed:
-                self.hang_up()  # `close` may have run just before the append
+            pipelined.end(GONE)
 
     def add(self, within: float) -> None:
-        if self._closed or len(self._all) >= IDLE_CONNECTIONS or any(not pipelined.pending for pipelined in self._idle):
+        if self._closed or len(self._all) >= MOST_CONNECTIONS or any(not one.pending for one in self._idle):
             return
-        pipelined = PipelinedConnection(self._transport.connect(within), self)
+        pipelined = PipelinedConnection(finish(self._connect(within)), self)
         self._all.add(pipelined)
         self.give(pipelined)
 
@@ -254,14 +185,24 @@ class PipelinedConnections:
             except ValueError:  # another thread has taken it
                 continue
             pipelined.read()
-            if pipelined.late(now):
+            if pipelined.pending and pipelined.pending[0][1] < now:
                 pipelined.end(TOO_SLOW)
             self.give(pipelined)
         while self.orphans:
             self.orphans.pop()[0](None, no_answer(self.where, "the call was interrupted", unknown=True))
         return any(pipelined.pending for pipelined in self._idle)
 
+    def give(self, pipelined: PipelinedConnection) -> None:
+        """Take a connection back."""
+        if self._closed or not pipelined.sound:
+            pipelined.end("the client is closed" if self._closed else "the call was interrupted")
+        if pipelined.open:
+            self._idle.append(pipelined)
+            if self._closed:
+                self.hang_up()  # `close` may have run just before the append
+
     def hang_up(self) -> None:
+        """Close the idle connections."""
         while self._idle:
             try:
                 pipelined = self._idle.pop()
@@ -270,49 +211,23 @@ class PipelinedConnections:
             pipelined.end("the client is closed" if self._closed else "the client left it for another server")
 
     def close(self) -> None:
+        """Close all connections."""
         self._closed = True
         self.hang_up()
 
-    def after_fork(self) -> None:
-        self._forget()  # dropped, not shut down: the parent goes on using the sockets
 
-
-class LoopPipelining:
-    """See `Pipelining`. The one connection of an asyncio client; the loop reads it."""
-
-    def __init__(self, runtime: Runtime, transport: AioTransport) -> None:
-        self._runtime = runtime
-        self._transport = transport
-
-    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
-        reply = self._transport.post(command, max(until - self._runtime.now(), 0.001))
-        if reply is None:
-            return False
-        reply.add_done_callback(lambda reply: _report(reply, answered))
-        return True
-
-    def add(self, within: float) -> None:
-        """Do nothing: calls connect."""
-
-    def read(self, now: float) -> bool:
-        return False
-
-    def hang_up(self) -> None:
-        """Do nothing: the connection belongs to the transport."""
-
-    def close(self) -> None:
-        """Do nothing: the connection belongs to the transport."""
-
-    def after_fork(self) -> None:
-        """Do nothing: there is no state."""
-
-
-def _report(reply: asyncio.Future[Any], answered: OnReply) -> None:
-    if reply.cancelled():
-        answered(None, no_answer("a node", "the call was cancelled", unknown=True))
-    elif isinstance(error := reply.exception(), StoreUnavailable):
-        answered(None, error)
-    elif error is None:
-        answered(reply.result(), None)
-    else:
-        raise error
+def wait_for_replies(connections: Iterable[PipelinedConnection], wake_up: WakeUp | None, seconds: float) -> None:
+    """Wait until a connection has replies or the wait is ended, at most so many seconds, and read the replies."""
+    poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
+    by_descriptor: dict[int, PipelinedConnection] = {}
+    for pipelined in connections:
+        if pipelined.pending:
+            by_descriptor[pipelined.fd] = pipelined
+            poll.register(pipelined.fd, select.POLLIN | select.POLLOUT if pipelined.full else select.POLLIN)
+    if wake_up is not None:
+        poll.register(wake_up.fd, select.POLLIN)
+    for fd, _ in poll.poll(seconds * 1000):
+        if fd in by_descriptor:
+            by_descriptor[fd].read()
+        elif wake_up is not None:
+            wake_up.clear()

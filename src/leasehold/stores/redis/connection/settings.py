@@ -56,26 +56,18 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the server is and how to connect to it. Its repr has no secret, and it cannot be pickled.
+    """Where the server is and how to connect to it. Its repr has no secret, and it cannot be pickled."""
 
-    Attributes:
-        where: for messages to people: host and port, or the socket's path.
-        kind: ``tcp``, ``tls`` or ``unix``, if made from a URL.
-        options: keyword arguments of redis-py's connections.
-        classes: the connection class of a user's own client, by flavor.
-        mode: what the server must be: ``standalone``, ``cluster`` or ``sentinel``.
-        any_role: whether a replica is accepted, as for reading the slot map of a cluster.
-        strict: the options of strict mode; None if it is off.
-
-    """
-
-    where: str
-    kind: str = "tcp"
-    options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
+    where: str  # for messages to people: host and port, or the socket's path
+    kind: str = "tcp"  # or "tls", "unix", if made from a URL
+    options: Mapping[str, Any] = field(
+        default_factory=Veiled, repr=False
+    )  # keyword arguments of redis-py's connections
     classes: Mapping[Flavor, type[Any]] = field(default_factory=dict[Flavor, type[Any]], repr=False)
-    mode: str = "standalone"
-    any_role: bool = False
-    strict: Strict | None = None
+    """The connection class of a user's own client, by flavor."""
+    mode: str = "standalone"  # what the server must be; else "cluster" or "sentinel"
+    any_role: bool = False  # whether a replica is accepted, as for reading the slot map of a cluster
+    strict: Strict | None = None  # the options of strict mode; None if it is off
 
     def at(self, host: str, port: int) -> Settings:
         """Return the same for another server."""
@@ -215,27 +207,6 @@ def _file(text: str) -> str:
     if not text or "\0" in text:
         raise ValueError("not a path")
     return text
-
-
-def from_client(client: Any, flavor: Flavor) -> Settings:
-    """Return how a client of redis-py reaches its server.
-
-    Raises:
-        TypeError: it is of the other flavor, or not a client of one server.
-    """
-    asynchronous = isinstance(client, redis.asyncio.Redis)
-    if not asynchronous and not isinstance(client, redis.Redis):
-        raise TypeError(
-            f"cannot make locks from a {type(client).__name__}; pass a Redis, RedisCluster or Sentinel of redis, or "
-            "for an AsyncClient of redis.asyncio"
-        )
-    pool = client.connection_pool
-    if asynchronous is not (flavor is Flavor.ASYNC):
-        wanted = "Client with redis.Redis, AsyncClient with redis.asyncio.Redis"
-        raise TypeError(f"a {type(client).__module__}.Redis does not fit this client; use {wanted}")
-    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
-    where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-    return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
 
 
 def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:

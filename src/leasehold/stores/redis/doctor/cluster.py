@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.cluster.topology import SLOTS, Address, SlotMap, Topology
+from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, Transport, pack
 from leasehold.stores.redis.doctor import doctor, group_checks
 from leasehold.stores.redis.doctor.checks import number
+from leasehold.stores.redis.keys import SLOTS
 from leasehold.stores.redis.store import RedisStore
 
 OK, NOTE, WARNING, ERROR = Severity

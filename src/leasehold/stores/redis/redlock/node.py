@@ -12,7 +12,8 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._common.slots import Slot
 from leasehold.stores.redis.connection.base import DEMOTED, OnMessage, OnSilence, ReplyError, Transport, pack, refused
-from leasehold.stores.redis.connection.pipelining import OnReply, PipelinedConnection, pipelining_for
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining
+from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import doctor, rights
@@ -120,7 +121,7 @@ class Node:
             on_silence()
 
         self.transport = member.transport(runtime, channel, partial(on_message, self), silent)
-        self._pipelining = pipelining_for(runtime, self.transport)
+        self._pipelining = self.transport if isinstance(self.transport, Pipelining) else None
         self._reset()
 
     def _reset(self) -> None:
@@ -237,8 +238,6 @@ class Node:
         self._last_reply = self._runtime.now()
         if any(isinstance(reply, ReplyError) and reply.code in DEMOTED for reply in replies):
             self.transport.hang_up()
-            if self._pipelining is not None:
-                self._pipelining.hang_up()
         return replies
 
     async def meet(self, within: float) -> None:
@@ -262,8 +261,6 @@ class Node:
 
     async def close(self) -> None:
         self.wake_listener()
-        if self._pipelining is not None:
-            self._pipelining.close()
         await self.transport.close()
 
     def after_fork(self, channel: bytes) -> None:
@@ -271,8 +268,6 @@ class Node:
         self.subscriber = Slot("", "")
         self._reset()
         self.transport.after_fork(self.channel)
-        if self._pipelining is not None:
-            self._pipelining.after_fork()
 
 
 class OpenRequest:

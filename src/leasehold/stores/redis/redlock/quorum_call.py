@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.connection.pipelining import PipelinedConnection
-from leasehold.stores.redis.connection.polling import WakeUp, wait_for_replies
+from leasehold.stores.redis.connection.connection import WakeUp
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, wait_for_replies
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold.stores.redis.scripts.commands import Command
 

@@ -2,25 +2,25 @@
 
 Theory of operation
 -------------------
-It uses one transport to one server at a time. A resolver (the sentinels) names the primary. The server confirms it,
-since each new connection asks for its role. The primary is resolved again
+It uses one transport to one server at a time. The sentinels name the primary. The server confirms it, since each new
+connection asks for its role. The primary is resolved again
 
 * after each failure: no connection, a lost reply, a server that answers that it is a replica, or is loading;
 * when a message says that another primary was chosen, even if the old one still replies on its side of a partition.
 
 A command that was certainly not carried out is sent again, to the new primary, within the caller's time. A command that
-may have been carried out is not: the caller knows what a second reply means. If the resolver does not reply, the last
+may have been carried out is not: the caller knows what a second reply means. If no sentinel replies, the last
 primary is used on: it still reports itself whether it is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.cluster.routing import RoutedPipelining
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
     PASSING,
     MakeTransport,
@@ -31,45 +31,16 @@ from leasehold.stores.redis.connection.base import (
     Subscriber,
     Transport,
 )
-from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.connection.single_flight import SingleFlight
+from leasehold.stores.redis.connection.failover import Retries, SingleFlight
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining
+from leasehold.stores.redis.connection.replies import OnReply
+from leasehold.stores.redis.sentinel.sentinel import Sentinels
 
-FIRST_PAUSE = 0.02
-"""Seconds before the primary is resolved again; each further pause is twice as long, with jitter."""
-
-LONGEST_PAUSE = 0.5
-"""Seconds: the most by which the end of a failover is noticed late."""
-
-RETRY_RESOLVER_AFTER = 1.0
-"""Seconds for which a resolver that did not reply is not asked again, while the last primary is known."""
+ASK_AGAIN_AFTER = 1.0
+"""Seconds for which sentinels that did not reply are not asked again, while the last primary is known."""
 
 GENERATIONS = 1 << 32
 """Most subscriptions of one server, so that their numbers differ from those of the next server."""
-
-
-class PrimaryResolver(Protocol):
-    """Finds the primary."""
-
-    @property
-    def where(self) -> str:
-        """What it is called in messages to people."""
-        ...
-
-    async def primary(self, within: float) -> Settings:
-        """Return how to reach the primary.
-
-        Raises:
-            StoreUnavailable: it cannot be resolved.
-        """
-        ...
-
-    def moved(self) -> bool:
-        """Return, without waiting, whether a message since then names another primary."""
-        ...
-
-    async def close(self) -> None: ...
-
-    def after_fork(self) -> None: ...
 
 
 class PrimaryTransport:
@@ -78,34 +49,26 @@ class PrimaryTransport:
     def __init__(
         self,
         runtime: Runtime,
-        resolver: PrimaryResolver,
+        sentinels: Sentinels,
         make: MakeTransport,
         channel: bytes,
         on_message: OnMessage,
         on_silence: OnSilence,
     ) -> None:
         self._runtime = runtime
-        self._resolver = resolver
+        self._sentinels = sentinels
         self._make = make
         self._channel = channel
         self._on_message = on_message
         self._on_silence = on_silence
         self._transport: Transport | None = None
+        self._pipelining: Pipelining | None = None
         self._address = ""
         self._generation = 0
         self._in_doubt = True
         self._resolve_at = 0.0
         self._closed = False
         self._single_flight = SingleFlight(runtime)
-
-    def pipelining(self) -> RoutedPipelining:
-        """Return what posts commands to the primary, as long as it is known."""
-        return RoutedPipelining(self._runtime, self._known, self._served, self._lost_one)
-
-    @property
-    def address(self) -> str:
-        """The last primary; empty before the first call."""
-        return self._address
 
     async def call(self, command: bytes, *, within: float) -> Any:
         (reply,) = await self._send([command], within)
@@ -115,12 +78,11 @@ class PrimaryTransport:
         return await self._send(commands, within)
 
     async def _send(self, commands: Sequence[bytes], within: float) -> list[Any]:
-        until, pause = self._runtime.now() + within, FIRST_PAUSE
+        until, retries = self._runtime.now() + within, None
         while True:
-            left = max(until - self._runtime.now(), 0.001)
-            transport = self._transport
+            left, transport = max(until - self._runtime.now(), 0.001), self._transport
             try:
-                if transport is None or self._in_doubt or self._resolver.moved():
+                if transport is None or self._in_doubt or self._sentinels.moved():
                     transport = await self._resolved(left)
                     left = max(until - self._runtime.now(), 0.001)
                 if len(commands) == 1:
@@ -131,20 +93,20 @@ class PrimaryTransport:
                 self._in_doubt = True
                 if self._closed and not error.unknown:
                     raise self._is_closed() from None
-                if not isinstance(error, RetryableError) or not await self._pause(pause, until):
+                retries = retries or Retries(self._runtime, until)
+                if not isinstance(error, RetryableError) or not await retries.pause():
                     raise
             else:
-                temporary = [reply for reply in replies if isinstance(reply, ReplyError) and reply.code in PASSING]
-                if not temporary:
+                if not any(isinstance(reply, ReplyError) and reply.code in PASSING for reply in replies):
                     return replies
                 self._leave(transport)
-                if not await self._pause(pause, until):
+                retries = retries or Retries(self._runtime, until)
+                if not await retries.pause():
                     return replies
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def listen(self, within: float) -> int:
         transport = self._transport
-        if transport is None or self._in_doubt or self._resolver.moved():
+        if transport is None or self._in_doubt or self._sentinels.moved():
             transport = await self._resolved(within)
         try:
             return self._numbered(await transport.listen(within), transport)
@@ -184,27 +146,43 @@ class PrimaryTransport:
         self._closed = True
         if (transport := self._transport) is not None:
             await transport.close()
-        await self._resolver.close()
+        await self._sentinels.close()
 
     def after_fork(self, channel: bytes) -> None:
         self._channel = channel
         self._single_flight = SingleFlight(self._runtime)
         self._in_doubt, self._closed = True, False
-        self._resolver.after_fork()
+        self._sentinels.after_fork()
         if (transport := self._transport) is not None:
             transport.after_fork(channel)
 
+    # --- pipelining: only to a primary that is known without waiting; else `call` finds it ------------------------
+
+    def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
+        primary = self._pipelining
+        if primary is None or self._in_doubt or self._closed or self._sentinels.moved():
+            return False
+
+        def answered_or_lost(reply: Any, failure: StoreUnavailable | None) -> None:
+            if failure is not None and primary is self._pipelining:
+                self._in_doubt = True
+            answered(reply, failure)
+
+        return primary.post(command, until, answered_or_lost, taken)
+
+    def add(self, within: float) -> None:
+        if (primary := self._pipelining) is None:
+            return
+        try:
+            primary.add(within)
+        except (StoreUnavailable, Unsupported):
+            self._in_doubt = self._in_doubt or primary is self._pipelining
+            raise
+
+    def read(self, now: float) -> bool:
+        return self._pipelining is not None and self._pipelining.read(now)
+
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _known(self, command: bytes) -> Transport | None:
-        return None if self._in_doubt or self._closed or self._resolver.moved() else self._transport
-
-    def _served(self) -> list[Transport]:
-        return [] if self._transport is None else [self._transport]
-
-    def _lost_one(self, transport: Transport) -> None:
-        if transport is self._transport:
-            self._in_doubt = True
 
     def _leave(self, transport: Transport) -> None:
         """Close the connections to a server that reports that it is not the primary."""
@@ -212,42 +190,30 @@ class PrimaryTransport:
         transport.hang_up()
 
     def _is_closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._resolver.where}: the client is closed")
+        return StoreUnavailable(f"{self._sentinels.where}: the client is closed")
 
     def _numbered(self, generation: int, transport: Transport) -> int:
         return self._generation * GENERATIONS + generation if generation and transport is self._transport else 0
-
-    async def _pause(self, seconds: float, until: float) -> bool:
-        """Wait before the next attempt; return whether there is time for one."""
-        seconds *= 0.5 + self._runtime.jitter() / 2
-        if self._runtime.now() + seconds >= until:
-            return False
-        await self._runtime.sleep(seconds)
-        return True
 
     async def _resolved(self, within: float) -> Transport:
         """Return the transport to the primary, resolved by one caller for all that need it now."""
         if self._closed:
             raise self._is_closed()
-
-        async def find() -> None:
-            await self._find(within)
-
-        await self._single_flight.run(find, within)
+        await self._single_flight.run(partial(self._find, within), within)
         transport = self._transport
         if transport is None:
-            raise RetryableError(f"{self._resolver.where}: the primary is still being resolved")
+            raise RetryableError(f"{self._sentinels.where}: the primary is still being resolved")
         return transport
 
     async def _find(self, within: float) -> None:
         if self._transport is not None and self._runtime.now() < self._resolve_at:
             return
         try:
-            settings = await self._resolver.primary(within)
+            settings = await self._sentinels.primary(within)
         except RetryableError:
             if self._transport is None:
                 raise
-            self._resolve_at = self._runtime.now() + RETRY_RESOLVER_AFTER
+            self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
             return  # use the last one, which reports whether it still is the primary; it stays in doubt
         self._in_doubt = False
         if settings.where == self._address:
@@ -256,6 +222,7 @@ class PrimaryTransport:
         made = self._make(self._runtime, settings, self._channel, self._on_message, self._on_silence)
         self._generation += 1
         self._transport, self._address = made, settings.where
+        self._pipelining = made if isinstance(made, Pipelining) else None
         if self._closed:  # meanwhile: nothing else would close it
             await made.close()
         if old is not None:

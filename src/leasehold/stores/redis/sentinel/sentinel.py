@@ -39,18 +39,11 @@ SWITCHED = b"+switch-master"
 
 @dataclass(frozen=True)
 class SentinelSettings:
-    """How to find a primary by its sentinels, and how to connect to it.
+    """How to find a primary by its sentinels, and how to connect to it."""
 
-    Attributes:
-        name: the sentinels' name of it; None if it is the only one that they monitor.
-        sentinels: how to reach each.
-        server: how to connect to the primary; its address is not known yet.
-
-    """
-
-    name: str | None
-    sentinels: Sequence[Settings]
-    server: Settings
+    name: str | None  # the sentinels' name of it; None if it is the only one that they monitor
+    sentinels: Sequence[Settings]  # how to reach each
+    server: Settings  # how to connect to the primary; its address is not known yet
 
     @property
     def where(self) -> str:
@@ -74,7 +67,7 @@ class Answer:
 
 
 class Sentinels:
-    """A `leasehold.stores.redis.sentinel.primary_tracking.PrimaryResolver`."""
+    """The sentinels of one client; they find the primary."""
 
     def __init__(
         self, runtime: Runtime, watched: SentinelSettings, make: MakeTransport, on_moved: Callable[[], None]
@@ -89,9 +82,16 @@ class Sentinels:
 
     @property
     def where(self) -> str:
+        """What it is called in messages to people."""
         return self._watched.where
 
     async def primary(self, within: float) -> Settings:
+        """Return how to reach the primary.
+
+        Raises:
+            StoreUnavailable: it cannot be resolved.
+
+        """
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         answers = await self.ask(each)
         found = [answer for answer in answers if isinstance(answer, Answer)]
@@ -117,13 +117,12 @@ class Sentinels:
 
         """
         transport = self._watch or self._transports[0]
-        reply = await transport.call(pack(b"SENTINEL", b"REPLICAS", (self._name or "").encode()), within=within)
-        if isinstance(reply, ReplyError):
-            raise refused(self.where, reply)
+        reply = await self._call(transport, within, b"REPLICAS", self._name or "")
         found = [_fields(each) for each in reply]
         return [(each["ip"], int(each["port"])) for each in found if "s_down" not in each.get("flags", "")]
 
     def moved(self) -> bool:
+        """Return, without waiting, whether a message since then names another primary."""
         listened = self._watch
         if listened is not None and listened.has_unread():
             listened.hang_up()
@@ -143,28 +142,30 @@ class Sentinels:
 
     async def _ask_one(self, transport: Transport, within: float) -> Answer:
         name = self._name or await self._only_name(transport, within)
-        where = self._watched.sentinels[self._transports.index(transport)].where
-        reply = await transport.call(pack(b"SENTINEL", b"MASTER", name.encode()), within=within)
-        if isinstance(reply, ReplyError):
-            if "No such master" in str(reply):
-                raise UnknownPrimary(f"the sentinel at {where} knows no primary called {name!r}; {CHECK_NAME}")
-            raise refused(where, reply)
-        fields = _fields(reply)
+        fields = _fields(await self._call(transport, within, b"MASTER", name))
         return Answer(fields["ip"], int(fields["port"]), int(fields.get("config-epoch", 0)), fields)
 
     async def _only_name(self, transport: Transport, within: float) -> str:
-        reply = await transport.call(pack(b"SENTINEL", b"MASTERS"), within=within)
-        where = self._watched.sentinels[self._transports.index(transport)].where
-        if isinstance(reply, ReplyError):
-            raise refused(where, reply)
-        names = sorted(_fields(each)["name"] for each in reply)
+        names = sorted(_fields(each)["name"] for each in await self._call(transport, within, b"MASTERS"))
         if len(names) != 1:
             raise UnknownPrimary(
-                f"the sentinel at {where} monitors {', '.join(names) or 'nothing'}; choose one "
+                f"the sentinel at {self._address(transport)} monitors {', '.join(names) or 'nothing'}; choose one "
                 "with redis+sentinel://HOST:PORT/NAME, or by a client made with master_for(NAME)"
             )
         self._name = names[0]
         return names[0]
+
+    async def _call(self, transport: Transport, within: float, command: bytes, *names: str) -> Any:
+        reply = await transport.call(pack(b"SENTINEL", command, *map(str.encode, names)), within=within)
+        if isinstance(reply, ReplyError):
+            where = self._address(transport)
+            if "No such master" in str(reply):
+                raise UnknownPrimary(f"the sentinel at {where} knows no primary called {names[0]!r}; {CHECK_NAME}")
+            raise refused(where, reply)
+        return reply
+
+    def _address(self, transport: Transport) -> str:
+        return self._watched.sentinels[self._transports.index(transport)].where
 
     async def _listen(self, right: Sequence[Transport], within: float) -> None:
         """Subscribe to one sentinel with the right answer, and keep no connection to the others."""

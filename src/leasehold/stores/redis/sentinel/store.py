@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from leasehold._model import Finding, Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, RetryableError, Transport
-from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.base import MakeTransport, RetryableError
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import sentinel
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
@@ -30,7 +29,14 @@ class SentinelStore(RedisStore):
         self._make = make or single_transport(runtime)
         # After a message of another primary all waiters retry, which verifies it.
         self._sentinels = Sentinels(runtime, watched, self._make, lambda: self._waiters.wake_all())
-        super().__init__(runtime, replace(watched.server, where=watched.where), namespace, make=self._follow)
+        super().__init__(
+            runtime,
+            replace(watched.server, where=watched.where),
+            namespace,
+            make=lambda runtime, _, channel, on_message, on_silence: PrimaryTransport(
+                runtime, self._sentinels, self._make, channel, on_message, on_silence
+            ),
+        )
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Acquire, with retries during a failover. The lease counts from before the granted attempt was sent."""
@@ -49,8 +55,3 @@ class SentinelStore(RedisStore):
         group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._transport)
         strict = self._watched.server.strict
         return [*found, *(group if strict is None else checks.adjusted(group, strict))]
-
-    def _follow(
-        self, runtime: Runtime, settings: Settings, channel: bytes, on_message: OnMessage, on_silence: OnSilence
-    ) -> Transport:
-        return PrimaryTransport(runtime, self._sentinels, self._make, channel, on_message, on_silence)

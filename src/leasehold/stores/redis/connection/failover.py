@@ -1,4 +1,4 @@
-"""Work that many callers need at once, done by one of them: after a failover all need the new primary."""
+"""What callers do while no server, or another one, has their names: one of them looks for it, and all retry."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._runtimes.base import Runtime, Signal
+
+FIRST_PAUSE = 0.02
+"""Seconds before the second attempt; each further pause is twice as long, with jitter."""
+
+LONGEST_PAUSE = 0.5
+"""Seconds: the most by which the end of a failover or of a slot migration is noticed late."""
+
+
+class Retries:
+    """The pauses between the attempts of one caller, whose time is over at ``until``."""
+
+    def __init__(self, runtime: Runtime, until: float) -> None:
+        self._runtime = runtime
+        self._until = until
+        self._pause = FIRST_PAUSE
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; return False, at once, if there is no time for one."""
+        seconds = self._pause * (0.5 + self._runtime.jitter() / 2)
+        if self._runtime.now() + seconds >= self._until:
+            return False
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        await self._runtime.sleep(seconds)
+        return True
 
 
 class SingleFlight:

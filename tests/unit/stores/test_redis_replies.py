@@ -1,0 +1,65 @@
+"""Bytes of a server become replies, in the order of the commands, and messages, however the bytes are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.connection.replies import Replies
+
+FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
+MESSAGE = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\nword\r\n"
+SHARDED = b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$4\r\nmore\r\n"
+SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+UNSUBSCRIBED = b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n"
+
+
+class Asked(Replies):
+    """A connection on which commands were sent, and what came of each."""
+
+    def __init__(self, commands: int) -> None:
+        self.messages = list[bytes]()
+        super().__init__("there", self.messages.append)
+        self.came: list[Any] = [None] * commands
+        for number in range(commands):
+            self.pending.append((lambda reply, failure, at=number: self._take(at, failure or reply), 0.0))
+
+    def _take(self, number: int, came: Any) -> None:
+        assert self.came[number] is None, "one reply for each command"
+        self.came[number] = came
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_each_command_gets_its_reply_and_messages_come_between(size: int) -> None:
+    asked = Asked(3)
+    data = MESSAGE + FIRST + SHARDED + SUBSCRIBED + MESSAGE + ERROR
+    for start in range(0, len(data), size):
+        asked.data_received(data[start : start + size])
+    assert asked.came[0] == b"FIRST"
+    assert asked.came[1] == [b"subscribe", b"c", 1]
+    assert isinstance(asked.came[2], ReplyError)
+    assert asked.messages == [b"word", b"more", b"word"]
+    assert asked.open
+    assert not asked.pending
+
+
+@pytest.mark.parametrize(("data", "why"), [(b"what is this", "Protocol"), (UNSUBSCRIBED, "slot of its channel")])
+def test_what_ends_it_is_the_reason_why_no_reply_comes(data: bytes, why: str) -> None:
+    asked = Asked(2)
+    asked.data_received(FIRST + data)
+    assert asked.came[0] == b"FIRST"
+    lost = asked.came[1]
+    assert isinstance(lost, StoreUnavailable)
+    assert lost.unknown
+    assert why in str(lost)
+    assert not asked.open
+
+
+def test_a_reply_without_a_command_ends_it() -> None:
+    asked = Asked(1)
+    asked.data_received(FIRST * 2)
+    assert asked.came == [b"FIRST"]
+    assert not asked.open
