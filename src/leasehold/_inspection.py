@@ -19,7 +19,6 @@ class Contender:
         token: the fencing token of a holder; None for a waiter.
         remaining: seconds until the store drops it, unless it is renewed.
         meta: a text, a mapping or None, written by the owner: do not trust it.
-
     """
 
     owner: str
@@ -51,7 +50,6 @@ class LockInfo:
         holders: who holds.
         waiters: who waits, in order of the queue.
         free_in: seconds for which nobody gets the name after a holder's lease expired (``lock_delay``); 0 for none.
-
     """
 
     name: str

@@ -38,7 +38,6 @@ class LockMode:
         permits: how many permits of a semaphore it takes.
         limit: how many permits the semaphore has.
         fair: whether it must not overtake the waiters ahead of it.
-
     """
 
     kind: Kind = Kind.MUTEX
@@ -82,7 +81,6 @@ class LeaseTerms:
         meta: JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none.
         fixed: it is not renewed, from the start or after a while. A store with sessions, which other tickets of the
             client keep alive, gives it a session of its own.
-
     """
 
     mode: LockMode
@@ -105,7 +103,6 @@ class Ticket(NamedTuple):
         alongside: the id of a ticket of the same holder that holds the same name, with which this one may hold
             together: a writer that also reads, or an upgradeable reader that becomes the writer. While that ticket
             holds, this one waits only for conflicting holders, and for no waiter: the waiters wait for us.
-
     """
 
     id: str
@@ -131,7 +128,6 @@ class Granted(NamedTuple):
         since: reading of the client's boot-time clock *before* the request that proved the grant was sent (or an
             earlier one): the store keeps the lease at least until ``since + lease``.
         lease: seconds.
-
     """
 
     token: int
@@ -149,7 +145,6 @@ class Wait:
             of the waiter ahead, has expired.
         held_by: who holds it, for messages to people.
         blocked_why: why nobody may acquire it until then, if the reason is not a lease; for messages.
-
     """
 
     mark: object
@@ -183,7 +178,6 @@ class QueueEntry:
         order: arrival number; smaller came first.
         expires: reading of the *store's* clock, in seconds, at which the entry expires.
         token: the fencing token while it holds; None while it waits.
-
     """
 
     ticket: Ticket
@@ -203,7 +197,6 @@ class View:
         holders: the entries that hold, with `QueueEntry.expires` as seconds remaining.
         waiters: the entries that wait, first in the queue first, likewise.
         free_in: seconds for which nobody may acquire it after an expiry (lock delay); 0 otherwise.
-
     """
 
     name: str
@@ -225,7 +218,6 @@ class Change:
         if_version: the version that the cell must have now (0: it must not exist).
         fence: a fencing token that must not be below the highest one that ever wrote here.
         ttl: seconds after the last write at which the cell expires.
-
     """
 
     value: bytes | None = None
@@ -267,7 +259,6 @@ class Capabilities:
         tardy: seconds by which it may detect the expiry of a lease or a cell too late.
         crash_bound: when the lock of a dead holder is free again; for messages.
         why_not: why it does not promise what others do, and what to use instead; for messages.
-
     """
 
     fencing: bool = True

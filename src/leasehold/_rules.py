@@ -44,7 +44,6 @@ class Queue:
         blocked_until: nobody may acquire before this time (lock delay).
         holders: the entries that hold.
         waiters: the entries that wait, in order of arrival.
-
     """
 
     name: str
@@ -70,7 +69,6 @@ class Blocked:
     Attributes:
         until: reading of the store's clock.
         by: the entry that blocks it; None if the lock delay does.
-
     """
 
     until: float

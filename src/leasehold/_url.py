@@ -59,7 +59,6 @@ class StoreURL:
         path: decoded, without the slash that follows the hosts.
         options: what follows the question mark.
         members: the URLs in ``redlock:URL|URL|URL``; then there are no hosts and no path.
-
     """
 
     scheme: str
@@ -100,7 +99,6 @@ def parse(text: str | Secret) -> StoreURL:
 
     Raises:
         ValueError: it is malformed. The message has no more of it than its scheme and the names of its options.
-
     """
     hidden = text if isinstance(text, Secret) else Secret(text)
     del text

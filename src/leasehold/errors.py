@@ -21,7 +21,6 @@ class LeaseholdError(Exception):
         token: the fencing token of the hold concerned.
         waited: seconds spent waiting.
         held_by: who held the name at the last answer of the store, as ``host:pid:client``.
-
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
         unknown: True when the request may have been carried out all the same (the reply was lost); False when
             it certainly was not (refused, or never sent).
         lasting: True when a repetition cannot help until somebody changes something, as where a right is missing.
-
     """
 
     lasting = False
@@ -102,7 +100,6 @@ class StoreRefused(StoreUnavailable):
     Attributes:
         code: the store's own code of the error as text, as an SQLSTATE; empty where there is none.
         outcome: what became of the request; `unknown` and `lasting` follow from it.
-
     """
 
     def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.LASTING, **facts: Any) -> None:
@@ -121,7 +118,6 @@ class Conflict(LeaseholdError):
     Attributes:
         value: the present value.
         version: the version of the present value.
-
     """
 
     def __init__(self, message: str, *, value: Any = None, version: int = 0, **facts: Any) -> None:

@@ -24,7 +24,6 @@ Example:
     with Client.from_url("memory:", observer=observer) as locks, locks.lock("stock:42"):
         pass
     ```
-
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Event:
         name: the lock's name.
         owner: the client that acts, as ``host:pid:client``.
         at: reading of the boot-time clock in seconds: for differences, it is no time of day.
-
     """
 
     name: str
@@ -58,7 +56,6 @@ class Queued(Event):
 
     Attributes:
         held_by: who holds the name, as ``host:pid:client``; None where the store does not say.
-
     """
 
     held_by: str | None
@@ -71,7 +68,6 @@ class Acquired(Event):
     Attributes:
         token: the fencing token.
         waited: seconds from the start of the acquire.
-
     """
 
     token: int
@@ -85,7 +81,6 @@ class GaveUp(Event):
     Attributes:
         waited: seconds from the start of the acquire.
         why: the reason, for people.
-
     """
 
     waited: float
@@ -99,7 +94,6 @@ class InDoubt(Event):
     Attributes:
         token: the fencing token.
         remaining: seconds until the lease ends.
-
     """
 
     token: int
@@ -112,7 +106,6 @@ class Renewed(Event):
 
     Attributes:
         token: the fencing token.
-
     """
 
     token: int
@@ -125,7 +118,6 @@ class Lost(Event):
     Attributes:
         token: the fencing token.
         why: the reason, for people.
-
     """
 
     token: int
@@ -140,7 +132,6 @@ class Released(Event):
         token: the fencing token.
         held: seconds from the acquire to the release.
         confirmed: whether the store answered. If not, it frees the name by the end of the lease at the latest.
-
     """
 
     token: int

@@ -114,7 +114,6 @@ class Store(Protocol):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another limit.
-
         """
         ...
 

@@ -34,7 +34,6 @@ def acquire(
             than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
-
     """
     return AcquireLoop(engine, request, timeout).run()
 

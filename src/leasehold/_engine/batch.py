@@ -50,7 +50,6 @@ class Batch:
 
         Raises:
             StoreUnavailable: there was no answer in ``patience`` seconds. Nothing stays for longer than a lease.
-
         """
         engine = self._engine
         try:

@@ -178,12 +178,7 @@ class Engine:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, request.alongside)
         lease = Lease(
-            self.runtime,
-            request.name,
-            ticket,
-            renew=request.renew,
-            max_hold=request.max_hold,
-            observer=self.observer,
+            self.runtime, request.name, ticket, renew=request.renew, max_hold=request.max_hold, observer=self.observer
         )
         return LeaseHandle(lease)
 
@@ -200,7 +195,6 @@ class Engine:
 
         Raises:
             LeaseLost: it was lost before; whoever holds the name now is left alone.
-
         """
         attempts = self.attempts
         try:
@@ -247,7 +241,6 @@ class Engine:
 
         Raises:
             LeaseLost: the store did not know the ticket; whoever holds the name now is left alone.
-
         """
         if was_there is False:
             lease.lost_before_release("it was gone when it was released (expired, broken or evicted)")
@@ -291,7 +284,6 @@ class Engine:
         Raises:
             LeaseLost: one has ended.
             StoreUnavailable: no answer; the hold stays as it was until its deadline.
-
         """
         for lease in leases:
             self.owns(lease)

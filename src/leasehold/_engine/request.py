@@ -27,7 +27,6 @@ class AcquireRequest(NamedTuple):
         renew: whether the watchdog renews the lease.
         max_hold: seconds for which the watchdog renews it; None for no limit.
         alongside: see `Ticket`.
-
     """
 
     name: str

@@ -33,7 +33,6 @@ async def repeat(
 
     Returns:
         The answer, and whether an earlier sending had no answer and may arrive later.
-
     """
     until = runtime.now() + within
     try:

@@ -175,7 +175,6 @@ class Runtime(Protocol):
 
         Raises:
             RuntimeError: the caller is a signal handler or finalizer that interrupted another call of its own thread.
-
         """
         ...
 
@@ -220,7 +219,6 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         RuntimeError: it suspended, so it awaited something of another runtime.
-
     """
     try:
         work.send(None)

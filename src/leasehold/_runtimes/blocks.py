@@ -39,7 +39,6 @@ class Block:
     Attributes:
         hold: the hold of the block; None if the block was entered without it.
         handle: what keeps the lease of that hold alive, for as long as the block lasts.
-
     """
 
     __slots__ = ("__weakref__", "_exit", "handle", "hold", "of")

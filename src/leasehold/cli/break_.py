@@ -77,8 +77,7 @@ def _ask(info: LockInfo) -> None:
     token = info.holders[0].token
     if not on_terminal():
         raise Failed(
-            f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any",
-            Exit.USAGE,
+            f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any", Exit.USAGE
         )
     if not click.confirm("Break this holder?", err=True):
         complain("not broken")

@@ -30,7 +30,6 @@ class Client(ClientLocks):
             with locks.lock("stock:42") as hold:
                 sell(42, fence=hold.token)
         ```
-
     """
 
     _core: AsyncClient  # its asyncio twin, in the blocking runtime
@@ -50,16 +49,13 @@ class Client(ClientLocks):
         """Make one candidate, or observer, of an election: there is one leader at a time.
 
         Args:
-            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it; it never
-                collides with the name of a lock.
-            value: what this candidate publishes while it leads, as its address: a text or a mapping, at most 1 KiB as
-                JSON.
+            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it.
+            value: published while it leads, as its address: a text or a mapping, at most 1 KiB as JSON.
             fair: candidates lead in order of arrival, even after a leader died.
             lease: seconds for which the store keeps the leadership without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``campaign`` wait at most; None waits without end.
 
         Returns:
@@ -68,20 +64,11 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return Election(
-            self._core.election(
-                name,
-                value,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-            )
+        core = self._core.election(
+            name, value, fair=fair, lease=lease, renew=renew, max_hold=max_hold, lock_delay=lock_delay, timeout=timeout
         )
+        return Election(core)
 
     def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> Latch:
         """Make a latch, which opens after ``count`` calls of ``count_down``, and stays open.
@@ -89,8 +76,7 @@ class Client(ClientLocks):
         Args:
             name: names of latches and of locks never collide. A latch is used once: each run takes its own name.
             count: from 1 to 1,000,000. All who use the name must pass the same number.
-            ttl: seconds after the last count until the store forgets the latch, so that it is closed again; a week by
-                default.
+            ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
 
         Returns:
             The latch, to count down and to wait for.
@@ -98,7 +84,6 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         return Latch(self._core.latch(name, count, ttl=ttl))
 
@@ -126,7 +111,6 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
@@ -143,17 +127,11 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         return VersionedCell(self._core.versioned(name, ttl=ttl))
 
     def once(
-        self,
-        key: str,
-        *,
-        ttl: Seconds,
-        lease: Seconds = DEFAULT_LEASE,
-        timeout: Seconds | None = None,
+        self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
     ) -> Once[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
@@ -169,7 +147,6 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         return Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
 
@@ -189,8 +166,7 @@ class Client(ClientLocks):
             key: the value's name.
             ttl: seconds for which a fetched value is good, or a function that reads them from the value.
             fetch: a function that returns a new value: what JSON can express, or bytes.
-            early: seconds before its end in which one caller renews it while the others use it. None is a tenth of
-                ``ttl``, 0 is never.
+            early: seconds before its end in which one caller renews it; None is a tenth of ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
@@ -200,7 +176,6 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
         return CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
@@ -210,8 +185,8 @@ class Client(ClientLocks):
 
         Args:
             name: the job's name.
-            at_least: seconds from the start of a run in which no other begins: more than the clocks of the instances
-                differ, less than the time between two ticks.
+            at_least: seconds from the start of a run in which no other begins: more than the instances' clocks differ,
+                less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
 
         Returns:
@@ -220,6 +195,5 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
         return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))

@@ -40,8 +40,7 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -51,20 +50,18 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return Lock(
-            self._core.lock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.lock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Lock(core)
 
     def rlock(
         self,
@@ -86,8 +83,7 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -97,20 +93,18 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return RLock(
-            self._core.rlock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.rlock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return RLock(core)
 
     def rw_lock(
         self,
@@ -128,14 +122,12 @@ class ClientLocks(ClientBase):
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
-            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
-                starve. False lets readers pass waiting writers: readers wait less, but a steady flow of them starves
-                writers.
+            fair: readers and writers enter in order of arrival, readers that follow each other together. False lets
+                readers pass waiting writers: they wait less, but a steady flow of them starves writers.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -145,20 +137,18 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return RWLock(
-            self._core.rw_lock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.rw_lock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return RWLock(core)
 
     def semaphore(
         self,
@@ -178,13 +168,11 @@ class ClientLocks(ClientBase):
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
             permits: from 1 to 1,000,000. All who use the name at the same time must pass the same number.
-            fair: serve waiters in order of arrival, so that small requests do not starve a large one. False lets a
-                newcomer take what is left while a larger request waits.
+            fair: serve waiters in order of arrival. False lets small requests pass, and starve, a larger one.
             lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -194,21 +182,19 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return Semaphore(
-            self._core.semaphore(
-                name,
-                permits,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.semaphore(
+            name,
+            permits,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Semaphore(core)
 
     def multi_lock(
         self,
@@ -232,8 +218,7 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps each name without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -243,20 +228,18 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return MultiLock(
-            self._core.multi_lock(
-                cores_of(locks),
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.multi_lock(
+            cores_of(locks),
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return MultiLock(core)
 
     def synchronized(
         self,
@@ -281,8 +264,7 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -292,18 +274,16 @@ class ClientLocks(ClientBase):
         Raises:
             ValueError, TypeError: a value is out of its bounds.
             Unsupported: the store cannot promise what is asked for.
-
         """
-        return Synchronized(
-            self._core.synchronized(
-                name,
-                hold=hold,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.synchronized(
+            name,
+            hold=hold,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Synchronized(core)

@@ -59,7 +59,6 @@ class Child:
         reports: a pipe, readable when the guard has sent a report, or was killed.
         unguarded: whether the guard was killed.
         none_left: whether the guard was asked to kill all, and has.
-
     """
 
     def __init__(self, pid: int, pipes: Pipes, reports: int, guard: int, grouped: bool, known: frozenset[int]) -> None:

@@ -13,7 +13,6 @@ class RunOptions:
         url: may contain a password; the command gets it in its environment.
         timeout: how long to wait; None waits for ever.
         taken_code: exit code if another client holds the lock.
-
     """
 
     name: str
