@@ -13,15 +13,7 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """Base of all errors of this library. It carries facts beside the message.
-
-    Attributes:
-        name: the lock's name, where one is concerned.
-        owner: who asked, as ``host:pid:client``.
-        token: the fencing token of the hold concerned.
-        waited: seconds spent waiting.
-        held_by: who held the name at the last answer of the store, as ``host:pid:client``.
-    """
+    """Base of all errors of this library. It carries facts beside the message; those that do not apply are None."""
 
     def __init__(
         self,
@@ -35,23 +27,11 @@ class LeaseholdError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.name = name
-        self.owner = owner
-        self.token = token
-        self.waited = waited
-        self.held_by = held_by
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.__dict__.copy())
-
-
-def _rebuild(cls: type[LeaseholdError], message: str, facts: dict[str, Any]) -> LeaseholdError:
-    error = cls(message)
-    error.__dict__.update(facts)
-    return error
+        self.name = name  # the lock's name
+        self.owner = owner  # who asked, as ``host:pid:client``
+        self.token = token  # the fencing token of the hold concerned
+        self.waited = waited  # seconds spent waiting
+        self.held_by = held_by  # who held the name at the last answer of the store, as ``host:pid:client``
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
