@@ -8,14 +8,14 @@ import click
 
 from leasehold import _validate
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, store_options, usage
-from leasehold.cli.reading import silence_logging
-from leasehold.cli.store_url import url_in_use
+from leasehold.cli.options import Failed, store_options
+from leasehold.cli.store import silence_logging
+from leasehold.stores.registry import hide
 
 SECONDS = click.FloatRange(min=0)
 
 
-class RunCommand(Command):
+class RunCommand(click.Command):
     """Takes its options before and after NAME; those after the first word of COMMAND are the command's own."""
 
     allow_interspersed_args = False
@@ -28,10 +28,7 @@ class RunCommand(Command):
     def _options_first(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
         """Split ``args`` into the options that they begin with, and what follows them or a ``--``."""
         options_only = click.Command(self.name, params=[one for one in self.params if isinstance(one, click.Option)])
-        try:
-            rest = options_only.make_parser(ctx).parse_args(list(args))[1]
-        except click.UsageError as error:
-            raise usage(error) from None
+        rest = options_only.make_parser(ctx).parse_args(list(args))[1]
         options = args[: len(args) - len(rest)]
         return options[:-1] if options[-1:] == ["--"] else options, rest
 
@@ -104,14 +101,13 @@ def run(
     """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
     if no_wait and timeout is not None:
         raise Failed("--no-wait and --timeout contradict each other; leave one out", Exit.USAGE)
-    from leasehold.cli.run.run_options import RunOptions
-    from leasehold.cli.run.supervise import supervise
+    from leasehold.cli.run.supervise import RunOptions, supervise
 
     silence_logging()
-    run_options = RunOptions(
+    options = RunOptions(
         name=_validate.name(name),
         argv=command,
-        url=url_in_use(url),
+        url=hide(url).reveal(),
         namespace=_validate.name(namespace, "namespace"),
         wait=not no_wait,
         timeout=timeout,
@@ -124,4 +120,4 @@ def run(
         taken_code=taken_code,
         quiet=quiet,
     )
-    sys.exit(supervise(run_options))
+    sys.exit(supervise(options))
