@@ -37,7 +37,7 @@ class Batch:
         self._start = engine.runtime.now()
         self._store = cast(ManyStore, engine.store)
         self._leases = [
-            Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observer=engine.observer)
+            Lease(engine.runtime, name, engine.ticket(terms), terms.lease, observer=engine.observer)
             for name, terms in wanted
         ]
         self._handles = [LeaseHandle(lease) for lease in self._leases]

@@ -177,9 +177,7 @@ class Engine:
         if not request.renew or request.max_hold is not None:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, request.alongside)
-        lease = Lease(
-            self.runtime, request.name, ticket, renew=request.renew, max_hold=request.max_hold, observer=self.observer
-        )
+        lease = Lease(self.runtime, request.name, ticket, terms.lease, request.renew, request.max_hold, self.observer)
         return LeaseHandle(lease)
 
     def attempt_ended(self) -> None:

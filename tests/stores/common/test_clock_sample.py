@@ -78,7 +78,7 @@ def test_a_queue_entry_confirmed_late_does_not_discard_a_grant():
     """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
     runtime = BlockingRuntime()
     ticket = Ticket("ticket", LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE))
-    lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observer=None)
+    lease = Lease(runtime, "x", ticket, LEASE)
     sent = runtime.now()
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
     apply_result(lease, RenewalResult.QUEUED, sent, None)
