@@ -101,7 +101,7 @@ class AcquireLoop:
             # Here, not in a method: a signal handler may raise before the first line of a call.
             engine.attempts.discard(self)
             if engine.closed:
-                engine.attempt_ended()
+                engine.wake_close()
 
     async def _give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""

@@ -63,7 +63,7 @@ class Batch:
             raise
         finally:
             engine.attempts.discard(self)
-            engine.attempt_ended()
+            engine.wake_close()
 
     async def _try_acquire(self, keep: bool, within: float) -> list[LeaseHandle]:
         engine = self._engine
@@ -164,7 +164,7 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseRe
         raise
     finally:
         engine.attempts.difference_update(leases)
-        engine.attempt_ended()
+        engine.wake_close()
     results: list[ReleaseResult] = []
     for lease in leases:
         try:

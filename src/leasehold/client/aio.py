@@ -46,7 +46,7 @@ class AsyncClient(AsyncClientLocks):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
     ) -> AsyncElection:
-        """Make one candidate, or observer, of an election: there is one leader at a time.
+        """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
             name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it.
@@ -58,12 +58,8 @@ class AsyncClient(AsyncClientLocks):
             lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``campaign`` wait at most; None waits without end.
 
-        Returns:
-            The candidate. It does not campaign yet.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         lock = _validate.name(f"{KIND}/{_validate.name(name)}")
         mode = LockMode(fair=bool(fair))
@@ -78,12 +74,8 @@ class AsyncClient(AsyncClientLocks):
             count: from 1 to 1,000,000. All who use the name must pass the same number.
             ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
 
-        Returns:
-            The latch, to count down and to wait for.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncLatch(self._engine, name, count, ttl)
 
@@ -105,12 +97,8 @@ class AsyncClient(AsyncClientLocks):
             lease: seconds after which a dead member is noticed at the latest.
             timeout: seconds that each wait takes at most; None waits without end.
 
-        Returns:
-            The barrier.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = LockMode(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
         checked = Options.checked(self._engine, mode, lease=lease, timeout=timeout)
@@ -127,8 +115,7 @@ class AsyncClient(AsyncClientLocks):
             The cell, to read and to write. Annotate it with its type of value: ``AsyncVersionedCell[int]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncVersionedCell(self._engine, name, ttl)
 
@@ -147,8 +134,7 @@ class AsyncClient(AsyncClientLocks):
             The work, to run. Annotate it with its type of result: ``AsyncOnce[str]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncOnce(self._engine, key, ttl=ttl, lease=lease, timeout=timeout)
 
@@ -172,12 +158,8 @@ class AsyncClient(AsyncClientLocks):
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
-        Returns:
-            The value, to get; of the type that ``fetch`` returns.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
 
@@ -190,11 +172,7 @@ class AsyncClient(AsyncClientLocks):
                 less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
 
-        Returns:
-            The job, to run at each tick.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)

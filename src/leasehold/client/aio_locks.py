@@ -35,7 +35,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncLock:
-        """Make an exclusive lock; this does not acquire it.
+        """Make an exclusive lock, for ``async with`` and ``acquire``; this does not acquire it.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -47,12 +47,8 @@ class AsyncClientLocks(AsyncClientBase):
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock, for ``async with`` and ``acquire``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncLock(self._engine, _validate.name(name), checked)
@@ -69,7 +65,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncRLock:
-        """Make a lock that its holder (the asyncio task, or the thread) may acquire again.
+        """Make a lock that its holder (the task, or the thread) may acquire again; each acquire needs a release.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -81,12 +77,8 @@ class AsyncClientLocks(AsyncClientBase):
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock. It is free when each acquire has been followed by a release.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
@@ -103,7 +95,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncRWLock:
-        """Make a read-write lock: many readers at a time, or one writer.
+        """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -116,12 +108,8 @@ class AsyncClientLocks(AsyncClientBase):
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The read-write lock, with ``reader()`` and ``writer()``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = Role.READER.mode(fair=bool(fair))
         checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
@@ -157,8 +145,7 @@ class AsyncClientLocks(AsyncClientBase):
             The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = LockMode(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
         checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
@@ -190,12 +177,8 @@ class AsyncClientLocks(AsyncClientBase):
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock of all of them.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         members = members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
@@ -214,7 +197,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncSynchronized:
-        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+        """Make a decorator for coroutine functions: each call runs under the `rlock` that its arguments name.
 
         Args:
             name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
@@ -228,12 +211,8 @@ class AsyncClientLocks(AsyncClientBase):
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The decorator, for coroutine functions.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)

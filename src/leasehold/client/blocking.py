@@ -46,7 +46,7 @@ class Client(ClientLocks):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
     ) -> Election:
-        """Make one candidate, or observer, of an election: there is one leader at a time.
+        """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
             name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it.
@@ -58,12 +58,8 @@ class Client(ClientLocks):
             lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``campaign`` wait at most; None waits without end.
 
-        Returns:
-            The candidate. It does not campaign yet.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.election(
             name, value, fair=fair, lease=lease, renew=renew, max_hold=max_hold, lock_delay=lock_delay, timeout=timeout
@@ -78,12 +74,8 @@ class Client(ClientLocks):
             count: from 1 to 1,000,000. All who use the name must pass the same number.
             ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
 
-        Returns:
-            The latch, to count down and to wait for.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Latch(self._core.latch(name, count, ttl=ttl))
 
@@ -105,12 +97,8 @@ class Client(ClientLocks):
             lease: seconds after which a dead member is noticed at the latest.
             timeout: seconds that each wait takes at most; None waits without end.
 
-        Returns:
-            The barrier.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
@@ -125,8 +113,7 @@ class Client(ClientLocks):
             The cell, to read and to write. Annotate it with its type of value: ``VersionedCell[int]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return VersionedCell(self._core.versioned(name, ttl=ttl))
 
@@ -145,8 +132,7 @@ class Client(ClientLocks):
             The work, to run. Annotate it with its type of result: ``Once[str]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
 
@@ -170,12 +156,8 @@ class Client(ClientLocks):
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
-        Returns:
-            The value, to get; of the type that ``fetch`` returns.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
         return CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
@@ -189,11 +171,7 @@ class Client(ClientLocks):
                 less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
 
-        Returns:
-            The job, to run at each tick.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))

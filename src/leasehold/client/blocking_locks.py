@@ -32,7 +32,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> Lock:
-        """Make an exclusive lock; this does not acquire it.
+        """Make an exclusive lock, for ``with`` and ``acquire``; this does not acquire it.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -44,12 +44,8 @@ class ClientLocks(ClientBase):
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock, for ``with`` and ``acquire``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.lock(
             name,
@@ -75,7 +71,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> RLock:
-        """Make a lock that its holder (the thread) may acquire again.
+        """Make a lock that its holder (the thread) may acquire again; each acquire needs a release.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -87,12 +83,8 @@ class ClientLocks(ClientBase):
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock. It is free when each acquire has been followed by a release.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.rlock(
             name,
@@ -118,7 +110,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> RWLock:
-        """Make a read-write lock: many readers at a time, or one writer.
+        """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -131,12 +123,8 @@ class ClientLocks(ClientBase):
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The read-write lock, with ``reader()`` and ``writer()``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.rw_lock(
             name,
@@ -180,8 +168,7 @@ class ClientLocks(ClientBase):
             The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.semaphore(
             name,
@@ -222,12 +209,8 @@ class ClientLocks(ClientBase):
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock of all of them.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.multi_lock(
             cores_of(locks),
@@ -254,7 +237,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> Synchronized:
-        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+        """Make a decorator for functions: each call runs under the `rlock` that its arguments name.
 
         Args:
             name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
@@ -268,12 +251,8 @@ class ClientLocks(ClientBase):
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The decorator, for functions.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.synchronized(
             name,

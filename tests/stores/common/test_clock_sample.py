@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import State
-from leasehold._engine.watchdog.renewals import apply_result
+from leasehold._engine.watchdog.background import apply_result
 from leasehold._model import DRIFT, Granted, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
