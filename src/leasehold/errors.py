@@ -52,13 +52,11 @@ class NotHeld(LeaseholdError, RuntimeError):
 class StoreUnavailable(LeaseholdError, ConnectionError):
     """The store did not answer, or refused to serve. Nobody knows who holds the name.
 
-    Attributes:
-        unknown: True when the request may have been carried out all the same (the reply was lost); False when
-            it certainly was not (refused, or never sent).
-        lasting: True when a repetition cannot help until somebody changes something, as where a right is missing.
+    ``unknown`` is True when the request may have been carried out all the same (the reply was lost), and False when it
+    certainly was not (refused, or never sent).
     """
 
-    lasting = False
+    lasting = False  # True when a repetition cannot help until somebody changes something, as where a right is missing
 
     def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -75,18 +73,13 @@ class Outcome(enum.Enum):
 
 
 class StoreRefused(StoreUnavailable):
-    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now.
-
-    Attributes:
-        code: the store's own code of the error as text, as an SQLSTATE; empty where there is none.
-        outcome: what became of the request; `unknown` and `lasting` follow from it.
-    """
+    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now."""
 
     def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.LASTING, **facts: Any) -> None:
         facts.setdefault("unknown", outcome is Outcome.UNKNOWN)
         super().__init__(message, **facts)
-        self.code = code
-        self.outcome = outcome
+        self.code = code  # the store's own code of the error as text, as an SQLSTATE; empty where there is none
+        self.outcome = outcome  # what became of the request; `unknown` and `lasting` follow from it
         self.lasting = outcome is Outcome.LASTING
 
 
@@ -94,16 +87,12 @@ class Conflict(LeaseholdError):
     """A value was not written: it no longer had the version that the writer had read.
 
     An error and not a return value: a return value that is ignored would be a lost update.
-
-    Attributes:
-        value: the present value.
-        version: the version of the present value.
     """
 
     def __init__(self, message: str, *, value: Any = None, version: int = 0, **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.value = value
-        self.version = version
+        self.value = value  # the present one
+        self.version = version  # that of the present value
 
 
 class NameInUse(LeaseholdError):

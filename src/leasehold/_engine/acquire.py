@@ -26,12 +26,10 @@ def acquire(
 ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
     """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
 
-    Returns:
-        The handle of the lease, which is held; or `NotAcquired` if someone else held the name.
+    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name.
 
     Raises:
-        StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
-            than a lease.
+        StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
     """
@@ -180,9 +178,8 @@ class AcquireLoop:
             self._repeated = self._repeated or repeated
         if isinstance(answer, Wait):
             if not self._answered and self._engine.observer.wants(Queued):
-                self._engine.observer(
-                    Queued(*self._event_fields(), None if answer.held_by is None else str(answer.held_by))
-                )
+                held_by = None if answer.held_by is None else str(answer.held_by)
+                self._engine.observer(Queued(*self._event_fields(), held_by))
             self._held_by = answer.held_by
             self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
         self._answered = True

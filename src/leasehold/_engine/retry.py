@@ -23,16 +23,9 @@ Request = Callable[[float], Coroutine[Any, Any, T]]
 async def repeat(
     runtime: Runtime, request: Request[T], within: float, *, through_outage: bool = False
 ) -> tuple[T, bool]:
-    """Send a request until it has an answer, for at most ``within`` seconds.
+    """Send a request until it has an answer, for at most ``within`` seconds; ``through_outage``: after a refusal, too.
 
-    Args:
-        runtime: the clock and the pauses.
-        request: sends it once.
-        within: seconds.
-        through_outage: repeat it after a refusal, too; else a refusal ends it at once.
-
-    Returns:
-        The answer, and whether an earlier sending had no answer and may arrive later.
+    Return the answer, and whether an earlier sending had no answer and may arrive later.
     """
     until = runtime.now() + within
     try:

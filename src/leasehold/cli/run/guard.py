@@ -94,7 +94,7 @@ class Guard:
 
 def fork_guarded(argv: Sequence[str], *, grouped: bool) -> tuple[Child, Guard]:
     """Fork the guard, which forks the child that will become ``argv``. Call it before any thread exists."""
-    pipes = Pipes.open()
+    pipes = Pipes(*os.pipe(), *os.pipe())
     (deadlines, pipe), (reports, report) = os.pipe(), os.pipe()
     us, known = os.getpid(), children_of(os.getpid())
     adopt_orphans()  # in case the guard is killed

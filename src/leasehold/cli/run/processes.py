@@ -45,11 +45,6 @@ class Pipes:
     refusal: int
     refuse: int
 
-    @classmethod
-    def open(cls) -> Pipes:
-        """Open the pipes."""
-        return cls(*os.pipe(), *os.pipe())
-
 
 class Child:
     """The forked child, seen from `run`; ``known`` are the children that `run` had before."""
