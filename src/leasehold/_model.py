@@ -12,11 +12,8 @@ from binascii import b2a_base64
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DRIFT = 0.01
-"""Assumed bound on the relative error of clock rates between client and store."""
-
-MARGIN = 0.002
-"""Seconds subtracted for the granularity of clocks and timers."""
+DRIFT = 0.01  # assumed bound on the relative error of clock rates between client and store
+MARGIN = 0.002  # seconds subtracted for the granularity of clocks and timers
 
 
 class Kind(enum.StrEnum):

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 
 from leasehold._model import Kind, LockMode, QueueEntry, Ticket
 
-UNKNOWN = 0
-"""The limit of a semaphore of which a foreign program holds a permit without naming the limit."""
+UNKNOWN = 0  # the limit of a semaphore of which a foreign program holds a permit without naming the limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import ManyStore
 
-AT_ONCE = 100
-"""Names in one request: it occupies a server for about a millisecond."""
+AT_ONCE = 100  # names in one request: it occupies a server for about a millisecond
 
 ReleaseResult = bool | LeaseLost
 """The result of releasing one lease: whether the store confirmed, or that it was lost before."""

@@ -10,11 +10,8 @@ from leasehold.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-FIRST_PAUSE = 0.005
-"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
-
-LONGEST_PAUSE = 1.0
-"""Seconds between two attempts to reach a store that does not answer, at most."""
+FIRST_PAUSE = 0.005  # seconds before a request without an answer is sent again; later pauses double, with jitter
+LONGEST_PAUSE = 1.0  # seconds between two attempts to reach a store that does not answer, at most
 
 Request = Callable[[float], Coroutine[Any, Any, T]]
 """Sends a request once, and waits for its answer for at most so many seconds."""

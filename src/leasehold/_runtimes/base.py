@@ -18,8 +18,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIDIES_WITHIN = 1.0
-"""Seconds that a cancelled task has to end: some must first receive the outcome of a transaction."""
+TIDIES_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
 
 INTERRUPTS = (

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-MOST_OPENED = 8
-"""Blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``."""
+MOST_OPENED = 8  # blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``
 
 S = TypeVar("S")
 R = TypeVar("R")

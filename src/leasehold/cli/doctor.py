@@ -24,8 +24,7 @@ CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Sever
 
 COLORS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
-WIDTH = 100
-"""Columns of the text that explains a finding."""
+WIDTH = 100  # columns of the text that explains a finding
 
 
 @click.command()

@@ -17,8 +17,7 @@ SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 USERINFO = re.compile(r"(://[^\s/?#@:]*):[^\s]*@")
 SECRET_OPTION = re.compile(r"(?i)((?:[\w-]*(?:password|passwd|secret|token)[\w-]*)=)[^\s&'\"]*")
 
-META_WIDTH = 40
-"""Width of the column META of a table."""
+META_WIDTH = 40  # width of the column META of a table
 
 
 def printable(text: str) -> str:

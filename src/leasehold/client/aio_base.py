@@ -14,18 +14,15 @@ from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._validate import Seconds
 from leasehold.events import Observer
-from leasehold.observability.log import logged
+from leasehold.observability.log import Logged
 from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.rlock import Reentries
 from leasehold.primitives.locks.rw_entries import Entries
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
-RESPONSE_TIMEOUT = 5.0
-"""Seconds after which a store that has not answered counts as unavailable."""
-
-CLOSE_WITHIN = 2.0
-"""Seconds that closing may take for what is still held and for the watchdog's end."""
+RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered counts as unavailable
+CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 
 class AsyncClientBase:
@@ -58,7 +55,7 @@ class AsyncClientBase:
             runtime,
             opened,
             response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
-            observer=logged(observer),
+            observer=Logged(observer),
         )
         self._reentries = Reentries()
         self._entries = Entries()

@@ -14,14 +14,9 @@ from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
-BATCH = 500
-"""Tickets in one call of `Store.renew`."""
-
-RELEASE_WITHIN = 1.0
-"""Seconds that a release may take to be confirmed, at most; after that it is repeated in the background."""
-
-RETRY_PAUSE = 0.1
-"""Seconds before a pending release is sent again, at least; with jitter up to five times as long."""
+BATCH = 500  # tickets in one call of `Store.renew`
+RELEASE_WITHIN = 1.0  # seconds that a release may take to be confirmed; then it is repeated in the background
+RETRY_PAUSE = 0.1  # seconds before a pending release is sent again, at least; with jitter up to five times as long
 
 log = logging.getLogger("leasehold")
 

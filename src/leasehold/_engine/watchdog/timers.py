@@ -23,11 +23,8 @@ from leasehold._runtimes.base import Runtime
 
 T = TypeVar("T", bound=Hashable)
 
-RENEWALS_PER_LEASE = 3
-"""A lease is renewed after a third of its length, so that two renewals may fail before the deadline."""
-
-RETRY = 0.05
-"""First pause after a renewal without an answer, as a part of the lease; each further pause is half as long again."""
+RENEWALS_PER_LEASE = 3  # renewed after a third of its length, a lease outlives two failed renewals
+RETRY = 0.05  # pause after a renewal without an answer, as a part of the lease; later ones are half as long again
 
 
 class TimerQueue(Generic[T]):

@@ -44,13 +44,11 @@ from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.store_api import Store
 
-COALESCE = 1 / 30
-"""Renewals that are due within this part of the shortest lease go into one batch."""
+COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
 
 NEVER = float("inf")
 
-LINGER = 30.0
-"""Seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another."""
+LINGER = 30.0  # seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another
 
 log = logging.getLogger("leasehold")
 

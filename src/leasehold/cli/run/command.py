@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -38,7 +39,7 @@ class RunCommand(click.Command):
 
 @click.command(cls=RunCommand)
 @click.argument("name")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: wait for ever.")
 @click.option("--no-wait", is_flag=True, help="Give up at once if another client holds the lock.")
 @click.option(
@@ -70,22 +71,7 @@ class RunCommand(click.Command):
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the lock, only errors.")
 @store_options
-def run(
-    name: str,
-    command: tuple[str, ...],
-    timeout: float | None,
-    no_wait: bool,
-    lease: float,
-    fair: bool,
-    lock_delay: float,
-    meta: str | None,
-    max_hold: float | None,
-    grace: float,
-    taken_code: int,
-    quiet: bool,
-    url: str | None,
-    namespace: str,
-) -> None:
+def run(name: str, url: str | None, no_wait: bool, **given: Any) -> None:
     """Run COMMAND while holding the lock NAME.
 
     The command is started without a shell, with LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_URL and
@@ -99,25 +85,13 @@ def run(
 
     Example: leasehold run nightly --no-wait -- ./backup.sh --full
     """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
-    if no_wait and timeout is not None:
+    if no_wait and given["timeout"] is not None:
         raise Failed("--no-wait and --timeout contradict each other; leave one out", Exit.USAGE)
     from leasehold.cli.run.supervise import RunOptions, supervise
 
     silence_logging()
-    options = RunOptions(
-        name=_validate.name(name),
-        argv=command,
-        url=hide(url).reveal(),
-        namespace=_validate.name(namespace, "namespace"),
-        wait=not no_wait,
-        timeout=timeout,
-        lease=_validate.lease(lease),
-        fair=fair,
-        lock_delay=lock_delay,
-        meta=meta,
-        max_hold=max_hold,
-        grace=_validate.at_least_zero(grace, "grace"),
-        taken_code=taken_code,
-        quiet=quiet,
-    )
+    options = RunOptions(_validate.name(name), hide(url).reveal(), wait=not no_wait, **given)
+    _validate.name(options.namespace, "namespace")
+    _validate.lease(options.lease)
+    _validate.at_least_zero(options.grace, "grace")
     sys.exit(supervise(options))

@@ -44,11 +44,8 @@ from leasehold.cli.run.processes import NONE_LEFT, NUMBER, Child, Pipes, fork_ch
 from leasehold.store_api import Opener
 from leasehold.stores.registry import opener
 
-LOOK_EVERY = 1.0
-"""Seconds between two reads of the clock: `select` does not count the time that the machine sleeps."""
-
-DISMISSED = math.inf
-"""Sent in place of a deadline when the command has ended."""
+LOOK_EVERY = 1.0  # seconds between two reads of the clock: `select` does not count the time that the machine sleeps
+DISMISSED = math.inf  # sent in place of a deadline when the command has ended
 
 
 def guarded_store(url: str, guard: int) -> Opener:

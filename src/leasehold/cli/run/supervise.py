@@ -40,25 +40,21 @@ PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the whole foreground group by itself."""
 
-NOTICE = 1 / 4
-"""Part of the lease that is kept at most for stopping the command before the lease ends."""
-
-KILL_AHEAD, KILL_AHEAD_PART = 0.05, 1 / 20
-"""Seconds, and at most this part of the lease, for a kill to take effect before the lease ends."""
-
+NOTICE = 1 / 4  # part of the lease that is kept at most for stopping the command before the lease ends
+KILL_AHEAD = 0.05  # seconds for a kill to take effect before the lease ends,
+KILL_AHEAD_PART = 1 / 20  # and at most this part of the lease
 CHECKS_PER_LEASE = 6
-LONGEST_PAUSE = 1.0
-"""Longest pause between two checks of the lease, in seconds."""
+LONGEST_PAUSE = 1.0  # longest pause between two checks of the lease, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of one run; times in seconds."""
+    """The options of one run, under the names that the command line gives them; times in seconds."""
 
     name: str
-    argv: tuple[str, ...]
     url: str  # may contain a password; the command gets it in its environment
     namespace: str
+    argv: tuple[str, ...]
     wait: bool
     timeout: float | None  # how long to wait; None waits for ever
     lease: float
