@@ -40,7 +40,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
@@ -54,6 +54,8 @@ OnLost = Callable[[LeaseLost], None]
 
 Later = list[Callable[[], None]]
 """Calls of users' callbacks that are made later: they may be slow, and other leases must be checked first."""
+
+_empty = cast("Callable[[], list[Any]]", list)
 
 
 def deadline_of(since: float, lease: float) -> float:
@@ -93,8 +95,8 @@ class Lease:
     max_hold: float | None = None
     observer: Observer | None = None
     _state: State = State.QUEUED  # never in doubt: that is held, with doubts
-    _ends: list[tuple[State, str]] = field(default_factory=list)  # how it ended: the first entry counts
-    _callbacks: list[OnLost] = field(default_factory=list)  # each is removed before it is called
+    _ends: list[tuple[State, str]] = field(default_factory=_empty)  # how it ended: the first entry counts
+    _callbacks: list[OnLost] = field(default_factory=_empty)  # each is removed before it is called
     token: int = 0
     since: float = 0.0  # boot-time clock at the grant
     confirmed: float = 0.0  # boot-time clock when the grant arrived here

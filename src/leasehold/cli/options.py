@@ -49,7 +49,11 @@ class Failed(click.ClickException):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.exit_code = int(code)
+        self.code = int(code)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
 
     def show(self, file: Any = None) -> None:
         complain(self.message)
