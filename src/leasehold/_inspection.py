@@ -10,24 +10,14 @@ from leasehold._model import QueueEntry, View
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A holder or a waiter.
+    """A holder or a waiter."""
 
-    Attributes:
-        owner: ``host:pid:client``.
-        host: the owner's host name.
-        pid: the owner's process id.
-        token: the fencing token of a holder; None for a waiter.
-        remaining: seconds until the store drops it, unless it is renewed.
-        meta: a text, a mapping or None, written by the owner: do not trust it.
-
-    """
-
-    owner: str
+    owner: str  # ``host:pid:client``
     host: str
     pid: int
-    token: int | None
-    remaining: float
-    meta: object
+    token: int | None  # the fencing token of a holder; None for a waiter
+    remaining: float  # seconds until the store drops it, unless it is renewed
+    meta: object  # a text, a mapping or None, written by the owner: do not trust it
 
     @classmethod
     def of(cls, entry: QueueEntry) -> Contender:
@@ -42,24 +32,14 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One name at the moment of the inspection.
-
-    Attributes:
-        name: the lock's name.
-        kind: what the name is in use as: ``mutex``, ``rw`` or ``semaphore``.
-        token: the highest fencing token that the store has given and remembers.
-        holders: who holds.
-        waiters: who waits, in order of the queue.
-        free_in: seconds for which nobody gets the name after a holder's lease expired (``lock_delay``); 0 for none.
-
-    """
+    """One name at the moment of the inspection."""
 
     name: str
-    kind: str
-    token: int
+    kind: str  # what the name is in use as: ``mutex``, ``rw`` or ``semaphore``
+    token: int  # the highest fencing token that the store has given and remembers
     holders: tuple[Contender, ...]
-    waiters: tuple[Contender, ...]
-    free_in: float
+    waiters: tuple[Contender, ...]  # in order of the queue
+    free_in: float  # seconds for which nobody gets the name after a lease expired (``lock_delay``); 0 for none
 
     @classmethod
     def of(cls, view: View) -> LockInfo:

@@ -12,11 +12,8 @@ from binascii import b2a_base64
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DRIFT = 0.01
-"""Assumed bound on the relative error of clock rates between client and store."""
-
-MARGIN = 0.002
-"""Seconds subtracted for the granularity of clocks and timers."""
+DRIFT = 0.01  # assumed bound on the relative error of clock rates between client and store
+MARGIN = 0.002  # seconds subtracted for the granularity of clocks and timers
 
 
 class Kind(enum.StrEnum):
@@ -29,24 +26,14 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockMode:
-    """How a ticket holds a name.
-
-    Attributes:
-        kind: the primitive.
-        exclusive: whether it holds alone (a lock, a writer) or together with others (a reader).
-        upgradeable: a reader that may become the writer; at most one holds at a time.
-        permits: how many permits of a semaphore it takes.
-        limit: how many permits the semaphore has.
-        fair: whether it must not overtake the waiters ahead of it.
-
-    """
+    """How a ticket holds a name."""
 
     kind: Kind = Kind.MUTEX
-    exclusive: bool = True
-    upgradeable: bool = False
-    permits: int = 1
-    limit: int = 1
-    fair: bool = False
+    exclusive: bool = True  # alone (a lock, a writer), or together with others (a reader)
+    upgradeable: bool = False  # a reader that may become the writer; at most one holds at a time
+    permits: int = 1  # of a semaphore, that it takes
+    limit: int = 1  # permits that the semaphore has
+    fair: bool = False  # it must not overtake the waiters ahead of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +59,17 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What all tickets of one lock object have in common.
+    """What all tickets of one lock object have in common; times in seconds.
 
-    Attributes:
-        mode: how they hold the name.
-        owner: the client.
-        lease: seconds for which the store keeps the grant without a renewal.
-        lock_delay: seconds for which nobody may acquire the name after this lease expired (not after a release).
-        meta: JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none.
-        fixed: it is not renewed, from the start or after a while. A store with sessions, which other tickets of the
-            client keep alive, gives it a session of its own.
-
+    A ``fixed`` lease is not renewed, from the start or after a while. A store with sessions, which other tickets of the
+    client keep alive, gives it a session of its own.
     """
 
     mode: LockMode
     owner: Owner
-    lease: float
-    lock_delay: float = 0.0
-    meta: str = ""
+    lease: float  # for which the store keeps the grant without a renewal
+    lock_delay: float = 0.0  # for which nobody may acquire the name after this lease expired (not after a release)
+    meta: str = ""  # JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none
     fixed: bool = False
 
 
@@ -99,16 +79,12 @@ META_LIMIT = 1024
 class Ticket(NamedTuple):
     """One attempt to acquire. Each acquire makes one, so it must be cheap.
 
-    Attributes:
-        id: 128 random bits as 22 URL-safe characters.
-        terms: those of its lock object.
-        alongside: the id of a ticket of the same holder that holds the same name, with which this one may hold
-            together: a writer that also reads, or an upgradeable reader that becomes the writer. While that ticket
-            holds, this one waits only for conflicting holders, and for no waiter: the waiters wait for us.
-
+    ``alongside`` is the id of a ticket of the same holder that holds the same name, with which this one may hold
+    together: a writer that also reads, or an upgradeable reader that becomes the writer. While that ticket holds, this
+    one waits only for conflicting holders, and for no waiter: the waiters wait for us.
     """
 
-    id: str
+    id: str  # 128 random bits as 22 URL-safe characters
     terms: LeaseTerms
     alongside: str = ""
 
@@ -126,36 +102,27 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 class Granted(NamedTuple):
     """The ticket holds the name. Each acquire makes one, so it must be cheap.
 
-    Attributes:
-        token: fencing token, strictly larger than that of every earlier grant of the name.
-        since: reading of the client's boot-time clock *before* the request that proved the grant was sent (or an
-            earlier one): the store keeps the lease at least until ``since + lease``.
-        lease: seconds.
-
+    ``since`` is the client's boot-time clock, read *before* the request that proved the grant was sent (or an earlier
+    one). The store keeps the lease at least until ``since + lease``.
     """
 
-    token: int
+    token: int  # fencing token, strictly larger than that of every earlier grant of the name
     since: float
-    lease: float
+    lease: float  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The ticket does not hold the name.
 
-    Attributes:
-        mark: a value of the store to pass to `wait`, so that no event since then is missed.
-        ask_again: seconds after which to retry even if no notification arrives: by then the lease of the holder, or
-            of the waiter ahead, has expired.
-        held_by: who holds it, for messages to people.
-        blocked_why: why nobody may acquire it until then, if the reason is not a lease; for messages.
-
+    After ``ask_again`` seconds it retries even if no notification arrives: by then the lease of the holder, or of the
+    waiter ahead, has expired.
     """
 
-    mark: object
+    mark: object  # to pass to `wait`, so that no event since then is missed
     ask_again: float
-    held_by: Owner | None = None
-    blocked_why: str = ""
+    held_by: Owner | None = None  # for messages to people
+    blocked_why: str = ""  # why nobody may acquire it until then, if the reason is not a lease; for messages
 
 
 class RenewalResult(enum.Enum):
@@ -176,62 +143,34 @@ class ReleaseReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A ticket in the queue of a name, as the store sees it.
-
-    Attributes:
-        ticket: the ticket.
-        order: arrival number; smaller came first.
-        expires: reading of the *store's* clock, in seconds, at which the entry expires.
-        token: the fencing token while it holds; None while it waits.
-
-    """
+    """A ticket in the queue of a name, as the store sees it."""
 
     ticket: Ticket
-    order: int
-    expires: float
-    token: int | None = None
+    order: int  # arrival number; smaller came first
+    expires: float  # reading of the *store's* clock, in seconds
+    token: int | None = None  # the fencing token while it holds; None while it waits
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One name as `inspect` shows it; times in seconds from now.
-
-    Attributes:
-        name: the name.
-        kind: the primitive that uses it.
-        token: the highest fencing token granted so far, 0 if none is known.
-        holders: the entries that hold, with `QueueEntry.expires` as seconds remaining.
-        waiters: the entries that wait, first in the queue first, likewise.
-        free_in: seconds for which nobody may acquire it after an expiry (lock delay); 0 otherwise.
-
-    """
+    """One name as `inspect` shows it; all times are seconds from now, those of `QueueEntry.expires` too."""
 
     name: str
     kind: Kind
-    token: int
+    token: int  # the highest fencing token granted so far, 0 if none is known
     holders: tuple[QueueEntry, ...] = ()
-    waiters: tuple[QueueEntry, ...] = ()
-    free_in: float = 0.0
+    waiters: tuple[QueueEntry, ...] = ()  # first in the queue first
+    free_in: float = 0.0  # for which nobody may acquire it after an expiry (lock delay); 0 otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a cell; without a value it only reads the cell.
+    """A change of a cell. The store makes it only if every given condition holds."""
 
-    The store makes the change only if every given condition holds.
-
-    Attributes:
-        value: the new value, at most `CELL_LIMIT` bytes; None only reads.
-        if_version: the version that the cell must have now (0: it must not exist).
-        fence: a fencing token that must not be below the highest one that ever wrote here.
-        ttl: seconds after the last write at which the cell expires.
-
-    """
-
-    value: bytes | None = None
-    if_version: int | None = None
-    fence: int | None = None
-    ttl: float = 86_400.0
+    value: bytes | None = None  # the new value, at most `CELL_LIMIT` bytes; None only reads the cell
+    if_version: int | None = None  # the version that the cell must have now (0: it must not exist)
+    fence: int | None = None  # a fencing token that must not be below the highest one that ever wrote here
+    ttl: float = 86_400.0  # seconds after the last write at which the cell expires
 
 
 CELL_LIMIT = 64 * 1024
@@ -249,42 +188,23 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store promises. A primitive names what it needs and refuses at construction.
+    """What a store promises. A primitive names what it needs and refuses at construction."""
 
-    Attributes:
-        fencing: grants carry strictly increasing tokens.
-        fair: waiters can be served in order of arrival.
-        shared: several readers may hold together.
-        permits: semaphores.
-        lock_delay: blocks a name for a while after a holder's lease expired.
-        cells: values with versions.
-        notifies: waiters are woken by notifications; otherwise they poll.
-        hands_over: a release hands the name over to the longest waiter; otherwise the first to try acquires it.
-        together: several names can be acquired and released in one request (`ManyStore`).
-        watches: it has `leasehold.store_api.Watching.wait_for_cell`; otherwise waiters for a cell poll.
-        shortest: seconds of the shortest lease, or ttl of a cell, that it supports; a shorter one is lengthened.
-        longest: seconds of the longest lease plus lock delay that it supports; infinity for any.
-        tardy: seconds by which it may detect the expiry of a lease or a cell too late.
-        crash_bound: when the lock of a dead holder is free again; for messages.
-        why_not: why it does not promise what others do, and what to use instead; for messages.
-
-    """
-
-    fencing: bool = True
-    fair: bool = True
-    shared: bool = False
-    permits: bool = False
-    lock_delay: bool = True
-    cells: bool = True
-    notifies: bool = True
-    hands_over: bool = True
-    together: bool = False
-    watches: bool = False
-    shortest: float = 0.0
-    longest: float = float("inf")
-    tardy: float = 0.0
-    crash_bound: str = "within the lease"
-    why_not: str = ""
+    fencing: bool = True  # grants carry strictly increasing tokens
+    fair: bool = True  # waiters can be served in order of arrival
+    shared: bool = False  # several readers may hold together
+    permits: bool = False  # semaphores
+    lock_delay: bool = True  # blocks a name for a while after a holder's lease expired
+    cells: bool = True  # values with versions
+    notifies: bool = True  # waiters are woken by notifications; otherwise they poll
+    hands_over: bool = True  # a release hands the name to the longest waiter; otherwise the first to try acquires it
+    together: bool = False  # several names can be acquired and released in one request (`ManyStore`)
+    watches: bool = False  # has `leasehold.store_api.Watching.wait_for_cell`; otherwise waiters for a cell poll
+    shortest: float = 0.0  # seconds of the shortest lease, or ttl of a cell; a shorter one is lengthened
+    longest: float = float("inf")  # seconds of the longest lease plus lock delay
+    tardy: float = 0.0  # seconds by which it may detect the expiry of a lease or a cell too late
+    crash_bound: str = "within the lease"  # when the lock of a dead holder is free again; for messages
+    why_not: str = ""  # why it does not promise what others do, and what to use instead; for messages
 
 
 class Severity(enum.IntEnum):

@@ -30,28 +30,18 @@ from dataclasses import dataclass
 
 from leasehold._model import Kind, LockMode, QueueEntry, Ticket
 
-UNKNOWN = 0
-"""The limit of a semaphore of which a foreign program holds a permit without naming the limit."""
+UNKNOWN = 0  # the limit of a semaphore of which a foreign program holds a permit without naming the limit
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The state of one name. Times are readings of the store's clock in seconds.
-
-    Attributes:
-        name: the name.
-        fence: the highest token granted so far.
-        blocked_until: nobody may acquire before this time (lock delay).
-        holders: the entries that hold.
-        waiters: the entries that wait, in order of arrival.
-
-    """
+    """The state of one name. Times are readings of the store's clock in seconds."""
 
     name: str
-    fence: int = 0
-    blocked_until: float = 0.0
+    fence: int = 0  # the highest token granted so far
+    blocked_until: float = 0.0  # nobody may acquire before this time (lock delay)
     holders: tuple[QueueEntry, ...] = ()
-    waiters: tuple[QueueEntry, ...] = ()
+    waiters: tuple[QueueEntry, ...] = ()  # in order of arrival
 
     def entries(self) -> tuple[QueueEntry, ...]:
         """Return holders, then waiters in order."""
@@ -65,16 +55,10 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ticket must wait; before ``until`` nothing changes unless somebody releases.
+    """The ticket must wait; before ``until`` nothing changes unless somebody releases."""
 
-    Attributes:
-        until: reading of the store's clock.
-        by: the entry that blocks it; None if the lock delay does.
-
-    """
-
-    until: float
-    by: QueueEntry | None = None
+    until: float  # reading of the store's clock
+    by: QueueEntry | None = None  # the entry that blocks it; None if the lock delay does
 
 
 def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:

@@ -52,24 +52,16 @@ class StoreURL:
     """A URL in parts. Its repr and str have no password.
 
     Nor do they have a user without a password: people who write ``redis://secret@host`` mean a password.
-
-    Attributes:
-        scheme: in lower case.
-        hosts: host and port of each server; port None where none was given.
-        path: decoded, without the slash that follows the hosts.
-        options: what follows the question mark.
-        members: the URLs in ``redlock:URL|URL|URL``; then there are no hosts and no path.
-
     """
 
-    scheme: str
+    scheme: str  # in lower case
     username: str | None = None
     password: Secret | None = None
-    hosts: tuple[tuple[str, int | None], ...] = ()
-    path: str = ""
-    options: Mapping[str, str] = field(default_factory=Veiled)
+    hosts: tuple[tuple[str, int | None], ...] = ()  # host and port of each server; port None where none was given
+    path: str = ""  # decoded, without the slash that follows the hosts
+    options: Mapping[str, str] = field(default_factory=Veiled)  # what follows the question mark
     raw: Secret = field(default_factory=lambda: Secret(""))
-    members: tuple[Secret, ...] = ()
+    members: tuple[Secret, ...] = ()  # the URLs in ``redlock:URL|URL|URL``; then there are no hosts and no path
 
     def __str__(self) -> str:
         if self.members:
@@ -100,7 +92,6 @@ def parse(text: str | Secret) -> StoreURL:
 
     Raises:
         ValueError: it is malformed. The message has no more of it than its scheme and the names of its options.
-
     """
     hidden = text if isinstance(text, Secret) else Secret(text)
     del text
@@ -200,17 +191,14 @@ def _host(text: str) -> tuple[str, int | None]:
     if colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
         raise _Malformed("has a port that is no number from 1 to 65535")
     name = _plain(host, "host")
-    if bracketed and not _is_ipv6(name):
-        raise _Malformed("has something else than an IPv6 address between brackets; write for example [::1]:6379")
+    if bracketed:
+        try:
+            IPv6Address(name)
+        except ValueError:
+            raise _Malformed(
+                "has something else than an IPv6 address between brackets; write for example [::1]:6379"
+            ) from None
     return name, int(port) if port else None
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _decoded(text: str) -> str:

@@ -15,16 +15,13 @@ Seconds = float | timedelta
 Meta = str | Mapping[str, object]
 """What `inspect` shows with a hold: a text, or a mapping that JSON can express."""
 
-NAME_LIMIT = 512
-"""Longest name in bytes of UTF-8."""
-
+NAME_LIMIT = 512  # longest name in bytes of UTF-8
 SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 7 * 86_400.0
 
 LONGEST_DELAY = LONGEST_LEASE
 
-LONGEST_ANSWER = 3600.0
-"""Seconds; a slower store is of no use for a lock, and a socket needs a bound."""
+LONGEST_ANSWER = 3600.0  # seconds; a slower store is of no use for a lock, and a socket needs a bound
 
 
 def name(value: object, what: str = "name") -> str:

@@ -13,16 +13,7 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """Base of all errors of this library. It carries facts beside the message.
-
-    Attributes:
-        name: the lock's name, where one is concerned.
-        owner: who asked, as ``host:pid:client``.
-        token: the fencing token of the hold concerned.
-        waited: seconds spent waiting.
-        held_by: who held the name at the last answer of the store, as ``host:pid:client``.
-
-    """
+    """Base of all errors of this library. It carries facts beside the message; those that do not apply are None."""
 
     def __init__(
         self,
@@ -36,23 +27,11 @@ class LeaseholdError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.name = name
-        self.owner = owner
-        self.token = token
-        self.waited = waited
-        self.held_by = held_by
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.__dict__.copy())
-
-
-def _rebuild(cls: type[LeaseholdError], message: str, facts: dict[str, Any]) -> LeaseholdError:
-    error = cls(message)
-    error.__dict__.update(facts)
-    return error
+        self.name = name  # the lock's name
+        self.owner = owner  # who asked, as ``host:pid:client``
+        self.token = token  # the fencing token of the hold concerned
+        self.waited = waited  # seconds spent waiting
+        self.held_by = held_by  # who held the name at the last answer of the store, as ``host:pid:client``
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
@@ -73,14 +52,11 @@ class NotHeld(LeaseholdError, RuntimeError):
 class StoreUnavailable(LeaseholdError, ConnectionError):
     """The store did not answer, or refused to serve. Nobody knows who holds the name.
 
-    Attributes:
-        unknown: True when the request may have been carried out all the same (the reply was lost); False when
-            it certainly was not (refused, or never sent).
-        lasting: True when a repetition cannot help until somebody changes something, as where a right is missing.
-
+    ``unknown`` is True when the request may have been carried out all the same (the reply was lost), and False when it
+    certainly was not (refused, or never sent).
     """
 
-    lasting = False
+    lasting = False  # True when a repetition cannot help until somebody changes something, as where a right is missing
 
     def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -97,19 +73,13 @@ class Outcome(enum.Enum):
 
 
 class StoreRefused(StoreUnavailable):
-    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now.
-
-    Attributes:
-        code: the store's own code of the error as text, as an SQLSTATE; empty where there is none.
-        outcome: what became of the request; `unknown` and `lasting` follow from it.
-
-    """
+    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now."""
 
     def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.LASTING, **facts: Any) -> None:
         facts.setdefault("unknown", outcome is Outcome.UNKNOWN)
         super().__init__(message, **facts)
-        self.code = code
-        self.outcome = outcome
+        self.code = code  # the store's own code of the error as text, as an SQLSTATE; empty where there is none
+        self.outcome = outcome  # what became of the request; `unknown` and `lasting` follow from it
         self.lasting = outcome is Outcome.LASTING
 
 
@@ -117,17 +87,12 @@ class Conflict(LeaseholdError):
     """A value was not written: it no longer had the version that the writer had read.
 
     An error and not a return value: a return value that is ignored would be a lost update.
-
-    Attributes:
-        value: the present value.
-        version: the version of the present value.
-
     """
 
     def __init__(self, message: str, *, value: Any = None, version: int = 0, **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.value = value
-        self.version = version
+        self.value = value  # the present one
+        self.version = version  # that of the present value
 
 
 class NameInUse(LeaseholdError):

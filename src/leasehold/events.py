@@ -24,7 +24,6 @@ Example:
     with Client.from_url("memory:", observer=observer) as locks, locks.lock("stock:42"):
         pass
     ```
-
 """
 
 from __future__ import annotations
@@ -38,114 +37,66 @@ __all__ = ["Acquired", "Event", "GaveUp", "InDoubt", "Lost", "Observer", "Queued
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one attempt to acquire a name.
+    """Something that happened to one attempt to acquire a name."""
 
-    Attributes:
-        name: the lock's name.
-        owner: the client that acts, as ``host:pid:client``.
-        at: reading of the boot-time clock in seconds: for differences, it is no time of day.
-
-    """
-
-    name: str
-    owner: str
-    at: float
+    name: str  # the lock's
+    owner: str  # the client that acts, as ``host:pid:client``
+    at: float  # reading of the boot-time clock in seconds: for differences, it is no time of day
 
 
 @dataclass(frozen=True, slots=True)
 class Queued(Event):
-    """The name is taken, and the acquire waits in the queue.
+    """The name is taken, and the acquire waits in the queue."""
 
-    Attributes:
-        held_by: who holds the name, as ``host:pid:client``; None where the store does not say.
-
-    """
-
-    held_by: str | None
+    held_by: str | None  # who holds the name, as ``host:pid:client``; None where the store does not say
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired(Event):
-    """The client holds the name.
+    """The client holds the name."""
 
-    Attributes:
-        token: the fencing token.
-        waited: seconds from the start of the acquire.
-
-    """
-
-    token: int
-    waited: float
+    token: int  # the fencing token, here and in all later events
+    waited: float  # seconds from the start of the acquire
 
 
 @dataclass(frozen=True, slots=True)
 class GaveUp(Event):
-    """The acquire ended without the lock: timeout, cancellation or an error.
+    """The acquire ended without the lock: timeout, cancellation or an error."""
 
-    Attributes:
-        waited: seconds from the start of the acquire.
-        why: the reason, for people.
-
-    """
-
-    waited: float
-    why: str
+    waited: float  # seconds from the start of the acquire
+    why: str  # the reason, for people
 
 
 @dataclass(frozen=True, slots=True)
 class InDoubt(Event):
-    """A renewal failed; it is retried until the lease ends.
-
-    Attributes:
-        token: the fencing token.
-        remaining: seconds until the lease ends.
-
-    """
+    """A renewal failed; it is retried until the lease ends."""
 
     token: int
-    remaining: float
+    remaining: float  # seconds until the lease ends
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed(Event):
-    """The lease is at full length again after it had been in doubt. Other renewals make no event.
-
-    Attributes:
-        token: the fencing token.
-
-    """
+    """The lease is at full length again after it had been in doubt. Other renewals make no event."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The lease ended before its holder released it.
-
-    Attributes:
-        token: the fencing token.
-        why: the reason, for people.
-
-    """
+    """The lease ended before its holder released it."""
 
     token: int
-    why: str
+    why: str  # the reason, for people
 
 
 @dataclass(frozen=True, slots=True)
 class Released(Event):
-    """The holder released.
-
-    Attributes:
-        token: the fencing token.
-        held: seconds from the acquire to the release.
-        confirmed: whether the store answered. If not, it frees the name by the end of the lease at the latest.
-
-    """
+    """The holder released."""
 
     token: int
-    held: float
-    confirmed: bool
+    held: float  # seconds from the acquire to the release
+    confirmed: bool  # whether the store answered; if not, it frees the name by the end of the lease at the latest
 
 
 Observer = Callable[[Event], None]

@@ -11,8 +11,7 @@ A client chooses a `Ticket` *before* its first request, so every request can be 
 3. The watchdog calls `Store.renew` at a third of the lease, for holders and for waiters.
 4. `Store.release` removes the ticket, also after a lost reply or a cancelled acquire.
 
-The rest: `Store.inspect` shows names to people; `Store.compare_and_set` keeps small values with versions, on which
-latches, barriers and cached values rest; `Store.diagnose` checks the system's settings.
+`Store.compare_and_set` keeps small values with versions, on which latches, barriers and cached values rest.
 
 Three rules decide whether a store is safe:
 
@@ -114,7 +113,6 @@ class Store(Protocol):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another limit.
-
         """
         ...
 

@@ -22,7 +22,7 @@ import pytest
 from deployments import SYSTEMS, Deployment, systems
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold._engine.watchdog.lease_timers import RENEWALS_PER_LEASE
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import DRIFT, MARGIN
 from leasehold._runtimes.base import Flavor
 from leasehold._runtimes.clock import boottime

@@ -26,15 +26,12 @@ def acquire(
 ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
     """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
 
-    Returns:
-        The handle of the lease, which is held; or `NotAcquired` if someone else held the name.
+    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name.
 
     Raises:
-        StoreUnavailable: the store did not answer, so nobody knows who has it. Nothing is left behind for longer
-            than a lease.
+        StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
-
     """
     return AcquireLoop(engine, request, timeout).run()
 
@@ -102,7 +99,7 @@ class AcquireLoop:
             # Here, not in a method: a signal handler may raise before the first line of a call.
             engine.attempts.discard(self)
             if engine.closed:
-                engine.attempt_ended()
+                engine.wake_close()
 
     async def _give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""
@@ -181,9 +178,8 @@ class AcquireLoop:
             self._repeated = self._repeated or repeated
         if isinstance(answer, Wait):
             if not self._answered and self._engine.observer.wants(Queued):
-                self._engine.observer(
-                    Queued(*self._event_fields(), None if answer.held_by is None else str(answer.held_by))
-                )
+                held_by = None if answer.held_by is None else str(answer.held_by)
+                self._engine.observer(Queued(*self._event_fields(), held_by))
             self._held_by = answer.held_by
             self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
         self._answered = True

@@ -22,8 +22,7 @@ from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import ManyStore
 
-AT_ONCE = 100
-"""Names in one request: it occupies a server for about a millisecond."""
+AT_ONCE = 100  # names in one request: it occupies a server for about a millisecond
 
 ReleaseResult = bool | LeaseLost
 """The result of releasing one lease: whether the store confirmed, or that it was lost before."""
@@ -37,7 +36,7 @@ class Batch:
         self._start = engine.runtime.now()
         self._store = cast(ManyStore, engine.store)
         self._leases = [
-            Lease(engine.runtime, name, engine.ticket(terms), renew=True, max_hold=None, observer=engine.observer)
+            Lease(engine.runtime, name, engine.ticket(terms), terms.lease, observer=engine.observer)
             for name, terms in wanted
         ]
         self._handles = [LeaseHandle(lease) for lease in self._leases]
@@ -50,7 +49,6 @@ class Batch:
 
         Raises:
             StoreUnavailable: there was no answer in ``patience`` seconds. Nothing stays for longer than a lease.
-
         """
         engine = self._engine
         try:
@@ -64,7 +62,7 @@ class Batch:
             raise
         finally:
             engine.attempts.discard(self)
-            engine.attempt_ended()
+            engine.wake_close()
 
     async def _try_acquire(self, keep: bool, within: float) -> list[LeaseHandle]:
         engine = self._engine
@@ -165,7 +163,7 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseRe
         raise
     finally:
         engine.attempts.difference_update(leases)
-        engine.attempt_ended()
+        engine.wake_close()
     results: list[ReleaseResult] = []
     for lease in leases:
         try:

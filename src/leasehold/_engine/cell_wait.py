@@ -8,14 +8,9 @@ from leasehold._engine.engine import Engine
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Watching
 
-FIRST_POLL = 0.005
-"""Seconds before the first poll, where the store sends no notifications; each further pause is longer."""
-
-LONGEST_POLL = 0.25
-"""Seconds between two polls at most: the longest delay of a wake-up where the store sends no notifications."""
-
-LOST_MESSAGE = 1.0
-"""Seconds after which a waiter reads the cell without a notification: the cost of a lost one."""
+FIRST_POLL = 0.005  # seconds before the first poll, where the store sends no notifications; later pauses are longer
+LONGEST_POLL = 0.25  # seconds between two polls, at most: the longest delay of a wake-up without notifications
+LOST_MESSAGE = 1.0  # seconds after which a waiter reads the cell without a notification: the cost of a lost one
 
 
 class Pace:

@@ -29,6 +29,7 @@ from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
 from leasehold._engine.request import AcquireRequest
 from leasehold._engine.retry import Request, repeat, retry
+from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import LeaseTerms, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS, Runtime, Scope
@@ -38,9 +39,6 @@ from leasehold.events import Released, SelectiveObserver
 from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
-
-RELEASE_WITHIN = 1.0
-"""Seconds that a caller waits at most for a release to be confirmed; after that the watchdog repeats it."""
 
 
 class Engine:
@@ -134,11 +132,6 @@ class Engine:
                 return
             await self._ended.wait(until - self.runtime.now())
 
-    def block_ended(self) -> None:
-        """Wake a close that waits for this block."""
-        if self.closed:
-            self._ended.set()
-
     async def _wait_for_attempts(self, until: float) -> None:
         """Wait until the acquires and releases under way have ended.
 
@@ -177,20 +170,13 @@ class Engine:
         if not request.renew or request.max_hold is not None:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, request.alongside)
-        lease = Lease(
-            self.runtime,
-            request.name,
-            ticket,
-            renew=request.renew,
-            max_hold=request.max_hold,
-            observer=self.observer,
-        )
+        lease = Lease(self.runtime, request.name, ticket, terms.lease, request.renew, request.max_hold, self.observer)
         return LeaseHandle(lease)
 
-    def attempt_ended(self) -> None:
-        """Wake a close that waits for this attempt.
+    def wake_close(self) -> None:
+        """Wake a close that waits for an attempt or a block, which has ended.
 
-        The attempt removes itself from `attempts` before: a signal handler may raise before the first line of a call.
+        An attempt removes itself from `attempts` before: a signal handler may raise before the first line of a call.
         """
         if self.closed:
             self._ended.set()
@@ -200,7 +186,6 @@ class Engine:
 
         Raises:
             LeaseLost: it was lost before; whoever holds the name now is left alone.
-
         """
         attempts = self.attempts
         try:
@@ -237,9 +222,8 @@ class Engine:
         holding = lease.begin_release()
         self.watchdog.forget(lease)
         if ours and not holding and not self.closed:  # a close releases all of them itself
-            self.watchdog.retry_release(
-                lease.name, lease.ticket
-            )  # the store may have renewed it though the answer was lost
+            # The store may have renewed it though the answer was lost.
+            self.watchdog.retry_release(lease.name, lease.ticket)
         return holding
 
     def end_release(self, lease: Lease, was_there: bool | None) -> bool:
@@ -247,7 +231,6 @@ class Engine:
 
         Raises:
             LeaseLost: the store did not know the ticket; whoever holds the name now is left alone.
-
         """
         if was_there is False:
             lease.lost_before_release("it was gone when it was released (expired, broken or evicted)")
@@ -291,7 +274,6 @@ class Engine:
         Raises:
             LeaseLost: one has ended.
             StoreUnavailable: no answer; the hold stays as it was until its deadline.
-
         """
         for lease in leases:
             self.owns(lease)

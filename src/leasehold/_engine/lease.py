@@ -38,8 +38,9 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
@@ -49,11 +50,12 @@ from leasehold.events import InDoubt, Lost, Observer, Renewed
 
 log = logging.getLogger("leasehold")
 
-
 OnLost = Callable[[LeaseLost], None]
 
 Later = list[Callable[[], None]]
 """Calls of users' callbacks that are made later: they may be slow, and other leases must be checked first."""
+
+_empty = cast("Callable[[], list[Any]]", list)
 
 
 def deadline_of(since: float, lease: float) -> float:
@@ -72,75 +74,40 @@ class LeaseHandle:
 
 
 class KeepsHolds(Protocol):
-    """A lock object: it keeps holds alive for the threads and tasks that acquired them through it."""
+    """A lock object: it keeps holds alive for the threads and tasks that acquired them, until these have ended."""
 
-    def drop_ended_callers(self) -> None:
-        """Drop the holds of threads and tasks that have ended."""
-        ...
+    def drop_ended_callers(self) -> None: ...
 
 
 def _nothing() -> None:
     """Be the weak reference to an object that does not exist yet."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """One ticket from its request to its end. Safe to use from any thread, and from signal handlers."""
 
-    __slots__ = (
-        "_callbacks",
-        "_ends",
-        "_observer",
-        "_runtime",
-        "_state",
-        "confirmed",
-        "deadline",
-        "doubts",
-        "entry",
-        "fixed_end",
-        "handle",
-        "length",
-        "lock_object",
-        "max_hold",
-        "name",
-        "renew",
-        "scopes",
-        "since",
-        "ticket",
-        "token",
-        "why",
-    )
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        name: str,
-        ticket: Ticket,
-        *,
-        renew: bool,
-        max_hold: float | None,
-        observer: Observer | None,
-    ) -> None:
-        self._runtime = runtime
-        self._observer = observer
-        self._callbacks: list[OnLost] = []  # each is removed before it is called
-        self._ends: list[tuple[State, str]] = []  # how it ended: the first entry counts
-        self.name = name
-        self.ticket = ticket
-        self.renew = renew
-        self.max_hold = max_hold
-        self._state = State.QUEUED  # never in doubt: that is held, with doubts
-        self.token = 0
-        self.since = 0.0  # boot-time clock at the grant
-        self.confirmed = 0.0  # boot-time clock when the grant arrived here
-        self.deadline = 0.0
-        self.fixed_end = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
-        self.why = ""
-        self.scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
-        self.handle: Callable[[], LeaseHandle | None] = _nothing
-        self.lock_object: Callable[[], KeepsHolds | None] = _nothing  # keeps the hold for the caller that acquired it
-        self.entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
-        self.doubts = 0  # renewals without an answer, in a row
-        self.length = ticket.terms.lease  # seconds; a store with sessions may grant another length than was requested
+    _runtime: Runtime
+    name: str
+    ticket: Ticket
+    length: float  # seconds; a store with sessions may grant another length than was requested
+    renew: bool = True
+    max_hold: float | None = None
+    observer: Observer | None = None
+    _state: State = State.QUEUED  # never in doubt: that is held, with doubts
+    _ends: list[tuple[State, str]] = field(default_factory=_empty)  # how it ended: the first entry counts
+    _callbacks: list[OnLost] = field(default_factory=_empty)  # each is removed before it is called
+    token: int = 0
+    since: float = 0.0  # boot-time clock at the grant
+    confirmed: float = 0.0  # boot-time clock when the grant arrived here
+    deadline: float = 0.0
+    fixed_end: float = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
+    doubts: int = 0  # renewals without an answer, in a row
+    why: str = ""
+    scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
+    handle: Callable[[], LeaseHandle | None] = _nothing
+    lock_object: Callable[[], KeepsHolds | None] = _nothing  # keeps the hold for the caller that acquired it
+    entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
 
     @property
     def state(self) -> State:
@@ -183,16 +150,16 @@ class Lease:
             deadline = min(deadline, self.fixed_end)
         # Two renewals may be under way: the answer to the older one must not shorten what the newer one gave.
         self.deadline = max(self.deadline, deadline)
-        if doubted and self._observer is not None:
-            self._observer(Renewed(*self._event_fields(), self.token))
+        if doubted and self.observer is not None:
+            self.observer(Renewed(*self._event_fields(), self.token))
 
     def mark_in_doubt(self) -> None:
         """Record a renewal without an answer: the lease is in doubt until one is confirmed, or until its deadline."""
         first = not self.doubts
         if not self._transition(Transition.NO_ANSWER):
             return
-        if first and self._observer is not None:
-            self._observer(InDoubt(*self._event_fields(), self.token, self.remaining()))
+        if first and self.observer is not None:
+            self.observer(InDoubt(*self._event_fields(), self.token, self.remaining()))
 
     def mark_lost(self, why: str, later: Later | None = None) -> bool:
         """End it as lost, whatever its deadline; return False if it had ended before.
@@ -229,7 +196,7 @@ class Lease:
 
     def after_fork(self) -> None:
         """End it in a forked child: it belongs to the parent, and the child neither renews nor releases it."""
-        self._observer = None  # the lease is not lost: its holder is another process
+        self.observer = None  # the lease is not lost: its holder is another process
         self._callbacks = []
         self.scopes = ()
         self._lose(Transition.LOST, "it belongs to the process that forked this one")
@@ -299,8 +266,8 @@ class Lease:
         return True
 
     def _notify(self, later: Later | None = None) -> None:
-        if self._observer is not None:
-            self._observer(Lost(*self._event_fields(), self.token, self.why))
+        if self.observer is not None:
+            self.observer(Lost(*self._event_fields(), self.token, self.why))
         self._call_back(later)
 
     def _call_back(self, later: Later | None) -> None:

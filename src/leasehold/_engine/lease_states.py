@@ -14,9 +14,7 @@ class State(enum.Enum):
     LOST = "lost"
     RELEASED = "released"
 
-    __hash__ = (
-        object.__hash__
-    )  # each member exists once; the hash of `enum.Enum` is slower: it hashes the name in Python
+    __hash__ = object.__hash__  # each member exists once; `enum.Enum` hashes its name, in Python
 
 
 class Transition(enum.Enum):

@@ -18,21 +18,11 @@ class NotAcquired:
 
 
 class AcquireRequest(NamedTuple):
-    """What an acquire requests. Each lock object makes one, so it must be cheap.
-
-    Attributes:
-        name: the name of the lock.
-        terms: of its tickets.
-        join: whether to wait in the queue; else it tries once.
-        renew: whether the watchdog renews the lease.
-        max_hold: seconds for which the watchdog renews it; None for no limit.
-        alongside: see `Ticket`.
-
-    """
+    """What an acquire requests. Each lock object makes one, so it must be cheap."""
 
     name: str
     terms: LeaseTerms
-    join: bool = True
-    renew: bool = True
-    max_hold: float | None = None
-    alongside: str = ""
+    join: bool = True  # whether to wait in the queue; else it tries once
+    renew: bool = True  # whether the watchdog renews the lease
+    max_hold: float | None = None  # seconds for which the watchdog renews it; None for no limit
+    alongside: str = ""  # see `Ticket`

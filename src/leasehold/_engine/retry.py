@@ -10,11 +10,8 @@ from leasehold.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-FIRST_PAUSE = 0.005
-"""Seconds before a request without an answer is sent again; each further pause is twice as long, with jitter."""
-
-LONGEST_PAUSE = 1.0
-"""Seconds between two attempts to reach a store that does not answer, at most."""
+FIRST_PAUSE = 0.005  # seconds before a request without an answer is sent again; later pauses double, with jitter
+LONGEST_PAUSE = 1.0  # seconds between two attempts to reach a store that does not answer, at most
 
 Request = Callable[[float], Coroutine[Any, Any, T]]
 """Sends a request once, and waits for its answer for at most so many seconds."""
@@ -23,17 +20,9 @@ Request = Callable[[float], Coroutine[Any, Any, T]]
 async def repeat(
     runtime: Runtime, request: Request[T], within: float, *, through_outage: bool = False
 ) -> tuple[T, bool]:
-    """Send a request until it has an answer, for at most ``within`` seconds.
+    """Send a request until it has an answer, for at most ``within`` seconds; ``through_outage``: after a refusal, too.
 
-    Args:
-        runtime: the clock and the pauses.
-        request: sends it once.
-        within: seconds.
-        through_outage: repeat it after a refusal, too; else a refusal ends it at once.
-
-    Returns:
-        The answer, and whether an earlier sending had no answer and may arrive later.
-
+    Return the answer, and whether an earlier sending had no answer and may arrive later.
     """
     until = runtime.now() + within
     try:

@@ -18,8 +18,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIDIES_WITHIN = 1.0
-"""Seconds that a cancelled task has to end: some must first receive the outcome of a transaction."""
+TIDIES_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
 
 INTERRUPTS = (
@@ -175,7 +174,6 @@ class Runtime(Protocol):
 
         Raises:
             RuntimeError: the caller is a signal handler or finalizer that interrupted another call of its own thread.
-
         """
         ...
 
@@ -220,7 +218,6 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         RuntimeError: it suspended, so it awaited something of another runtime.
-
     """
     try:
         work.send(None)

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-MOST_OPENED = 8
-"""Blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``."""
+MOST_OPENED = 8  # blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -34,21 +33,15 @@ Exit = Callable[[S, type[BaseException] | None, BaseException | None, TracebackT
 
 
 class Block:
-    """One block. Python calls it at the end of the block, as ``__exit__`` or ``__aexit__``.
-
-    Attributes:
-        hold: the hold of the block; None if the block was entered without it.
-        handle: what keeps the lease of that hold alive, for as long as the block lasts.
-
-    """
+    """One block. Python calls it at the end of the block, as ``__exit__`` or ``__aexit__``."""
 
     __slots__ = ("__weakref__", "_exit", "handle", "hold", "of")
 
     def __init__(self, exit_: Callable[..., Any], of: object) -> None:
         self._exit = exit_
         self.of = of  # the context manager; None if it was looked up in the class
-        self.hold: Any = None
-        self.handle: object = None
+        self.hold: Any = None  # None if the block was entered without it
+        self.handle: object = None  # keeps the lease of that hold alive, for as long as the block lasts
 
     def __call__(self, *args: Any) -> Any:
         if self.of is None:

@@ -27,9 +27,9 @@ class Closes(Protocol):
 
 log = logging.getLogger("leasehold")
 
-_ending = False
 _forks: weakref.WeakSet[Forks] = weakref.WeakSet()
 _closes: weakref.WeakSet[Closes] = weakref.WeakSet()
+_ending = False
 
 
 def whoami(runtime: Runtime) -> Owner:

@@ -8,10 +8,10 @@ import click
 
 from leasehold._inspection import LockInfo
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, json_option, store_options
+from leasehold.cli.options import Failed, json_option, store_options
 from leasehold.cli.output import as_json, complain, printable
-from leasehold.cli.reading import connected
 from leasehold.cli.show import describe
+from leasehold.cli.store import connected
 from leasehold.client import Client
 
 MEANING = (
@@ -20,7 +20,7 @@ MEANING = (
 )
 
 
-@click.command("break", cls=Command)
+@click.command("break")
 @click.argument("name")
 @click.option("--token", type=int, metavar="N", help="Break this holder only; see `leasehold show`.")
 @click.option("--yes", is_flag=True, help="Break the present holder without asking.")
@@ -77,8 +77,7 @@ def _ask(info: LockInfo) -> None:
     token = info.holders[0].token
     if not on_terminal():
         raise Failed(
-            f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any",
-            Exit.USAGE,
+            f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any", Exit.USAGE
         )
     if not click.confirm("Break this holder?", err=True):
         complain("not broken")

@@ -21,5 +21,4 @@ class Exit(IntEnum):
     NOT_FOUND = 127
 
 
-SIGNALLED = 128
-"""Added to the number of the signal that ended the command, as shells do."""
+SIGNALLED = 128  # added to the number of the signal that ended the command, as shells do

@@ -7,27 +7,27 @@ import sqlite3
 import sys
 import textwrap
 from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 from leasehold._model import Finding, Severity
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, json_option, store_options
+from leasehold.cli.options import json_option, one_url, store_options
 from leasehold.cli.output import as_json, printable, without_secrets
-from leasehold.cli.reading import connected
-from leasehold.cli.store_url import shown
+from leasehold.cli.store import connected, shown
 
 CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
 """Exit code by the worst finding."""
 
 COLORS = {Severity.OK: "green", Severity.NOTE: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "red"}
 
-WIDTH = 100
-"""Columns of the text that explains a finding."""
+WIDTH = 100  # columns of the text that explains a finding
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("store", required=False, metavar="[URL]")
 @store_options
 @json_option
@@ -36,9 +36,7 @@ def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> N
 
     Exit code by the worst finding: 0 ok or note, 1 warning, 2 error; 69 if the store cannot be reached.
     """
-    if store is not None and url is not None:
-        raise Failed("the URL is given twice; leave out --url or the argument", Exit.USAGE)
-    url = store if store is not None else url
+    url = one_url(store, url)
     with connected(url, namespace) as client:
         findings = sorted(client.diagnose(), key=lambda finding: -finding.severity)
     worst = max((finding.severity for finding in findings), default=Severity.OK)
@@ -58,21 +56,13 @@ def _versions() -> dict[str, str]:
     versions = {"leasehold": version("leasehold"), "python": platform.python_version()}
     versions["sqlite"] = sqlite3.sqlite_version
     for package in ("redis", "hiredis", "psycopg"):
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
 def _record(finding: Finding) -> dict[str, str]:
-    return {
-        "severity": finding.severity.name.lower(),
-        "subject": finding.subject,
-        "found": without_secrets(finding.found),
-        "meaning": finding.meaning,
-        "remedy": finding.remedy,
-    }
+    return asdict(finding) | {"severity": finding.severity.name.lower(), "found": without_secrets(finding.found)}
 
 
 def _print(finding: Finding) -> None:

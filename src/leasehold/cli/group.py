@@ -5,50 +5,44 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, usage
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where a command is, and its line in the list of commands."""
-
-    module: str
-    attribute: str
-    line: str
-
-    def load(self) -> click.Command:
-        """Import the command."""
-        command: click.Command = getattr(import_module(self.module), self.attribute)
-        return command
-
+from leasehold.cli.options import Failed, one_line_errors
 
 GROUP = "leasehold.commands"
 """The group of entry points by which other distributions add commands; the name is the command's."""
 
-COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("leasehold.cli.run.command", "run", "Run a command while holding a lock."),
-    "ls": Entry("leasehold.cli.ls", "ls", "List the locks that are held."),
-    "show": Entry("leasehold.cli.show", "show", "Show one lock: who holds it, who waits."),
-    "break": Entry("leasehold.cli.break_", "break_", "Take a lock from its holder."),
-    "doctor": Entry("leasehold.cli.doctor", "doctor", "Check the store's settings, and explain them."),
-    "init": Entry("leasehold.cli.init", "init", "Create the tables of a store on a database server."),
+COMMANDS: Mapping[str, str] = {
+    "run": "leasehold.cli.run.command:run",
+    "ls": "leasehold.cli.ls:ls",
+    "show": "leasehold.cli.show:show",
+    "break": "leasehold.cli.break_:break_",
+    "doctor": "leasehold.cli.doctor:doctor",
+    "init": "leasehold.cli.init:init",
 }
+"""Where each command is."""
 
-LAB: Mapping[str, str] = {
+LAB = ("demo", "bench", "servers", "verify")
+"""Commands of the distribution ``leasehold-lab``."""
+
+LINES: Mapping[str, str] = {
+    "run": "Run a command while holding a lock.",
+    "ls": "List the locks that are held.",
+    "show": "Show one lock: who holds it, who waits.",
+    "break": "Take a lock from its holder.",
+    "doctor": "Check the store's settings, and explain them.",
+    "init": "Create the tables of a store on a database server.",
     "demo": "See updates lost without a lock, and none lost with it.",
     "bench": "Measure locks in your store.",
     "servers": "Start servers on this machine, for development.",
     "verify": "Look for broken promises in your store under faults.",
 }
-"""Commands of the distribution ``leasehold-lab``, each with its line in the list."""
+"""The line of a command in the list, so that the list imports none of them."""
 
 
 class LazyGroup(click.Group):
@@ -58,42 +52,34 @@ class LazyGroup(click.Group):
         return [*COMMANDS, *_added()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if entry := COMMANDS.get(cmd_name):
-            return entry.load()
-        if point := _added().get(cmd_name):
-            command: click.Command = point.load()
-            return command
-        if cmd_name in LAB:
+        command: click.Command | None = None
+        if place := COMMANDS.get(cmd_name):
+            command = resolve_name(place)
+        elif point := _added().get(cmd_name):
+            command = point.load()
+        elif cmd_name in LAB:
             raise Failed(
                 f"{cmd_name!r} belongs to leasehold-lab; install it with: pip install 'leasehold[lab]'", Exit.MISSING
             )
-        return None
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._line(ctx, name)) for name in self.list_commands(ctx)])
 
     def _line(self, ctx: click.Context, name: str) -> str:
-        if entry := COMMANDS.get(name):
-            return entry.line
-        if line := LAB.get(name):
+        if line := LINES.get(name):
             return line
         command = self.get_command(ctx, name)
         return command.get_short_help_str() if command else ""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            raise usage(error) from None
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with one_line_errors():
+            return super().make_context(*args, **extra)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise usage(error) from None
+    def invoke(self, ctx: click.Context) -> Any:
+        with one_line_errors():
+            return super().invoke(ctx)
 
     def main(self, *args: Any, **options: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from leasehold._inspection import LockInfo
-from leasehold.cli.options import Command, json_option, store_options
-from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, shortened, table, who
-from leasehold.cli.reading import connected, with_leaders
+from leasehold.cli.options import json_option, store_options
+from leasehold.cli.output import as_json, meta_text, printable, seconds, shortened, table, who
+from leasehold.cli.store import connected, with_leaders
 
 HEADS = ("NAME", "TOKEN", "HOLDER", "REMAINING", "WAITERS", "META")
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("prefix", default="")
 @store_options
 @json_option
@@ -24,7 +26,7 @@ def ls(prefix: str, url: str | None, namespace: str, json_: bool) -> None:
     with connected(url, namespace) as client:
         infos = with_leaders(client, client.holds(prefix))
     if json_:
-        as_json([lock_record(info) for info in infos])
+        as_json([asdict(info) for info in infos])
     elif infos:
         click.echo(table(HEADS, [row for info in infos for row in _rows(info)]))
     else:
@@ -37,13 +39,6 @@ def _rows(info: LockInfo) -> list[tuple[str, ...]]:
         kept = f"free in {seconds(info.free_in)}" if info.free_in > 0 else "nobody"
         return [(name, "-", kept, "-", waiters, "")]
     return [
-        (
-            name,
-            str(holder.token),
-            who(holder),
-            seconds(holder.remaining),
-            waiters,
-            shortened(meta_text(holder.meta)),
-        )
+        (name, str(holder.token), who(holder), seconds(holder.remaining), waiters, shortened(meta_text(holder.meta)))
         for holder in info.holders
     ]

@@ -1,10 +1,11 @@
-"""The options that commands share, and the command class that prints an error as one line with an exit code."""
+"""The options that commands share, and errors that are printed as one line with an exit code."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -36,8 +37,15 @@ def store_options(command: F) -> F:
     return _url(_namespace(command))
 
 
+def one_url(argument: str | None, option: str | None) -> str | None:
+    """Return the URL of a command that takes it as an argument or as ``--url``."""
+    if argument is not None and option is not None:
+        raise Failed("the URL is given twice; leave out --url or the argument", Exit.USAGE)
+    return option if argument is None else argument
+
+
 class Failed(click.ClickException):
-    """The end of a command: a message and an exit code."""
+    """The end of a command: a message, which is printed as one line, and an exit code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -48,38 +56,25 @@ class Failed(click.ClickException):
         return self.code
 
     def show(self, file: Any = None) -> None:
-        """Print the message as one line."""
         complain(self.message)
 
 
-class Command(click.Command):
-    """A command whose errors are one line on standard error and an exit code of their own, never a traceback."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise usage(error) from None
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            raise usage(error) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            ctx.exit(SIGNALLED + 2)
-        except Exception as error:
-            raise _failed(error) from None
-
-
-def usage(error: click.UsageError) -> click.ClickException:
-    """Return the error for a mistake in the command line: one line that names the help."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error
-    hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-    return Failed(error.format_message().rstrip(".") + hint, Exit.USAGE)
+@contextmanager
+def one_line_errors() -> Generator[None]:
+    """Turn each error into one line on standard error and an exit code of its own, never a traceback."""
+    try:
+        yield
+    except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        raise
+    except click.UsageError as error:
+        hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        raise Failed(error.format_message().rstrip(".") + hint, Exit.USAGE) from None
+    except click.ClickException:
+        raise
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(SIGNALLED + 2) from None
+    except Exception as error:
+        raise _failed(error) from None
 
 
 def _failed(error: Exception) -> Failed:
@@ -88,13 +83,11 @@ def _failed(error: Exception) -> Failed:
     match error:
         case MissingDriver():
             return Failed(str(error), Exit.MISSING)
-        case StoreUnavailable():
-            return Failed(f"the store is unavailable: {error}", Exit.UNAVAILABLE)
         case NameInUse() | Unsupported():
             return Failed(str(error), Exit.WRONG_KIND)
         case ValueError() | TypeError() if _is_input(error):
             return Failed(str(error), Exit.USAGE)
-        case OSError():
+        case StoreUnavailable() | OSError():
             return Failed(f"the store is unavailable: {error}", Exit.UNAVAILABLE)
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"

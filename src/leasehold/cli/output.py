@@ -6,11 +6,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
-from leasehold._inspection import Contender, LockInfo
+from leasehold._inspection import Contender
 
 SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 """First letters of the Unicode categories that are shown; of the others only the plain space."""
@@ -18,8 +17,7 @@ SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 USERINFO = re.compile(r"(://[^\s/?#@:]*):[^\s]*@")
 SECRET_OPTION = re.compile(r"(?i)((?:[\w-]*(?:password|passwd|secret|token)[\w-]*)=)[^\s&'\"]*")
 
-META_WIDTH = 40
-"""Width of the column META of a table."""
+META_WIDTH = 40  # width of the column META of a table
 
 
 def printable(text: str) -> str:
@@ -47,13 +45,10 @@ def without_secrets(text: str) -> str:
 
 def complain(message: str) -> None:
     """Print one line on standard error."""
-    line = " ".join(without_secrets(message).split("\n"))
-    click.echo(f"leasehold: {_escape_line(line)}", err=True)
-
-
-def _escape_line(line: str) -> str:
-    """Escape control characters, but not backslashes: messages contain names that Python has quoted already."""
-    return "".join(char if char == "\\" else _escaped(char) for char in line)
+    line = without_secrets(message).replace("\n", " ")
+    # Backslashes are not escaped: messages contain names that Python has quoted already.
+    escaped = "".join(char if char == "\\" else _escaped(char) for char in line)
+    click.echo(f"leasehold: {escaped}", err=True)
 
 
 def meta_text(meta: object) -> str:
@@ -102,8 +97,3 @@ def _columns(text: str) -> int:
 def as_json(value: object) -> None:
     """Print JSON in plain ASCII, so that it contains no control character for a terminal."""
     click.echo(json.dumps(value, indent=2))
-
-
-def lock_record(info: LockInfo) -> dict[str, object]:
-    """Return what ``--json`` shows of one name."""
-    return asdict(info)

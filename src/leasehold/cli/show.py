@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import click
 
 from leasehold._inspection import Contender, LockInfo
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, json_option, store_options
-from leasehold.cli.output import as_json, lock_record, meta_text, printable, seconds, who
-from leasehold.cli.reading import connected, with_leaders
+from leasehold.cli.options import json_option, store_options
+from leasehold.cli.output import as_json, meta_text, printable, seconds, who
+from leasehold.cli.store import connected, with_leaders
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("name")
 @store_options
 @json_option
@@ -26,7 +27,7 @@ def show(name: str, url: str | None, namespace: str, json_: bool) -> None:
         found = client.inspect(name)
         info = None if found is None else with_leaders(client, [found])[0]
     if json_:
-        as_json(None if info is None else lock_record(info))
+        as_json(None if info is None else asdict(info))
     elif info is None:
         click.echo(f"{printable(name)} is free: nobody holds it and nobody waits")
     else:

@@ -16,7 +16,7 @@ from leasehold.primitives.coordination.election import AsyncElection
 from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import AsyncLatch
 from leasehold.primitives.coordination.leadership import KIND
-from leasehold.primitives.locks.options import DEFAULT_LEASE
+from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
 from leasehold.primitives.values.cached import AsyncCachedValue, AsyncFetch, TimeToLive
 from leasehold.primitives.values.versioned import DEFAULT_TTL, AsyncVersionedCell
 
@@ -32,7 +32,6 @@ class AsyncClient(AsyncClientLocks):
             async with locks.lock("stock:42") as hold:
                 await sell(42, fence=hold.token)
         ```
-
     """
 
     def election(
@@ -47,32 +46,24 @@ class AsyncClient(AsyncClientLocks):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
     ) -> AsyncElection:
-        """Make one candidate, or observer, of an election: there is one leader at a time.
+        """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
-            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it; it never
-                collides with the name of a lock.
-            value: what this candidate publishes while it leads, as its address: a text or a mapping, at most 1 KiB as
-                JSON.
+            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it.
+            value: published while it leads, as its address: a text or a mapping, at most 1 KiB as JSON.
             fair: candidates lead in order of arrival, even after a leader died.
             lease: seconds for which the store keeps the leadership without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``campaign`` wait at most; None waits without end.
 
-        Returns:
-            The candidate. It does not campaign yet.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         lock = _validate.name(f"{KIND}/{_validate.name(name)}")
         mode = LockMode(fair=bool(fair))
-        checked = self._options(mode, lease, renew, max_hold, lock_delay, timeout, value)
+        checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, value)
         return AsyncElection(self._engine, lock, checked)
 
     def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> AsyncLatch:
@@ -81,16 +72,10 @@ class AsyncClient(AsyncClientLocks):
         Args:
             name: names of latches and of locks never collide. A latch is used once: each run takes its own name.
             count: from 1 to 1,000,000. All who use the name must pass the same number.
-            ttl: seconds after the last count until the store forgets the latch, so that it is closed again; a week by
-                default.
-
-        Returns:
-            The latch, to count down and to wait for.
+            ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncLatch(self._engine, name, count, ttl)
 
@@ -112,16 +97,11 @@ class AsyncClient(AsyncClientLocks):
             lease: seconds after which a dead member is noticed at the latest.
             timeout: seconds that each wait takes at most; None waits without end.
 
-        Returns:
-            The barrier.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = LockMode(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
-        checked = self._options(mode, lease=lease, timeout=timeout)
+        checked = Options.checked(self._engine, mode, lease=lease, timeout=timeout)
         return AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
 
     def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> AsyncVersionedCell[Any]:
@@ -135,19 +115,12 @@ class AsyncClient(AsyncClientLocks):
             The cell, to read and to write. Annotate it with its type of value: ``AsyncVersionedCell[int]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncVersionedCell(self._engine, name, ttl)
 
     def once(
-        self,
-        key: str,
-        *,
-        ttl: Seconds,
-        lease: Seconds = DEFAULT_LEASE,
-        timeout: Seconds | None = None,
+        self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
     ) -> AsyncOnce[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
@@ -161,9 +134,7 @@ class AsyncClient(AsyncClientLocks):
             The work, to run. Annotate it with its type of result: ``AsyncOnce[str]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncOnce(self._engine, key, ttl=ttl, lease=lease, timeout=timeout)
 
@@ -183,18 +154,12 @@ class AsyncClient(AsyncClientLocks):
             key: the value's name.
             ttl: seconds for which a fetched value is good, or a function that reads them from the value.
             fetch: a coroutine function that returns a new value: what JSON can express, or bytes.
-            early: seconds before its end in which one caller renews it while the others use it. None is a tenth of
-                ``ttl``, 0 is never.
+            early: seconds before its end in which one caller renews it; None is a tenth of ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
-        Returns:
-            The value, to get; of the type that ``fetch`` returns.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
 
@@ -203,16 +168,11 @@ class AsyncClient(AsyncClientLocks):
 
         Args:
             name: the job's name.
-            at_least: seconds from the start of a run in which no other begins: more than the clocks of the instances
-                differ, less than the time between two ticks.
+            at_least: seconds from the start of a run in which no other begins: more than the instances' clocks differ,
+                less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
 
-        Returns:
-            The job, to run at each tick.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)

@@ -8,24 +8,21 @@ from typing import Self
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._inspection import LockInfo
-from leasehold._model import Finding, LockMode, ReleaseReason
+from leasehold._model import Finding, ReleaseReason
 from leasehold._runtimes import process
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold._validate import Meta, Seconds
+from leasehold._validate import Seconds
 from leasehold.events import Observer
-from leasehold.observability.log import logged
-from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
+from leasehold.observability.log import Logged
+from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.rlock import Reentries
 from leasehold.primitives.locks.rw_entries import Entries
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
-RESPONSE_TIMEOUT = 5.0
-"""Seconds after which a store that has not answered counts as unavailable."""
-
-CLOSE_WITHIN = 2.0
-"""Seconds that closing may take for what is still held and for the watchdog's end."""
+RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered counts as unavailable
+CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 
 class AsyncClientBase:
@@ -51,7 +48,6 @@ class AsyncClientBase:
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
-
         """
         runtime = AsyncioRuntime() if runtime is None else runtime
         opened = store.open(runtime, _validate.name(namespace, "namespace"))
@@ -59,7 +55,7 @@ class AsyncClientBase:
             runtime,
             opened,
             response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
-            observer=logged(observer),
+            observer=Logged(observer),
         )
         self._reentries = Reentries()
         self._entries = Entries()
@@ -90,7 +86,6 @@ class AsyncClientBase:
         Raises:
             ValueError: the URL is malformed, or its scheme or an option of it is unknown.
             MissingDriver: the message says what to install.
-
         """
         hidden = registry.hide(url)
         del url  # it may have a password, and a traceback's reader may show local variables
@@ -122,7 +117,6 @@ class AsyncClientBase:
 
         Raises:
             TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode.
-
         """
         opener = registry.adopt(client, Flavor.ASYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
@@ -142,7 +136,6 @@ class AsyncClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         self._engine.ready()
         views = await self._engine.store.inspect(prefix)
@@ -153,7 +146,6 @@ class AsyncClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         self._engine.ready()
         views = await self._engine.store.inspect(_validate.name(name), exact=True)
@@ -174,7 +166,6 @@ class AsyncClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
-
         """
         self._engine.ready()
         for view in await self._engine.store.inspect(_validate.name(name), exact=True):
@@ -191,7 +182,6 @@ class AsyncClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         self._engine.ready()
         return await self._engine.store.diagnose()
@@ -207,56 +197,6 @@ class AsyncClientBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _options(
-        self,
-        mode: LockMode,
-        lease: Seconds = DEFAULT_LEASE,
-        renew: bool = True,
-        max_hold: Seconds | None = None,
-        lock_delay: Seconds = 0.0,
-        timeout: Seconds | None = None,
-        meta: Meta | None = None,
-    ) -> Options:
-        return Options.checked(
-            self._engine,
-            mode,
-            lease=lease,
-            renew=renew,
-            max_hold=max_hold,
-            lock_delay=lock_delay,
-            timeout=timeout,
-            meta=meta,
-        )
-
-    def _exclusive(
-        self,
-        fair: bool,
-        lease: Seconds,
-        renew: bool,
-        max_hold: Seconds | None,
-        lock_delay: Seconds,
-        timeout: Seconds | None,
-        meta: Meta | None,
-    ) -> Options:
-        """Check the options of a lock. Those of a lock with the defaults, as most are, are made once.
-
-        The defaults are recognized by identity, which calls nothing; an equal value is checked like any other.
-        """
-        if (
-            lease is DEFAULT_LEASE
-            and renew is True
-            and max_hold is None
-            and timeout is None
-            and meta is None
-            and type(lock_delay) is float
-            and not lock_delay
-        ):
-            usual = self._usual.get(fair)
-            if usual is None:
-                usual = self._usual[fair] = self._options(LockMode(fair=fair))
-            return usual
-        return self._options(LockMode(fair=fair), lease, renew, max_hold, lock_delay, timeout, meta)
 
     def _after_fork(self) -> None:
         self._usual.clear()  # they name the parent as the owner

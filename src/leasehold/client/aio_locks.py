@@ -13,7 +13,7 @@ from leasehold.primitives.locks.lock import AsyncLock
 from leasehold.primitives.locks.multi_lock import AsyncMultiLock
 from leasehold.primitives.locks.multi_members import members_of
 from leasehold.primitives.locks.mutex import AsyncMutex
-from leasehold.primitives.locks.options import DEFAULT_LEASE
+from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
 from leasehold.primitives.locks.rlock import AsyncRLock
 from leasehold.primitives.locks.rw_entries import Role
 from leasehold.primitives.locks.rw_lock import AsyncRWLock
@@ -35,7 +35,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncLock:
-        """Make an exclusive lock; this does not acquire it.
+        """Make an exclusive lock, for ``async with`` and ``acquire``; this does not acquire it.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -43,18 +43,12 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock, for ``async with`` and ``acquire``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncLock(self._engine, _validate.name(name), checked)
@@ -71,7 +65,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncRLock:
-        """Make a lock that its holder (the asyncio task, or the thread) may acquire again.
+        """Make a lock that its holder (the task, or the thread) may acquire again; each acquire needs a release.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -79,18 +73,12 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock. It is free when each acquire has been followed by a release.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
@@ -107,31 +95,24 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncRWLock:
-        """Make a read-write lock: many readers at a time, or one writer.
+        """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
-            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
-                starve. False lets readers pass waiting writers: readers wait less, but a steady flow of them starves
-                writers.
+            fair: readers and writers enter in order of arrival, readers that follow each other together. False lets
+                readers pass waiting writers: they wait less, but a steady flow of them starves writers.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The read-write lock, with ``reader()`` and ``writer()``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = Role.READER.mode(fair=bool(fair))
-        checked = self._options(mode, lease, renew, max_hold, lock_delay, timeout, meta)
+        checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncRWLock(self._engine, _validate.name(name), checked, self._entries)
 
     def semaphore(
@@ -152,13 +133,11 @@ class AsyncClientLocks(AsyncClientBase):
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
             permits: from 1 to 1,000,000. All who use the name at the same time must pass the same number.
-            fair: serve waiters in order of arrival, so that small requests do not starve a large one. False lets a
-                newcomer take what is left while a larger request waits.
+            fair: serve waiters in order of arrival. False lets small requests pass, and starve, a larger one.
             lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -166,12 +145,10 @@ class AsyncClientLocks(AsyncClientBase):
             The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         mode = LockMode(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
-        checked = self._options(mode, lease, renew, max_hold, lock_delay, timeout, meta)
+        checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncSemaphore(self._engine, _validate.name(name), checked)
 
     def multi_lock(
@@ -196,18 +173,12 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps each name without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock of all of them.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         members = members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
@@ -226,7 +197,7 @@ class AsyncClientLocks(AsyncClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> AsyncSynchronized:
-        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+        """Make a decorator for coroutine functions: each call runs under the `rlock` that its arguments name.
 
         Args:
             name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
@@ -236,18 +207,41 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The decorator, for coroutine functions.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
         return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)
+
+    def _exclusive(
+        self,
+        fair: bool,
+        lease: Seconds,
+        renew: bool,
+        max_hold: Seconds | None,
+        lock_delay: Seconds,
+        timeout: Seconds | None,
+        meta: Meta | None,
+    ) -> Options:
+        """Check the options of a lock. Those of a lock with the defaults, as most are, are made once.
+
+        The defaults are recognized by identity, which calls nothing; an equal value is checked like any other.
+        """
+        if (
+            lease is DEFAULT_LEASE
+            and renew is True
+            and max_hold is None
+            and timeout is None
+            and meta is None
+            and type(lock_delay) is float
+            and not lock_delay
+        ):
+            usual = self._usual.get(fair)
+            if usual is None:
+                usual = self._usual[fair] = Options.checked(self._engine, LockMode(fair=fair))
+            return usual
+        return Options.checked(self._engine, LockMode(fair=fair), lease, renew, max_hold, lock_delay, timeout, meta)

@@ -30,7 +30,6 @@ class Client(ClientLocks):
             with locks.lock("stock:42") as hold:
                 sell(42, fence=hold.token)
         ```
-
     """
 
     _core: AsyncClient  # its asyncio twin, in the blocking runtime
@@ -47,41 +46,25 @@ class Client(ClientLocks):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
     ) -> Election:
-        """Make one candidate, or observer, of an election: there is one leader at a time.
+        """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
-            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it; it never
-                collides with the name of a lock.
-            value: what this candidate publishes while it leads, as its address: a text or a mapping, at most 1 KiB as
-                JSON.
+            name: 1 to 512 bytes of UTF-8 with the prefix ``election/``, under which `inspect` shows it.
+            value: published while it leads, as its address: a text or a mapping, at most 1 KiB as JSON.
             fair: candidates lead in order of arrival, even after a leader died.
             lease: seconds for which the store keeps the leadership without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``campaign`` wait at most; None waits without end.
 
-        Returns:
-            The candidate. It does not campaign yet.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Election(
-            self._core.election(
-                name,
-                value,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-            )
+        core = self._core.election(
+            name, value, fair=fair, lease=lease, renew=renew, max_hold=max_hold, lock_delay=lock_delay, timeout=timeout
         )
+        return Election(core)
 
     def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> Latch:
         """Make a latch, which opens after ``count`` calls of ``count_down``, and stays open.
@@ -89,16 +72,10 @@ class Client(ClientLocks):
         Args:
             name: names of latches and of locks never collide. A latch is used once: each run takes its own name.
             count: from 1 to 1,000,000. All who use the name must pass the same number.
-            ttl: seconds after the last count until the store forgets the latch, so that it is closed again; a week by
-                default.
-
-        Returns:
-            The latch, to count down and to wait for.
+            ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Latch(self._core.latch(name, count, ttl=ttl))
 
@@ -120,13 +97,8 @@ class Client(ClientLocks):
             lease: seconds after which a dead member is noticed at the latest.
             timeout: seconds that each wait takes at most; None waits without end.
 
-        Returns:
-            The barrier.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
@@ -141,19 +113,12 @@ class Client(ClientLocks):
             The cell, to read and to write. Annotate it with its type of value: ``VersionedCell[int]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return VersionedCell(self._core.versioned(name, ttl=ttl))
 
     def once(
-        self,
-        key: str,
-        *,
-        ttl: Seconds,
-        lease: Seconds = DEFAULT_LEASE,
-        timeout: Seconds | None = None,
+        self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
     ) -> Once[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
@@ -167,9 +132,7 @@ class Client(ClientLocks):
             The work, to run. Annotate it with its type of result: ``Once[str]``.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
 
@@ -189,18 +152,12 @@ class Client(ClientLocks):
             key: the value's name.
             ttl: seconds for which a fetched value is good, or a function that reads them from the value.
             fetch: a function that returns a new value: what JSON can express, or bytes.
-            early: seconds before its end in which one caller renews it while the others use it. None is a tenth of
-                ``ttl``, 0 is never.
+            early: seconds before its end in which one caller renews it; None is a tenth of ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
 
-        Returns:
-            The value, to get; of the type that ``fetch`` returns.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
         return CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
@@ -210,16 +167,11 @@ class Client(ClientLocks):
 
         Args:
             name: the job's name.
-            at_least: seconds from the start of a run in which no other begins: more than the clocks of the instances
-                differ, less than the time between two ticks.
+            at_least: seconds from the start of a run in which no other begins: more than the instances' clocks differ,
+                less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
 
-        Returns:
-            The job, to run at each tick.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))

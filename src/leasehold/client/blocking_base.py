@@ -39,14 +39,9 @@ class ClientBase:
 
         Raises:
             ValueError, TypeError: a value is out of its bounds.
-
         """
         self._core = AsyncClient(
-            store,
-            namespace=namespace,
-            response_timeout=response_timeout,
-            observer=observer,
-            runtime=BlockingRuntime(),
+            store, namespace=namespace, response_timeout=response_timeout, observer=observer, runtime=BlockingRuntime()
         )
         process.close_at_exit(self)
 
@@ -74,7 +69,6 @@ class ClientBase:
         Raises:
             ValueError: the URL is malformed, or its scheme or an option of it is unknown.
             MissingDriver: the message says what to install.
-
         """
         hidden = registry.hide(url)
         del url  # it may have a password, and a traceback's reader may show local variables
@@ -106,7 +100,6 @@ class ClientBase:
 
         Raises:
             TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode.
-
         """
         opener = registry.adopt(client, Flavor.SYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
@@ -126,7 +119,6 @@ class ClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         return run_sync(self._core.holds(prefix))
 
@@ -135,7 +127,6 @@ class ClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         return run_sync(self._core.inspect(name))
 
@@ -154,7 +145,6 @@ class ClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
-
         """
         return run_sync(self._core.force_release(name, token))
 
@@ -163,7 +153,6 @@ class ClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
-
         """
         return run_sync(self._core.diagnose())
 

@@ -32,7 +32,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> Lock:
-        """Make an exclusive lock; this does not acquire it.
+        """Make an exclusive lock, for ``with`` and ``acquire``; this does not acquire it.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -40,31 +40,24 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock, for ``with`` and ``acquire``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Lock(
-            self._core.lock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.lock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Lock(core)
 
     def rlock(
         self,
@@ -78,7 +71,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> RLock:
-        """Make a lock that its holder (the thread) may acquire again.
+        """Make a lock that its holder (the thread) may acquire again; each acquire needs a release.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
@@ -86,31 +79,24 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock. It is free when each acquire has been followed by a release.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return RLock(
-            self._core.rlock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.rlock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return RLock(core)
 
     def rw_lock(
         self,
@@ -124,41 +110,33 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> RWLock:
-        """Make a read-write lock: many readers at a time, or one writer.
+        """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
-            fair: readers and writers enter in order of arrival, readers that follow each other together; neither can
-                starve. False lets readers pass waiting writers: readers wait less, but a steady flow of them starves
-                writers.
+            fair: readers and writers enter in order of arrival, readers that follow each other together. False lets
+                readers pass waiting writers: they wait less, but a steady flow of them starves writers.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The read-write lock, with ``reader()`` and ``writer()``.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return RWLock(
-            self._core.rw_lock(
-                name,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.rw_lock(
+            name,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return RWLock(core)
 
     def semaphore(
         self,
@@ -178,13 +156,11 @@ class ClientLocks(ClientBase):
         Args:
             name: 1 to 512 bytes of UTF-8, any characters.
             permits: from 1 to 1,000,000. All who use the name at the same time must pass the same number.
-            fair: serve waiters in order of arrival, so that small requests do not starve a large one. False lets a
-                newcomer take what is left while a larger request waits.
+            fair: serve waiters in order of arrival. False lets small requests pass, and starve, a larger one.
             lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -192,23 +168,20 @@ class ClientLocks(ClientBase):
             The semaphore, which acquires one permit, and ``permits(n)``, which acquires several.
 
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Semaphore(
-            self._core.semaphore(
-                name,
-                permits,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.semaphore(
+            name,
+            permits,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Semaphore(core)
 
     def multi_lock(
         self,
@@ -232,31 +205,24 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps each name without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The lock of all of them.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return MultiLock(
-            self._core.multi_lock(
-                cores_of(locks),
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.multi_lock(
+            cores_of(locks),
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return MultiLock(core)
 
     def synchronized(
         self,
@@ -271,7 +237,7 @@ class ClientLocks(ClientBase):
         timeout: Seconds | None = None,
         meta: Meta | None = None,
     ) -> Synchronized:
-        """Make a decorator: each call of the function runs under the `rlock` that its arguments name.
+        """Make a decorator for functions: each call runs under the `rlock` that its arguments name.
 
         Args:
             name: a format string over the arguments, as ``order:{order_id}`` or ``user:{order.user.id}``; or a function
@@ -281,29 +247,22 @@ class ClientLocks(ClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after this holder's lease *expired*. For resources that
-                cannot check a token; a release frees the name at once.
+            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
-        Returns:
-            The decorator, for functions.
-
         Raises:
-            ValueError, TypeError: a value is out of its bounds.
-            Unsupported: the store cannot promise what is asked for.
-
+            ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Synchronized(
-            self._core.synchronized(
-                name,
-                hold=hold,
-                fair=fair,
-                lease=lease,
-                renew=renew,
-                max_hold=max_hold,
-                lock_delay=lock_delay,
-                timeout=timeout,
-                meta=meta,
-            )
+        core = self._core.synchronized(
+            name,
+            hold=hold,
+            fair=fair,
+            lease=lease,
+            renew=renew,
+            max_hold=max_hold,
+            lock_delay=lock_delay,
+            timeout=timeout,
+            meta=meta,
         )
+        return Synchronized(core)

@@ -6,7 +6,7 @@ import logging
 import traceback
 
 from leasehold._runtimes.base import outside
-from leasehold.events import Event, InDoubt, Lost, Observer, Released, SelectiveObserver
+from leasehold.events import Event, InDoubt, Lost, Observer, Released
 
 log = logging.getLogger("leasehold")
 
@@ -35,11 +35,6 @@ class Logged:
                 outside(self._observer, event)
             except Exception:
                 log.exception("an observer failed")
-
-
-def logged(observer: Observer | None) -> SelectiveObserver:
-    """Return an observer that logs, and then calls ``observer`` if there is one."""
-    return Logged(observer)
 
 
 def severity(event: Event) -> int:

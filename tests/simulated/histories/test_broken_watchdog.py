@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from leasehold._engine.lease import Lease
-from leasehold._engine.watchdog import lease_timers, renewals, watchdog
-from leasehold._engine.watchdog.renewals import Renewer
+from leasehold._engine.watchdog import background, timers, watchdog
+from leasehold._engine.watchdog.background import Renewer
 from leasehold._model import RenewalResult
 from leasehold_lab.history import Promise
 from models.history import run
@@ -33,7 +33,7 @@ def from_the_reply(patch: Patch) -> None:
 
 
 def too_late(patch: Patch) -> None:
-    for module in (lease_timers, renewals, watchdog):
+    for module in (timers, background, watchdog):
         patch.setattr(module, "RENEWALS_PER_LEASE", 1)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import State
-from leasehold._engine.watchdog.renewals import apply_result
+from leasehold._engine.watchdog.background import apply_result
 from leasehold._model import DRIFT, Granted, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.clock_sample import ClockSample, GrantMessage
@@ -78,7 +78,7 @@ def test_a_queue_entry_confirmed_late_does_not_discard_a_grant():
     """The waiter's renewal was carried out before the grant, and its answer comes after the message of the grant."""
     runtime = BlockingRuntime()
     ticket = Ticket("ticket", LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE))
-    lease = Lease(runtime, "x", ticket, renew=True, max_hold=None, observer=None)
+    lease = Lease(runtime, "x", ticket, LEASE)
     sent = runtime.now()
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
     apply_result(lease, RenewalResult.QUEUED, sent, None)

@@ -1,14 +1,12 @@
-"""The acquire loop in every harness: lost replies, refusals, outages, late grants, timeouts, closing."""
+"""The acquire loop in every harness: lost replies, refusals, outages, late grants, timeouts."""
 
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable
 from leasehold.events import Event, GaveUp
-from leasehold.stores import registry
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
@@ -275,66 +273,6 @@ def test_a_waiter_keeps_its_queue_entry_for_longer_than_its_lease() -> None:
 
     memory = space()
     SimulatedHarness().run(body)
-
-
-@pytest.mark.parametrize("where", ["memory", "sqlite"])
-def test_closing_a_client_ends_its_waiters_with_a_clear_error(harness: Harness, where: str, tmp_path: Path) -> None:
-    async def body(harness: Harness) -> None:
-        store = space() if where == "memory" else registry.opener(f"sqlite:{tmp_path}/locks.db")
-        other, client = harness.client(store), harness.client(store)
-        async with other.lock("a"):
-            jobs = [harness.spawn(client.lock("a").acquire) for _ in range(3)]
-            await harness.sleep(0.1)
-            start = harness.now()
-            await client.close()
-            for job in jobs:
-                with pytest.raises(RuntimeError, match="client is closed"):
-                    await job.result()
-            assert harness.now() - start < 2 * BUSY
-            info = await other.inspect("a")
-            assert info is not None
-            assert info.waiters == ()
-        assert await other.inspect("a") is None
-
-    if where == "sqlite" and harness.name == "simulated":
-        pytest.skip("a file does not live in virtual time")
-    harness.run(body)
-
-
-def test_closing_while_a_claim_is_under_way_leaves_nothing(harness: Harness) -> None:
-    async def body(harness: Harness) -> None:
-        memory = space()
-        client = harness.client(faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire")))
-        job = harness.spawn(client.lock("a", lease=LEASE).acquire)
-        await harness.sleep(0.1)
-        await client.close()
-        with pytest.raises(RuntimeError, match="client is closed"):
-            await job.result()
-        assert await harness.client(memory).inspect("a") is None
-
-    harness.run(body)
-
-
-def test_a_closed_client_refuses(harness: Harness) -> None:
-    async def body(harness: Harness) -> None:
-        client = harness.client(space())
-        lock, rlock = client.lock("a"), client.rlock("b")
-        await client.close()
-        await client.close()
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lock.acquire,
-            rlock.acquire,
-            lock.locked,
-            client.holds,
-            lambda: client.inspect("a"),
-            lambda: client.force_release("a", 1),
-            client.diagnose,
-        ]
-        for call in calls:
-            with pytest.raises(RuntimeError, match="client is closed"):
-                await call()
-
-    harness.run(body)
 
 
 def test_release_when_it_was_broken_tells_everyone(harness: Harness) -> None:

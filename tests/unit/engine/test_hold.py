@@ -24,7 +24,7 @@ class Bench:
         self.events: list[Event] = []
         runtime = SimulatedRuntime(self.scheduler, Machine("bench"))
         ticket = Ticket("t", LeaseTerms(LockMode(), Owner("host", 1, "client"), LEASE))
-        self.lease = Lease(runtime, "name", ticket, renew=True, max_hold=None, observer=self.events.append)
+        self.lease = Lease(runtime, "name", ticket, LEASE, observer=self.events.append)
 
     def at(self, when: float) -> None:
         self.scheduler.time = when

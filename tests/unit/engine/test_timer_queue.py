@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold._engine.watchdog.timer_queue import TimerQueue
+from leasehold._engine.watchdog.timers import TimerQueue
 
 changes = st.lists(
     st.one_of(

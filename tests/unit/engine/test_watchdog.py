@@ -1,68 +1,24 @@
-"""The watchdog renews at a third, doubts, ends at the deadline, batches, lingers, pays debts, releases the dropped."""
+"""The watchdog renews at a third, doubts, ends at the deadline, batches, and lingers."""
 
 import asyncio
-import gc
-import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import cast
 
 import pytest
+from watchdog_cases import DEAD, LEASE, Switch, engine, simulate
 
 from leasehold import Client, LeaseLost
-from leasehold._engine.engine import Engine
-from leasehold._engine.lease_states import State
 from leasehold._engine.watchdog.watchdog import LINGER
-from leasehold._model import Granted, RenewalResult, Ticket, Wait
-from leasehold._runtimes.base import Runtime
 from leasehold.client import AsyncClient
 from leasehold.events import Event, InDoubt, Lost, Renewed
 from leasehold.primitives.locks.rlock import AsyncRLock
-from leasehold.store_api import LossCallback, Store
 from leasehold.stores.memory import Memory
-from leasehold_lab.faulty_store import Call, Fault, Faulty, FaultyStore, Kind, always
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
-
-LEASE = 9.0
-DEAD = Fault(Kind.DROP_REQUEST, 60.0)  # as long as the caller's patience
-
-
-class Switch:
-    """A plan that fails as told, from when it is told."""
-
-    def __init__(self) -> None:
-        self.fault: Fault | None = None
-        self.methods = ("try_acquire", "release", "renew")
-        self.seen: list[tuple[float, str]] = []
-        self.now: Callable[[], float] = float
-
-    def __call__(self, call: Call) -> Fault | None:
-        self.seen.append((self.now(), call.method))
-        return self.fault if call.method in self.methods else None
-
-    def times(self, method: str) -> list[float]:
-        return [when for when, what in self.seen if what == method]
-
-
-def simulate(body: Callable[[SimulatedHarness, AsyncClient, Switch, list[Event]], object], **options: object) -> None:
-    """Run a body with a client on a faulty store, in virtual time."""
-    harness, plan, events = SimulatedHarness(), Switch(), []
-
-    async def run(_: Harness) -> None:
-        plan.now = harness.now
-        client = harness.client(Faulty(Memory(), plan), observer=events.append, **options)
-        await body(harness, client, plan, events)  # type: ignore[misc]
-
-    harness.run(run)
 
 
 async def acquire_and_forget(lock: AsyncRLock) -> None:
     assert await lock.acquire() is not None
-
-
-def engine(client: AsyncClient) -> Engine:
-    return client._engine
 
 
 def test_it_renews_at_a_third_of_the_lease_and_only_then() -> None:
@@ -290,34 +246,6 @@ def test_a_ticket_that_comes_as_the_watchdog_ends_is_not_forgotten(seed: int) ->
     harness.run(body)
 
 
-def test_the_watchdog_releases_a_dropped_hold(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        await client.lock("a", lease=LEASE).acquire()
-        start = harness.now()
-        async with client.lock("a", lease=LEASE):
-            assert harness.now() - start <= LEASE / 3 + 0.5
-
-    gc.disable()  # what is dropped is noticed without a collection
-    try:
-        with caplog.at_level(logging.WARNING, "leasehold"):
-            simulate(body)
-    finally:
-        gc.enable()
-    assert "never released" in caplog.text
-
-
-def test_a_lock_keeps_what_was_acquired_through_it() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        lock = client.lock("a", lease=LEASE)
-        await lock.acquire()  # as with threading: the lock object is what releases
-        await harness.sleep(3 * LEASE)
-        assert await lock.locked()
-        await lock.release()
-        assert not await lock.locked()
-
-    simulate(body)
-
-
 def test_the_rlock_of_a_thread_that_ended_is_released() -> None:
     with Client(Memory("dead thread")) as client:
         lock = client.rlock("a", lease=0.6)
@@ -340,68 +268,6 @@ def test_the_rlock_of_a_task_that_ended_is_released() -> None:
     simulate(body)
 
 
-def test_a_leave_without_an_answer_is_paid_later() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        hold = await client.lock("a", lease=LEASE).acquire()
-        assert hold is not None
-        plan.fault = Fault(Kind.DROP_REQUEST)
-        start = harness.now()
-        assert await hold.release() is False
-        assert harness.now() - start <= 1.1
-        other = harness.client(Memory())
-        assert await other.inspect("a") is not None
-        plan.fault = None
-        await harness.sleep(0.6)
-        assert await other.inspect("a") is None
-
-    simulate(body)
-
-
-def test_closing_tries_once_more_to_pay() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        hold = await client.lock("a", lease=LEASE).acquire()
-        assert hold is not None
-        plan.fault = Fault(Kind.REFUSE)
-        await hold.release()
-        plan.fault = None
-        await client.close()
-        assert await harness.client(Memory()).inspect("a") is None
-
-    simulate(body)
-
-
-@pytest.mark.parametrize("fault", [Fault(Kind.DELAY_REQUEST, 0.5), Fault(Kind.DROP_REQUEST, 0.5)], ids=str)
-def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
-    """The store is closed after it, and not while it asks."""
-
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        hold = await client.lock("a", lease=LEASE).acquire()
-        assert hold is not None
-        plan.fault = Fault(Kind.REFUSE)
-        await hold.release()
-        plan.fault = fault
-        await harness.sleep(0.1)  # the watchdog asks
-        plan.fault = None
-        await client.close()
-        assert await harness.client(Memory()).inspect("a") is None
-
-    simulate(body)
-
-
-def test_debts_end_with_the_lease() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        hold = await client.lock("a", lease=LEASE).acquire()
-        assert hold is not None
-        plan.fault = Fault(Kind.DROP_REQUEST)
-        await hold.release()
-        await harness.sleep(LEASE + 1)
-        count = len(plan.times("release"))
-        await harness.sleep(10 * LEASE)
-        assert len(plan.times("release")) == count
-
-    simulate(body)
-
-
 def test_a_renewal_sent_before_the_grant_does_not_end_it() -> None:
     """The claim's reply and the renewal cross: the renewal was answered before the claim arrived."""
 
@@ -416,29 +282,6 @@ def test_a_renewal_sent_before_the_grant_does_not_end_it() -> None:
         assert hold is not None
         await harness.sleep(1.5)
         hold.raise_if_lost()
-
-    simulate(body)
-
-
-def test_closing_ends_the_watchdog_at_once() -> None:
-    for _ in range(30):
-        client = Client(Memory("close"))
-        with client.lock("a", lease=30.0):
-            pass
-        start = time.monotonic()
-        client.close()
-        assert time.monotonic() - start < 1.0
-
-
-def test_closing_releases_what_is_held_and_says_so() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        hold = await client.lock("a", lease=LEASE).acquire()
-        assert hold is not None
-        await client.close()
-        assert await harness.client(Memory()).inspect("a") is None
-        assert hold._lease.state is State.LOST
-        with pytest.raises(LeaseLost, match="client was closed"):
-            await hold.release()
 
     simulate(body)
 
@@ -476,87 +319,6 @@ def test_always_plans_every_call() -> None:
     plan = always(Fault(Kind.REFUSE), methods=["renew"])
     assert plan(Call(0, "renew", "a")) == Fault(Kind.REFUSE)
     assert plan(Call(1, "try_acquire", "a")) is None
-
-
-class Brief:
-    """A store whose sessions are shorter than the leases that are asked for, and which tells what it hears."""
-
-    LENGTH = 3.0
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.callback: LossCallback | None = None
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        answer = await self._inner.try_acquire(name, ticket, join=join, within=within)
-        return answer._replace(lease=self.LENGTH) if isinstance(answer, Granted) else answer
-
-    def report_losses(self, callback: LossCallback) -> None:
-        self.callback = callback
-
-
-class BriefFaulty(Faulty):
-    """Opens a `Brief` around what a `Faulty` opens."""
-
-    def open(self, runtime: Runtime, namespace: str) -> FaultyStore:
-        return cast("FaultyStore", Brief(super().open(runtime, namespace)))
-
-
-def briefly(body: Callable[[SimulatedHarness, AsyncClient, Switch, Brief, list[Event]], Awaitable[None]]) -> None:
-    harness, plan, events = SimulatedHarness(), Switch(), list[Event]()
-
-    async def run(_: Harness) -> None:
-        plan.now = harness.now
-        client = harness.client(BriefFaulty(Memory(), plan), observer=events.append)
-        await body(harness, client, plan, cast("Brief", client.store), events)
-
-    harness.run(run)
-
-
-def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
-    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
-        renewed, fixed = client.lock("a", lease=LEASE), client.lock("b", lease=LEASE, renew=False)
-        start = harness.now()
-        kept = await renewed.acquire()
-        ends = await fixed.acquire()
-        assert kept is not None
-        assert ends is not None
-        await harness.sleep(LEASE * 0.9)
-        ends.raise_if_lost()
-        await harness.sleep(LEASE * 0.1)
-        assert ends.lost
-        kept.raise_if_lost()
-        assert plan.times("renew")[0] - start < Brief.LENGTH / 2
-        await kept.release()
-
-    briefly(body)
-
-
-def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
-    async def body(
-        harness: SimulatedHarness, client: AsyncClient, plan: Switch, store: Brief, events: list[Event]
-    ) -> None:
-        first, second = await client.lock("a").acquire(), await client.lock("b").acquire()
-        assert first is not None
-        assert second is not None
-        assert store.callback is not None
-        plan.fault = DEAD
-        store.callback(RenewalResult.UNKNOWN, None)
-        await harness.sleep(0.01)
-        assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
-        assert plan.times("renew"), "whoever is in doubt is renewed at once"
-        plan.fault = None
-        lost = engine(client).watchdog.leases()[0]
-        store.callback(RenewalResult.GONE, [lost.ticket.id])
-        await harness.sleep(0.01)
-        assert isinstance(events[-1], Lost)
-        assert (first.lost, second.lost) == (True, False)
-        await second.release()
-
-    briefly(body)
 
 
 @pytest.mark.parametrize("seed", range(30))

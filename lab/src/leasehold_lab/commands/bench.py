@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.options import Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.bench.contestants import Contestant
 from leasehold_lab.bench.measures import Measure
@@ -41,7 +41,7 @@ class ProgressLine:
         self._line.say(f"done   {row.measure.title}")
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("url", required=False)
 @click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each contestant.")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from leasehold.cli.options import Command
 from leasehold.errors import MissingDriver, StoreUnavailable
 from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.demo.children import DemoError
@@ -45,7 +44,7 @@ class ProgressLine:
         self._line.say(f"{self._title}: {text}" + (f", {len(row.failures)} failed" if row.failures else ""))
 
 
-@click.command(cls=Command)
+@click.command()
 @click.option("--url", help="Store to use, as for Client.from_url. Default: SQLite in a temporary folder; no server.")
 @click.option("--requests", type=click.IntRange(1, 20_000), default=666, show_default=True, help="Sent all at once.")
 @click.option("--services", type=click.IntRange(1, 16), default=2, show_default=True, help="Processes that serve them.")

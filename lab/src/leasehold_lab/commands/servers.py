@@ -10,7 +10,7 @@ import click
 
 from leasehold import tables
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.options import Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import (
@@ -47,7 +47,7 @@ DATABASES = ("postgresql", "mariadb")
 """Kinds whose tables are created first."""
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("kind", type=click.Choice(list(KINDS)), metavar="|".join(KINDS))
 @json_option
 def servers(kind: str, json_: bool) -> None:

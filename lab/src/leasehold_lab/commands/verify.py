@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, json_option
+from leasehold.cli.options import Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.history import Promise
@@ -40,7 +40,7 @@ class ProgressLine:
         self._line.clear()
 
 
-@click.command(cls=Command)
+@click.command()
 @click.argument("url", required=False)
 @click.option(
     "--servers",

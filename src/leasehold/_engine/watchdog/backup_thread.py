@@ -21,11 +21,8 @@ from typing import Any
 from leasehold._engine.lease import Later
 from leasehold._runtimes.base import Flavor, Job, Runtime
 
-PATIENCE = 0.01
-"""Seconds that callbacks may take before the backup thread takes over the schedule."""
-
-LINGER = 30.0
-"""Seconds after which an unused backup thread ends; the next callback starts another."""
+PATIENCE = 0.01  # seconds that callbacks may take before the backup thread takes over the schedule
+LINGER = 30.0  # seconds after which an unused backup thread ends; the next callback starts another
 
 TakeOver = Callable[[Job], Coroutine[Any, Any, None]]
 

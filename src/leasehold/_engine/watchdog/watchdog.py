@@ -8,10 +8,10 @@ may know is always watched. A renewal that a release overtakes finds nothing to 
 A ticket is renewed after a third of its lease, whether it waits or holds. A renewal that fails is retried, at growing
 intervals, until the deadline. The deadline itself is a timer and needs no network.
 
-The watchdog never does I/O on its own thread: each batch of renewals is a job of its own (`renewals`). So a server that
-does not answer cannot delay the loss notice of a holder. A slow `on_lost` callback cannot delay the others either:
+The watchdog never does I/O on its own thread: each batch of renewals is a job of its own (`background`). So a server
+that does not answer cannot delay the loss notice of a holder. A slow `on_lost` callback cannot delay the others either:
 another thread takes over the schedule (`backup_thread`). A job that discovers a loss calls back when it has done all
-else. A release without an answer is a timer, too, and is repeated in the background (`pending_releases`).
+else. A release without an answer is a timer, too, and is repeated in the background.
 
 What happens when something dies:
 
@@ -20,7 +20,7 @@ What happens when something dies:
 * the watchdog's thread (after a fork): the next ticket starts a new one;
 * every reference to a hold: the watchdog marks the lease as lost, calls back, and then releases it.
 
-A new lease has no timers yet (`lease_timers`). The order of steps makes that safe. An acquire adds its lease first and
+A new lease has no timers yet (`timers`). The order of steps makes that safe. An acquire adds its lease first and
 reads afterwards until when the watchdog sleeps. The watchdog sets that time first and looks for new leases afterwards.
 
 One thread or task at a time runs the schedule. All others put actions into its inbox and wake it. They take no mutex: a
@@ -37,22 +37,18 @@ from functools import partial
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING, State
+from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier, Renewer, running
 from leasehold._engine.watchdog.backup_thread import BackupThread
-from leasehold._engine.watchdog.lease_timers import RENEWALS_PER_LEASE, LeaseTimers
-from leasehold._engine.watchdog.pending_releases import PendingRelease, ReleaseRetrier
-from leasehold._engine.watchdog.renewals import Renewer, running
-from leasehold._engine.watchdog.timer_queue import TimerQueue
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
 from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.store_api import Store
 
-COALESCE = 1 / 30
-"""Renewals that are due within this part of the shortest lease go into one batch."""
+COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
 
 NEVER = float("inf")
 
-LINGER = 30.0
-"""Seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another."""
+LINGER = 30.0  # seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another
 
 log = logging.getLogger("leasehold")
 
@@ -162,10 +158,6 @@ class Watchdog:
         for lease in inherited:
             lease.after_fork()
 
-    def _track(self, job: Job) -> None:
-        """Remember a job that `close` waits for."""
-        self._background = running(self._background, job)
-
     # --- the schedule ------------------------------------------------------------------------------------------
 
     def _submit(self, when: float, action: Callable[[], None]) -> None:
@@ -249,7 +241,7 @@ class Watchdog:
         """Run the schedule while the job that had it makes slow callbacks."""
         before, self._job = self._job, job
         if before is not None:
-            self._track(before)
+            self._background = running(self._background, before)
         await self._run()
 
     def _queues(self) -> tuple[TimerQueue[Lease], TimerQueue[Lease], TimerQueue[PendingRelease]]:
@@ -275,7 +267,7 @@ class Watchdog:
             due += self._timers.renewals.due(now + COALESCE * min(lease.length for lease in due))
         pending = self._pending.due(now)
         if pending and (job := self._retrier.release_in_background(pending)) is not None:
-            self._track(job)
+            self._background = running(self._background, job)
         lost: set[str] = set()
         for lease in ended:
             if lease.check_deadline(later):  # a renewal has moved the deadline

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from leasehold import _validate
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Command, Failed, store_options, usage
-from leasehold.cli.reading import silence_logging
-from leasehold.cli.store_url import url_in_use
+from leasehold.cli.options import Failed, store_options
+from leasehold.cli.store import silence_logging
+from leasehold.stores.registry import hide
 
 SECONDS = click.FloatRange(min=0)
 
 
-class RunCommand(Command):
+class RunCommand(click.Command):
     """Takes its options before and after NAME; those after the first word of COMMAND are the command's own."""
 
     allow_interspersed_args = False
@@ -28,10 +29,7 @@ class RunCommand(Command):
     def _options_first(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
         """Split ``args`` into the options that they begin with, and what follows them or a ``--``."""
         options_only = click.Command(self.name, params=[one for one in self.params if isinstance(one, click.Option)])
-        try:
-            rest = options_only.make_parser(ctx).parse_args(list(args))[1]
-        except click.UsageError as error:
-            raise usage(error) from None
+        rest = options_only.make_parser(ctx).parse_args(list(args))[1]
         options = args[: len(args) - len(rest)]
         return options[:-1] if options[-1:] == ["--"] else options, rest
 
@@ -41,7 +39,7 @@ class RunCommand(Command):
 
 @click.command(cls=RunCommand)
 @click.argument("name")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: wait for ever.")
 @click.option("--no-wait", is_flag=True, help="Give up at once if another client holds the lock.")
 @click.option(
@@ -73,22 +71,7 @@ class RunCommand(Command):
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the lock, only errors.")
 @store_options
-def run(
-    name: str,
-    command: tuple[str, ...],
-    timeout: float | None,
-    no_wait: bool,
-    lease: float,
-    fair: bool,
-    lock_delay: float,
-    meta: str | None,
-    max_hold: float | None,
-    grace: float,
-    taken_code: int,
-    quiet: bool,
-    url: str | None,
-    namespace: str,
-) -> None:
+def run(name: str, url: str | None, no_wait: bool, **given: Any) -> None:
     """Run COMMAND while holding the lock NAME.
 
     The command is started without a shell, with LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_URL and
@@ -102,26 +85,13 @@ def run(
 
     Example: leasehold run nightly --no-wait -- ./backup.sh --full
     """  # noqa: D301 - click reads the backspace, which keeps the lines of the table
-    if no_wait and timeout is not None:
+    if no_wait and given["timeout"] is not None:
         raise Failed("--no-wait and --timeout contradict each other; leave one out", Exit.USAGE)
-    from leasehold.cli.run.run_options import RunOptions
-    from leasehold.cli.run.supervise import supervise
+    from leasehold.cli.run.supervise import RunOptions, supervise
 
     silence_logging()
-    run_options = RunOptions(
-        name=_validate.name(name),
-        argv=command,
-        url=url_in_use(url),
-        namespace=_validate.name(namespace, "namespace"),
-        wait=not no_wait,
-        timeout=timeout,
-        lease=_validate.lease(lease),
-        fair=fair,
-        lock_delay=lock_delay,
-        meta=meta,
-        max_hold=max_hold,
-        grace=_validate.at_least_zero(grace, "grace"),
-        taken_code=taken_code,
-        quiet=quiet,
-    )
-    sys.exit(supervise(run_options))
+    options = RunOptions(_validate.name(name), hide(url).reveal(), wait=not no_wait, **given)
+    _validate.name(options.namespace, "namespace")
+    _validate.lease(options.lease)
+    _validate.at_least_zero(options.grace, "grace")
+    sys.exit(supervise(options))

@@ -20,8 +20,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From ``linux/prctl.h``."""
 
-LOOK_AGAIN = 0.005
-"""Seconds between two searches for descendants that are left, during a kill."""
+LOOK_AGAIN = 0.005  # seconds between two searches for descendants that are left, during a kill
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,19 +33,34 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import NoReturn
 
 from leasehold._runtimes.clock import boottime
+from leasehold._url import parse
 from leasehold.cli.run.descendants import LOOK_AGAIN, Descendants, adopt_orphans, at_death_of, children_of
 from leasehold.cli.run.processes import NONE_LEFT, NUMBER, Child, Pipes, fork_child, status_of
+from leasehold.store_api import Opener
+from leasehold.stores.registry import opener
 
-LOOK_EVERY = 1.0
-"""Seconds between two reads of the clock: `select` does not count the time that the machine sleeps."""
+LOOK_EVERY = 1.0  # seconds between two reads of the clock: `select` does not count the time that the machine sleeps
+DISMISSED = math.inf  # sent in place of a deadline when the command has ended
 
-DISMISSED = math.inf
-"""Sent in place of a deadline when the command has ended."""
+
+def guarded_store(url: str, guard: int) -> Opener:
+    """Return what opens the store at ``url`` for `run`.
+
+    SQLite notices the death of a process, so it watches the guard. All others notice the end of a lease or a session.
+    """
+    found = opener(url)
+    if parse(url).scheme == "sqlite":
+        from leasehold.stores.sqlite import SQLite
+        from leasehold.stores.sqlite.machine import Machine
+
+        assert isinstance(found, SQLite)
+        return replace(found, machine=Machine(guard=guard))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,7 @@ class Guard:
 
 def fork_guarded(argv: Sequence[str], *, grouped: bool) -> tuple[Child, Guard]:
     """Fork the guard, which forks the child that will become ``argv``. Call it before any thread exists."""
-    pipes = Pipes.open()
+    pipes = Pipes(*os.pipe(), *os.pipe())
     (deadlines, pipe), (reports, report) = os.pipe(), os.pipe()
     us, known = os.getpid(), children_of(os.getpid())
     adopt_orphans()  # in case the guard is killed
@@ -152,10 +167,10 @@ class GuardProcess:
                 return None
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(
-                self._child, signal.SIGKILL
-            )  # if it leads a group; where there is no /proc, this is all that can be killed
+        with suppress(
+            ProcessLookupError, PermissionError
+        ):  # if it leads a group; without /proc this is all we can kill
+            os.killpg(self._child, signal.SIGKILL)
         with suppress(ProcessLookupError, PermissionError):
             os.kill(self._child, signal.SIGKILL)
         while not self._childless():

@@ -45,30 +45,16 @@ class Pipes:
     refusal: int
     refuse: int
 
-    @classmethod
-    def open(cls) -> Pipes:
-        """Open the pipes."""
-        return cls(*os.pipe(), *os.pipe())
-
 
 class Child:
-    """The forked child, seen from `run`.
-
-    Attributes:
-        grouped: whether it leads a process group of its own.
-        reports: a pipe, readable when the guard has sent a report, or was killed.
-        unguarded: whether the guard was killed.
-        none_left: whether the guard was asked to kill all, and has.
-
-    """
+    """The forked child, seen from `run`; ``known`` are the children that `run` had before."""
 
     def __init__(self, pid: int, pipes: Pipes, reports: int, guard: int, grouped: bool, known: frozenset[int]) -> None:
-        """Args: ``known``, the children that `run` had before."""
         self.pid = pid
-        self.grouped = grouped
-        self.reports = reports
-        self.unguarded = False
-        self.none_left = False
+        self.grouped = grouped  # whether it leads a process group of its own
+        self.reports = reports  # a pipe, readable when the guard has sent a report, or was killed
+        self.unguarded = False  # whether the guard was killed
+        self.none_left = False  # whether the guard was asked to kill all, and has
         self._go, self._refusal = pipes.go, pipes.refusal
         self._session = os.getsid(0)
         self._of_guard = Descendants(guard)
@@ -77,11 +63,13 @@ class Child:
 
     def start(self, additions: Mapping[str, str]) -> OSError | None:
         """Execute the command, with ``additions`` to its environment; return the error if that failed."""
-        with suppress(BrokenPipeError):  # it was killed while it waited: `ended` returns how
-            _write_all(self._go, json.dumps(additions).encode("ascii") + b"\n")
-        os.close(self._go)
-        answer = _read_all(self._refusal)  # ends without a byte when exec succeeds
-        os.close(self._refusal)
+        with (
+            suppress(BrokenPipeError),
+            open(self._go, "wb") as go,
+        ):  # it was killed while it waited: `ended` returns how
+            go.write(json.dumps(additions).encode("ascii") + b"\n")
+        with open(self._refusal, "rb") as refusal:
+            answer = refusal.read()  # ends without a byte when exec succeeds
         return OSError(int(answer), os.strerror(int(answer))) if answer else None
 
     def signal(self, number: int) -> None:
@@ -127,11 +115,8 @@ class Child:
             os.waitpid(self.pid, 0)
 
     def _signal_group(self, number: int) -> None:
-        if not self.grouped:
-            self.signal(number)
-            return
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+            (os.killpg if self.grouped else os.kill)(self.pid, number)
 
     def _read_reports(self) -> None:
         with suppress(BlockingIOError):
@@ -199,23 +184,12 @@ def _exec(argv: Sequence[str], grouped: bool, parent: int, wait_for: int, refuse
         with suppress(PermissionError):
             os.setpgid(0, 0)
     at_death_of(parent, signal.SIGKILL)
-    additions = _read_all(wait_for)
+    with open(wait_for, "rb") as pipe:
+        additions = pipe.read()
     if not additions.endswith(b"\n"):
         os._exit(1)  # `run` died or dismissed us
     try:
         os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(additions)})
     except OSError as error:
-        _write_all(refuse, str(error.errno).encode())
+        os.write(refuse, str(error.errno).encode())
     os._exit(1)
-
-
-def _read_all(fd: int) -> bytes:
-    parts: list[bytes] = []
-    while part := os.read(fd, 65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

@@ -20,14 +20,13 @@ import os
 import shutil
 import signal
 from contextlib import suppress
+from dataclasses import dataclass
 
 from leasehold._runtimes.clock import boottime
 from leasehold.cli.codes import SIGNALLED, Exit
 from leasehold.cli.output import complain, meta_text, printable, seconds
-from leasehold.cli.run.guard import Guard, fork_guarded
+from leasehold.cli.run.guard import Guard, fork_guarded, guarded_store
 from leasehold.cli.run.processes import Child, in_foreground
-from leasehold.cli.run.run_options import RunOptions
-from leasehold.cli.store_url import guarded
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Event, InDoubt, Renewed
@@ -41,23 +40,39 @@ PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the whole foreground group by itself."""
 
-NOTICE = 1 / 4
-"""Part of the lease that is kept at most for stopping the command before the lease ends."""
-
-KILL_AHEAD, KILL_AHEAD_PART = 0.05, 1 / 20
-"""Seconds, and at most this part of the lease, for a kill to take effect before the lease ends."""
-
+NOTICE = 1 / 4  # part of the lease that is kept at most for stopping the command before the lease ends
+KILL_AHEAD = 0.05  # seconds for a kill to take effect before the lease ends,
+KILL_AHEAD_PART = 1 / 20  # and at most this part of the lease
 CHECKS_PER_LEASE = 6
-LONGEST_PAUSE = 1.0
-"""Longest pause between two checks of the lease, in seconds."""
+LONGEST_PAUSE = 1.0  # longest pause between two checks of the lease, in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of one run, under the names that the command line gives them; times in seconds."""
+
+    name: str
+    url: str  # may contain a password; the command gets it in its environment
+    namespace: str
+    argv: tuple[str, ...]
+    wait: bool
+    timeout: float | None  # how long to wait; None waits for ever
+    lease: float
+    fair: bool
+    lock_delay: float
+    meta: str | None
+    max_hold: float | None
+    grace: float
+    taken_code: int  # exit code if another client holds the lock
+    quiet: bool
 
 
 def supervise(options: RunOptions) -> int:
     """Run the command under the lock; return the exit code."""
     grouped = not in_foreground()
-    code = _missing_program(options.argv[0])
-    if code is not None:
-        return code
+    missing = _missing_program(options.argv[0])
+    if missing is not None:
+        return missing
     child, guard = fork_guarded(options.argv, grouped=grouped)
     try:
         code = asyncio.run(Supervisor(options, child, guard).run())
@@ -107,11 +122,12 @@ class Supervisor:
         """Acquire the lock, run the command, release; return the exit code."""
         self._catch_signals()
         options = self._options
-        store = guarded(options.url, self._guard.pid)
+        store = guarded_store(options.url, self._guard.pid)
         async with AsyncClient(store, namespace=options.namespace, observer=self._observe) as client:
             hold = await self._acquire(client)
             if hold is not None:
-                return await self._run_held(hold)
+                code = self._start(hold)
+                return await self._release(hold, await self._until_gone(hold) if code is None else code)
             if self._signalled is not None:
                 return SIGNALLED + self._signalled
             await self._report_conflict(client)
@@ -173,7 +189,7 @@ class Supervisor:
             return None
         task = self._waiting = asyncio.current_task()
         try:
-            hold = await lock.acquire(options.wait, options.timeout)
+            return await lock.acquire(options.wait, options.timeout)
         except asyncio.CancelledError:
             if self._signalled is None or task is None:
                 raise
@@ -183,7 +199,6 @@ class Supervisor:
             raise StoreUnavailable(f"its answers are too slow: {error}") from None
         finally:
             self._waiting = None
-        return hold
 
     async def _report_conflict(self, client: AsyncClient) -> None:
         options = self._options
@@ -192,19 +207,13 @@ class Supervisor:
             info = await client.inspect(options.name)
             if info is not None and info.holders:
                 holder = info.holders[0]
-                facts = f"token {holder.token}" + (f", {meta_text(holder.meta)}" if holder.meta is not None else "")
+                meta = f", {meta_text(holder.meta)}" if holder.meta is not None else ""
                 address = f"{printable(holder.host)}:{holder.pid}"
-                why = f"held by {address} for another {seconds(holder.remaining)} ({facts})"
+                why = f"held by {address} for another {seconds(holder.remaining)} (token {holder.token}{meta})"
         within = f" within {options.timeout:g} s" if options.wait and options.timeout is not None else ""
         self._print(f"could not acquire '{printable(options.name)}'{within}: {why}")
 
     # --- while the lock is held --------------------------------------------------------------------------------
-
-    async def _run_held(self, hold: AsyncHold) -> int:
-        code = self._start(hold)
-        if code is None:
-            code = await self._until_gone(hold)
-        return await self._release(hold, code)
 
     def _start(self, hold: AsyncHold) -> int | None:
         """Start the command; return an exit code if it was not started."""
@@ -212,34 +221,31 @@ class Supervisor:
             return SIGNALLED + self._signalled
         hold.on_lost(lambda error: self._wake_up.set())
         self._check(hold)
-        refusal = self._child.start(self._environment(hold))
+        refusal = self._child.start(
+            {
+                "LEASEHOLD_NAME": hold.name,
+                "LEASEHOLD_TOKEN": str(hold.token),
+                "LEASEHOLD_URL": self._options.url,
+                "LEASEHOLD_NAMESPACE": self._options.namespace,
+            }
+        )
         self._running = True
         if refusal is None:
             return None
         complain(f"cannot run {self._options.argv[0]!r}: {refusal.strerror}")
         return int(Exit.NOT_FOUND if isinstance(refusal, FileNotFoundError) else Exit.NOT_EXECUTABLE)
 
-    def _environment(self, hold: AsyncHold) -> dict[str, str]:
-        return {
-            "LEASEHOLD_NAME": hold.name,
-            "LEASEHOLD_TOKEN": str(hold.token),
-            "LEASEHOLD_URL": self._options.url,
-            "LEASEHOLD_NAMESPACE": self._options.namespace,
-        }
-
     async def _until_gone(self, hold: AsyncHold) -> int:
         """Wait until the command ends, and stop it if the lock ends first; return its exit code in a shell's form."""
-        while True:
-            self._wake_up.clear()
-            status = self._child.ended()
-            if status is not None:
-                break
+        self._wake_up.clear()
+        while (status := self._child.ended()) is None:
             pause = self._check(hold)
             if self._child.unguarded:
                 self._child.kill_found()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake_up.wait()
+            self._wake_up.clear()
         if self._kill_at is None and status == -signal.SIGKILL and boottime() >= self._kill_deadline:
             self._kill_at = self._kill_deadline  # the guard killed it
             self._print("`leasehold run` was stopped or stuck until the lease had nearly ended; the command was killed")

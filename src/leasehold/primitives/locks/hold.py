@@ -202,7 +202,7 @@ class AsyncHold:
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
         interrupted = scope.exit(error)
-        self._engine.block_ended()
+        self._engine.wake_close()
         return interrupted
 
     def _leases(self) -> Sequence[Lease]:

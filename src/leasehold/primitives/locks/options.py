@@ -36,7 +36,6 @@ class Options:
         cls,
         engine: Engine,
         mode: LockMode,
-        *,
         lease: Seconds = DEFAULT_LEASE,
         renew: bool = True,
         max_hold: Seconds | None = None,

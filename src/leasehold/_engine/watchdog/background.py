@@ -1,20 +1,22 @@
-"""Renewals: sends each batch in a job of its own, and applies the results to the leases."""
+"""The requests of the watchdog, each sent in a background job: renewals in batches, and releases that had no answer."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.watchdog.lease_timers import RENEWALS_PER_LEASE
-from leasehold._model import RenewalResult
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
+from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
-BATCH = 500
-"""Tickets in one call of `Store.renew`."""
+BATCH = 500  # tickets in one call of `Store.renew`
+RELEASE_WITHIN = 1.0  # seconds that a release may take to be confirmed; then it is repeated in the background
+RETRY_PAUSE = 0.1  # seconds before a pending release is sent again, at least; with jitter up to five times as long
 
 log = logging.getLogger("leasehold")
 
@@ -22,7 +24,7 @@ Renewed = Callable[[Sequence[Lease], Sequence[RenewalResult], float], None]
 
 
 class Renewer:
-    """Sends renewals of one client.
+    """Sends renewals of one client, and applies the results to the leases.
 
     ``renewed(batch, results, sent)`` sets the next timers of the leases. ``later()`` makes a list for callbacks that
     are called when all leases of a batch were checked, or None where they are called at once.
@@ -53,15 +55,14 @@ class Renewer:
 
     async def _renew(self, batch: Sequence[Lease]) -> None:
         sent = self._runtime.now()
-        shortest = min(lease.length for lease in batch)
-        within = min(self._patience, shortest / RENEWALS_PER_LEASE)
+        within = min(self._patience, min(lease.length for lease in batch) / RENEWALS_PER_LEASE)
+        results: Sequence[RenewalResult] = [RenewalResult.UNKNOWN] * len(batch)
         try:
             results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
         except StoreUnavailable:
-            results = [RenewalResult.UNKNOWN] * len(batch)
+            pass
         except Exception:
             log.exception("a batch of renewals failed")
-            results = [RenewalResult.UNKNOWN] * len(batch)
         self._apply(batch, results, sent)
 
     def _apply(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
@@ -90,3 +91,48 @@ def apply_result(lease: Lease, result: RenewalResult, sent: float, later: Later 
 def running(jobs: Sequence[Job], job: Job) -> list[Job]:
     """Return those of the jobs that have not ended, and one more."""
     return [*(other for other in jobs if other.alive()), job]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRelease:
+    """A release that was not confirmed: it is repeated until it is, or until the lease has expired."""
+
+    name: str
+    ticket: Ticket
+    until: float  # boot-time clock at which the lease has expired
+
+
+class ReleaseRetrier:
+    """Repeats the releases of one client; ``schedule`` sets when one is sent again, by the boot-time clock."""
+
+    def __init__(
+        self, runtime: Runtime, store: Store, patience: float, schedule: Callable[[PendingRelease, float], None]
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._patience = min(patience, RELEASE_WITHIN)
+        self._schedule = schedule
+
+    def release_in_background(self, pending: Sequence[PendingRelease]) -> Job | None:
+        """Send releases in a job and return it; if no thread can be started, schedule them again and return None."""
+        try:
+            return self._runtime.spawn(lambda: self.send(pending), "leasehold-release")
+        except RuntimeError:  # no thread can be started: later
+            for each in pending:
+                self._schedule(each, self._runtime.now() + RETRY_PAUSE)
+            return None
+
+    async def send(self, pending: Sequence[PendingRelease]) -> None:
+        """Send each release; schedule one without an answer again, unless its lease has expired."""
+        for each in pending:
+            try:
+                was_there = await self._store.release(
+                    each.name, each.ticket, reason=ReleaseReason.RELEASE, within=self._patience
+                )
+                log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
+            except StoreUnavailable:
+                now = self._runtime.now()
+                if now < each.until:
+                    self._schedule(each, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
+            except Exception:
+                log.exception("a late release of %r failed", each.name)

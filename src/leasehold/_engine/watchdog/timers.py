@@ -11,19 +11,72 @@ Only the thread or task that runs the schedule adds to the timers. Any thread ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import ENDED, HOLDING
-from leasehold._engine.watchdog.timer_queue import TimerQueue
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 
-RENEWALS_PER_LEASE = 3
-"""A lease is renewed after a third of its length, so that two renewals may fail before the deadline."""
+T = TypeVar("T", bound=Hashable)
 
-RETRY = 0.05
-"""First pause after a renewal without an answer, as a part of the lease; each further pause is half as long again."""
+RENEWALS_PER_LEASE = 3  # renewed after a third of its length, a lease outlives two failed renewals
+RETRY = 0.05  # pause after a renewal without an answer, as a part of the lease; later ones are half as long again
+
+
+class TimerQueue(Generic[T]):
+    """At most one timer for each item. Entries of moved and removed items stay in the heap until they come to its top.
+
+    `put` costs O(log n), and the heap has at most about twice as many entries as there are items. Only the thread that
+    runs the schedule may call `put`, `next` and `due`. Any thread may call `remove` at any time: it is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, T]] = []
+        self._when: dict[T, float] = {}
+        self._count = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._when))
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._when
+
+    def put(self, item: T, when: float) -> None:
+        """Set the timer of ``item``, or move it."""
+        self._when[item] = when
+        heapq.heappush(self._heap, (when, next(self._count), item))
+        if len(self._heap) > 2 * len(self._when) + 64:
+            self._heap = [entry for entry in self._heap if self._when.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def remove(self, item: T) -> None:
+        """Remove the timer of ``item``, if it has one."""
+        self._when.pop(item, None)
+
+    def due(self, now: float) -> list[T]:
+        """Remove and return all items whose time is not after ``now``, earliest first."""
+        items: list[T] = []
+        while (when := self.next()) is not None and when <= now:
+            item = heapq.heappop(self._heap)[2]
+            if self._when.pop(item, None) is not None:  # another thread may have removed it just now
+                items.append(item)
+        return items
+
+    def next(self) -> float | None:
+        """Return the earliest time, or None."""
+        while self._heap:
+            when, _, item = self._heap[0]
+            if self._when.get(item) == when:
+                return when
+            heapq.heappop(self._heap)
+        return None
 
 
 class LeaseTimers:
@@ -81,21 +134,16 @@ class LeaseTimers:
     def add_renewed(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
         """Set the timers of leases after a renewal that was sent at ``sent``."""
         for lease, result in zip(batch, results, strict=True):
-            self._add_renewed(lease, result, sent)
-
-    def _add_renewed(self, lease: Lease, result: RenewalResult, sent: float) -> None:
-        length = lease.length
-        if lease not in self.watched or lease.state in ENDED:
-            self.drop(lease)
-            return
-        holding = lease.state in HOLDING
-        if holding:
-            self.deadlines.put(lease, lease.deadline)
-        if holding and not lease.renews:
-            return
-        if result is RenewalResult.UNKNOWN:
-            pause = length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
-            when = self._runtime.now() + min(pause, length / RENEWALS_PER_LEASE)
-        else:
-            when = sent + length / RENEWALS_PER_LEASE
-        self.renewals.put(lease, when)
+            if lease not in self.watched or lease.state in ENDED:
+                self.drop(lease)
+                continue
+            if lease.state in HOLDING:
+                self.deadlines.put(lease, lease.deadline)
+                if not lease.renews:
+                    continue
+            if result is RenewalResult.UNKNOWN:
+                pause = lease.length * RETRY * 1.5 ** min(max(lease.doubts, 1) - 1, 8)
+                when = self._runtime.now() + min(pause, lease.length / RENEWALS_PER_LEASE)
+            else:
+                when = sent + lease.length / RENEWALS_PER_LEASE
+            self.renewals.put(lease, when)

@@ -1,4 +1,4 @@
-"""The client of commands that inspect the store: opened for the length of one command."""
+"""The store of a command: its client, opened for the length of the command, and its URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from leasehold import Client
 from leasehold._inspection import LockInfo
+from leasehold._url import parse
 from leasehold.primitives.coordination.leadership import KIND
+from leasehold.stores.registry import hide
 
 
 @contextmanager
@@ -32,6 +34,11 @@ def _led(client: Client, info: LockInfo) -> LockInfo:
         for holder in info.holders
     )
     return replace(info, kind=KIND, holders=holders)
+
+
+def shown(url: str | None) -> str:
+    """Return the URL in use without password and options, for people."""
+    return str(parse(hide(url)))
 
 
 def silence_logging() -> None:

@@ -1,0 +1,88 @@
+"""Event loops that are closed while something waits in them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold
+from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
+from leasehold.stores.memory import Memory
+
+
+class Dropped:
+    """A loop that is closed while a task of it has not ended, as when a server is stopped without mercy."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.task = self.loop.create_task(work())
+        self.task._log_destroy_pending = False  # type: ignore[attr-defined] it is the point
+        self.loop.run_until_complete(asyncio.sleep(0.05))
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+def test_a_signal_may_be_set_when_the_loop_of_whoever_waited_is_closed() -> None:
+    signal = TaskSignal()
+    dropped = Dropped(lambda: signal.wait(None))
+    dropped.close()
+    signal.set()
+    assert signal.is_set()
+
+
+def test_a_lock_that_is_lost_when_the_loop_of_its_block_is_closed_is_lost_and_that_is_all() -> None:
+    client = AsyncClient(Memory("dropped block"))
+
+    async def enter() -> AsyncHold:
+        return await client.lock("a").__aenter__()
+
+    hold, told = asyncio.run(enter()), list[Exception]()
+    hold.on_lost(told.append)
+    hold._lease.mark_lost("it was broken")
+    assert len(told) == 1
+    assert hold.lost
+
+
+def test_a_call_that_ends_when_its_loop_is_closed_has_no_listener_and_hurts_nobody() -> None:
+    runtime, begun, go_on, ended = AsyncioRuntime(), threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        go_on.wait(5.0)
+
+    dropped = Dropped(lambda: runtime.offload(call))
+    assert begun.wait(5.0)
+    dropped.close()
+    go_on.set()
+    worker = runtime._worker
+    assert worker is not None
+    worker._calls.put(ended.set)
+    assert ended.wait(5.0), "its thread goes on with what comes next"
+    runtime.close()
+
+
+def test_a_call_whose_caller_was_cancelled_is_ended_and_whoever_undoes_it_comes_after() -> None:
+    async def body() -> list[str]:
+        runtime, done, go_on = AsyncioRuntime(), list[str](), threading.Event()
+
+        def call() -> None:
+            go_on.wait(5.0)
+            done.append("done")
+
+        task = asyncio.create_task(runtime.offload(call))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        undoing = asyncio.create_task(runtime.offload(lambda: done.append("undone")))
+        go_on.set()
+        await undoing
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        runtime.close()
+        return done
+
+    assert asyncio.run(body()) == ["done", "undone"]
