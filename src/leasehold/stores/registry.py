@@ -74,6 +74,11 @@ DRIVERS: Mapping[str, str] = {
 }
 """Top-level package of a driver to the extra that installs it."""
 
+NO_LIBPQ = (
+    "psycopg finds no libpq, the C library of PostgreSQL; install one with: pip install 'leasehold[postgres]' (this "
+    "brings psycopg[binary]), or install that of your system, which Debian calls libpq5"
+)
+
 
 def opener(url: str | Secret | None) -> Opener:
     """Return what opens the store at ``url``; None is ``LEASEHOLD_URL``, or else SQLite in the user's state folder.
@@ -106,7 +111,7 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
 
     """
     if isinstance(client, list | tuple):
-        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
+        several: Opener = load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
         return several
     for cls in type(client).__mro__:
         module = ADOPTERS.get(cls.__module__.partition(".")[0])
@@ -114,7 +119,7 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
             if strict is not None and module != ADOPTERS["redis"]:
                 raise TypeError(f"strict mode is one of Redis; leave out strict= for a {type(client).__name__}")
             options = {} if strict is None else {"strict": strict}
-            found: Opener = _load(module).adopt(client, flavor, **options)
+            found: Opener = load(module).adopt(client, flavor, **options)
             return found
     known = ", ".join(sorted(ADOPTERS))
     raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")
@@ -139,7 +144,7 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
 
     """
     if scheme in BUILT_IN:
-        built_in: Callable[[StoreURL], Opener] = _load(BUILT_IN[scheme]).from_url
+        built_in: Callable[[StoreURL], Opener] = load(BUILT_IN[scheme]).from_url
         return built_in
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
@@ -151,13 +156,23 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
     raise ValueError(f"unknown scheme {scheme!r} in the store URL; known are: {known}")
 
 
-def _load(module: str):  # type: ignore[no-untyped-def]
+def load(module: str):  # type: ignore[no-untyped-def]
+    """Import a module of ours that needs a driver.
+
+    Raises:
+        MissingDriver: it is not installed, or psycopg finds no libpq.
+
+    """
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         driver = (error.name or "").partition(".")[0]
-        if driver not in DRIVERS:
+        if isinstance(error, ModuleNotFoundError) and driver in DRIVERS:
+            missing = (
+                f"the driver {driver!r} is not installed; install it with: pip install 'leasehold[{DRIVERS[driver]}]'"
+            )
+        elif error.name is None and "psycopg" in str(error):
+            missing = f"{NO_LIBPQ} ({'; '.join(str(error).splitlines())})"
+        else:
             raise
-        raise MissingDriver(
-            f"the driver {driver!r} is not installed; install it with: pip install 'leasehold[{DRIVERS[driver]}]'"
-        ) from None
+    raise MissingDriver(missing)  # out here it has no context

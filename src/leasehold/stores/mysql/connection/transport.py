@@ -26,8 +26,12 @@ from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, joined, no_answer, refused
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
+from leasehold.stores.registry import load
 
 T = TypeVar("T")
+
+DRIVERS = {Flavor.SYNC: "blocking", Flavor.ASYNC: "aio"}
+"""The module with the driver of each flavor."""
 
 BEGIN, COMMIT, ROLLBACK = Statement("START TRANSACTION"), Statement("COMMIT"), Statement("ROLLBACK")
 
@@ -62,10 +66,13 @@ class MySQLTransport:
         self.where = settings.where
         self.database = settings.database
         self.pool: Pool[Connection] = Pool(runtime, self.connect, settings.where)
+        self._driver: Any = None
+        if runtime.flavor is not Flavor.SIMULATED:
+            self._driver = load(f"leasehold.stores.mysql.connection.{DRIVERS[runtime.flavor]}")
 
     async def connect(self, within: float) -> Connection:
         """Open a connection to a server that takes writes."""
-        connection = await open_connection(self._settings, self._runtime, within)
+        connection: Connection = await self._driver.connect(self._settings, self._runtime, within)
         try:
             refuse_read_only(connection.greeting, self.where)
         except BaseException:
@@ -180,19 +187,3 @@ class ConnectionTransaction:
 
 def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
     return [list(rows) for rows in answers]
-
-
-async def open_connection(settings: Settings, runtime: Runtime, within: float) -> Connection:
-    """Open a connection by the driver of the runtime's flavor.
-
-    Raises:
-        MissingDriver: it is not installed.
-
-    """
-    if runtime.flavor is Flavor.ASYNC:
-        from leasehold.stores.mysql.connection import aio
-
-        return await aio.connect(settings, runtime, within)
-    from leasehold.stores.mysql.connection import blocking
-
-    return await blocking.connect(settings, runtime, within)
