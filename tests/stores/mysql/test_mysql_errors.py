@@ -21,7 +21,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
-from leasehold.stores.mysql.connection import settings
+from leasehold.stores.mysql.connection import handshake, settings
 from leasehold.stores.mysql.connection.base import AGAIN, CLOSING_ERRORS, LASTING, REMEDIES
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold_lab.servers import GaleraServer, MariaDBServer
@@ -119,7 +119,7 @@ def from_address(address: str) -> Provoked:
     def provoke(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         with pytest.raises(pymysql.MySQLError) as caught:
             pymysql.connect(host="127.0.0.1", port=server.port, user="loud", bind_address=address)
-        return [settings.connect_error(caught.value, "here")]
+        return [handshake.cannot_connect(caught.value, "here")]
 
     return provoke
 

@@ -9,7 +9,8 @@ from leasehold._runtimes.base import Runtime
 from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Refused, Row, Statement, Transaction
 from leasehold.stores.mysql.connection.base import NO_SUCH_TABLE
-from leasehold.stores.mysql.connection.settings import OLDEST, Settings, kind_of
+from leasehold.stores.mysql.connection.handshake import OLDEST, kind_of
+from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold.stores.mysql.statements import CLOCK, DIALECT
 

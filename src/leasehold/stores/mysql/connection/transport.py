@@ -23,9 +23,18 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, joined, no_answer, refused
+from leasehold.stores.mysql.connection.base import (
+    REMEDIES,
+    Connection,
+    NoAnswer,
+    Refusal,
+    Rows,
+    joined,
+    no_answer,
+    refused,
+)
 from leasehold.stores.mysql.connection.pool import Pool
-from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
+from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.registry import load
 
 T = TypeVar("T")
@@ -71,13 +80,14 @@ class MySQLTransport:
             self._driver = load(f"leasehold.stores.mysql.connection.{DRIVERS[runtime.flavor]}")
 
     async def connect(self, within: float) -> Connection:
-        """Open a connection to a server that takes writes."""
+        """Open a connection to a server that takes writes.
+
+        A read-only one is refused: administrators could write even so, and lose it, since it is a replica.
+        """
         connection: Connection = await self._driver.connect(self._settings, self._runtime, within)
-        try:
-            refuse_read_only(connection.greeting, self.where)
-        except BaseException:
+        if connection.greeting.read_only:
             connection.abort()
-            raise
+            raise StoreUnavailable(f"the database at {self.where} refused: {REMEDIES[1836]}")
         return connection
 
     async def transact(
