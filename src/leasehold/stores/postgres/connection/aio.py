@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import select
 import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Readiness, SocketWait, Steps
+from leasehold.stores.postgres.connection.exchange import Readiness, SocketWait, Steps
 
 T = TypeVar("T")
 
@@ -77,14 +76,8 @@ class AioTransport(PostgresTransport):
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the caller gets the cancellation
 
-    def alive(self, connection: Connection) -> bool:
-        poll = select.poll()
-        poll.register(connection.fd, select.POLLIN)
-        return not poll.poll(0)
-
 
 async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> Readiness:
-    """Wait until the socket is ready."""
     ready: asyncio.Future[Readiness] = loop.create_future()
 
     def tell(what: Readiness) -> None:

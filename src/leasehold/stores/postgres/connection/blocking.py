@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Readiness, Steps
+from leasehold.stores.postgres.connection.exchange import Readiness, Steps
 
 T = TypeVar("T")
 
@@ -44,12 +44,7 @@ class BlockingTransport(PostgresTransport):
         return None  # libpq resolves them, and blocks
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
-
-    def alive(self, connection: Connection) -> bool:
-        poll = select.poll()
-        poll.register(connection.fd, select.POLLIN)
-        return not poll.poll(0)
+        return await work  # nothing cancels a thread
 
 
 _MASKS = {

@@ -19,7 +19,7 @@ from psycopg.errors import Error
 
 from leasehold._url import Secret
 from leasehold.stores._sql.transport import Row, Statement, Value
-from leasehold.stores.postgres.connection.errors import Broken, ServerError
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, one_line
 
 T = TypeVar("T")
 
@@ -62,9 +62,8 @@ class Connection:
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._pid = os.getpid()
-        self._mutex = (
-            threading.RLock()
-        )  # held for a few lines that never wait; re-entrant, for a signal handler may close, too
+        # Held for a few lines that never wait; re-entrant, because a signal handler may close, too.
+        self._mutex = threading.RLock()
         self._running = 0  # exchanges that run now
         self.open = True
         self.facts: dict[str, Any] = {}
@@ -109,7 +108,7 @@ class Connection:
                 self.prepares, error.stale = False, True
             raise
         except Error as error:
-            raise Broken(_one_line(error)) from None
+            raise Broken(one_line(error)) from None
         finally:
             self._end()
 
@@ -128,7 +127,7 @@ class Connection:
                 yield SocketWait(self.fd, Readiness.READ)
                 self._pgconn.consume_input()
         except Error as error:
-            raise Broken(_one_line(error)) from None
+            raise Broken(one_line(error)) from None
         finally:
             self._end()
 
@@ -237,9 +236,7 @@ class Connection:
                 else:
                     results.append(_rows(result))
             elif failure is None:
-                answered = statements[
-                    min(len(results), len(statements) - 1)
-                ]  # the error may come after the last answer
+                answered = statements[min(len(results), len(statements) - 1)]  # it may come after the last answer
                 failure = _failure(result, in_commit=answered is COMMIT)
         if failure is not None:
             self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
@@ -275,7 +272,7 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
             pgconn.finish()
             raise
     except Error as error:
-        why = _one_line(error)
+        why = one_line(error)
     raise Broken(why or "the connection failed")  # out here it has no context
 
 
@@ -307,7 +304,7 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or b""
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     if not code:
-        raise Broken(" ".join(result.get_error_message().split()) or "the connection broke")
+        raise Broken(one_line(result.get_error_message()) or "the connection broke")
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
 
 
@@ -318,7 +315,3 @@ def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> Ser
     """
     failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
     return failure
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
