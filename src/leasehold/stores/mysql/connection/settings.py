@@ -20,7 +20,7 @@ Connect = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """Address, credentials and options of a server. Its repr has no secret, and it cannot be pickled.
+    """Address, credentials and options of a server. Its repr has no secret; `Veiled` cannot be pickled.
 
     Attributes:
         where: for messages to people: host, port and database.
@@ -41,9 +41,6 @@ class Settings:
         """Whether the connection does not leave this host."""
         host = str(self.options.get("host", ""))
         return "unix_socket" in self.options or host in ("localhost", "::1") or host.startswith("127.")
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
 
 
 def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:

@@ -7,8 +7,8 @@ deadline for a silent server, and wait for it when they are cancelled.
 
 from __future__ import annotations
 
-import enum
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -24,21 +24,17 @@ from leasehold.stores.postgres.connection.errors import Broken, ServerError, one
 T = TypeVar("T")
 
 
-class Readiness(enum.Flag):
-    """What a socket must be, or is, ready for."""
-
-    READ = enum.auto()
-    WRITE = enum.auto()
+READ, WRITE = select.POLLIN, select.POLLOUT
 
 
 class SocketWait(NamedTuple):
-    """The socket that must be ready before the generator can continue."""
+    """The socket that must be ready before the generator can continue, and for what: `READ`, `WRITE` or both."""
 
     fd: int
-    readiness: Readiness
+    events: int
 
 
-Steps = Generator[SocketWait, Readiness | None, T]
+Steps = Generator[SocketWait, None, T]
 
 COMMIT = Statement("COMMIT")
 
@@ -124,7 +120,7 @@ class Connection:
             while True:
                 while (note := self._pgconn.notifies()) is not None:
                     on_message(bytes(note.extra).decode("utf-8", "replace"))
-                yield SocketWait(self.fd, Readiness.READ)
+                yield SocketWait(self.fd, READ)
                 self._pgconn.consume_input()
         except Error as error:
             raise Broken(one_line(error)) from None
@@ -204,9 +200,8 @@ class Connection:
 
     def _flush(self) -> Steps[None]:
         while self._pgconn.flush():
-            ready = yield SocketWait(self.fd, Readiness.READ | Readiness.WRITE)
-            if not ready or Readiness.READ in ready:  # not ready, if it is driven further after a time-out
-                self._pgconn.consume_input()
+            yield SocketWait(self.fd, READ | WRITE)
+            self._pgconn.consume_input()  # which reads nothing if the socket is not ready for that
 
     def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
         pgconn, results = self._pgconn, list[list[Row]]()
@@ -215,7 +210,7 @@ class Connection:
         while True:
             try:
                 while pgconn.is_busy():
-                    yield SocketWait(self.fd, Readiness.READ)
+                    yield SocketWait(self.fd, READ)
                     pgconn.consume_input()
             except Error:
                 if failure is None:
@@ -265,7 +260,7 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
                     return Connection(pgconn)
                 if poll == pq.PollingStatus.FAILED:
                     break
-                yield SocketWait(pgconn.socket, Readiness.READ if poll == pq.PollingStatus.READING else Readiness.WRITE)
+                yield SocketWait(pgconn.socket, READ if poll == pq.PollingStatus.READING else WRITE)
             why = pgconn.get_error_message()
             pgconn.finish()
         except BaseException:

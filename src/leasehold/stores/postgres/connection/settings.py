@@ -42,7 +42,7 @@ POOL = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """Address, credentials and options of a database. Its repr has no secret, and it cannot be pickled.
+    """Address, credentials and options of a database. Its repr has no secret; `Veiled` cannot be pickled.
 
     Attributes:
         where: for messages to people: hosts, ports and database.
@@ -60,9 +60,6 @@ class Settings:
     messages: bool = True
     trust_pooler: bool = False
     subscriptions: Settings | None = None
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
 
     @property
     def local(self) -> bool:
