@@ -42,16 +42,6 @@ class BlockingConnection:
             if self._aborted:
                 raise NoAnswer("it was closed")
             self._running = True
-        try:
-            return self._run(statements, until)
-        finally:
-            with self._mutex:
-                self._running = False
-                aborted = self._aborted
-            if aborted:
-                self._connection._force_close()
-
-    def _run(self, statements: bytes, until: float) -> list[Rows]:
         connection, answers = self._connection, list[Rows]()
         try:
             self._limit(until)
@@ -70,6 +60,12 @@ class BlockingConnection:
             if found is error:
                 raise
             raise found from error
+        finally:
+            with self._mutex:
+                self._running = False
+                aborted = self._aborted
+            if aborted:
+                connection._force_close()
 
     def _limit(self, until: float) -> None:
         """Limit each write and read from now on to ``until``, or little later.
