@@ -117,7 +117,7 @@ def _execute(connection: Any, ask: Ask, asynchronous: bool) -> Calls[Answer]:
     cursor: Any = (yield connection.cursor()) if callable(getattr(connection, "cursor", None)) else connection
     try:
         yield _fitting(cursor.execute(_text(ask, mark), tuple(ask.args)), asynchronous)
-        rows = (yield cursor.fetchall()) if cursor.description else []
+        rows: Any = (yield cursor.fetchall()) if cursor.description else []
         return Answer([tuple(row) for row in rows], cursor.rowcount)
     finally:
         if cursor is not connection:
