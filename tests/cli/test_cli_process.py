@@ -98,13 +98,19 @@ def test_without_click_the_error_names_the_install_line() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_without_a_driver_the_error_names_the_install_line() -> None:
+@pytest.mark.parametrize("command", ["ls", "doctor"])
+@pytest.mark.parametrize(("driver", "url", "extra"), [
+    ("redis", "redis://h", "redis"), ("pymysql", "mysql://app@h/orders", "mysql"),
+    ("psycopg", "postgresql://h/orders", "postgres"),
+])  # fmt: skip
+def test_without_a_driver_the_error_names_the_install_line(command: str, driver: str, url: str, extra: str) -> None:
     script = (
-        "import sys; sys.modules['redis'] = None; from leasehold.cli import main; main(['ls', '--url', 'redis://h'])"
+        f"import sys; sys.modules[{driver!r}] = None; from leasehold.cli import main; "
+        f"main([{command!r}, '--url', {url!r}])"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 3
-    assert "pip install 'leasehold[redis]'" in ended.stderr
+    assert f"pip install 'leasehold[{extra}]'" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

@@ -91,6 +91,23 @@ def test_a_fenced_update(database: Any) -> None:
         sql.update(database, "stock", {"n": 1}, where={"item": 43}, token=8)
 
 
+def test_a_cursor_serves_as_its_connection_does(database: Any) -> None:
+    if isinstance(database, sqlalchemy.Connection):
+        pytest.skip("SQLAlchemy's connections have no cursor")
+    with closing(database.cursor()) as cursor:
+        assert sql.update(cursor, "stock", {"n": 9}, where={"item": 42}, token=7) == 1
+        sql.create(cursor)
+        sql.advance(cursor, "warehouse", 7)
+        with pytest.raises(Stale):
+            sql.advance(cursor, "warehouse", 6)
+    database.rollback()
+
+
+def test_a_connection_of_the_other_flavor_is_refused(database: Any) -> None:
+    with pytest.raises(TypeError, match="a blocking connection, and the function needs an asyncio one"):
+        asyncio.run(sql.aupdate(database, "stock", {"n": 9}, where={"item": 42}, token=7))
+
+
 def test_a_fence_for_a_resource_without_a_column(database: Any) -> None:
     sql.create(database)
     sql.create(database)

@@ -21,7 +21,7 @@ from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql import session_statements as own
 from leasehold.stores.mysql import statements as mysql
 from leasehold.stores.mysql.connection.base import NoAnswer
-from leasehold.stores.mysql.connection.settings import opening
+from leasehold.stores.mysql.connection.handshake import opening
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres import statements as postgres
 from leasehold.stores.postgres.connection.errors import Broken, ServerError

@@ -127,14 +127,17 @@ def test_a_missing_driver_is_named_with_its_install_line(library: Distribution, 
     python = installed(tmp_path, library)
     code = """
 from leasehold import Client, MissingDriver
-for url in ("redis://localhost", "postgresql://localhost/app", "etcd://localhost", "zookeeper://localhost"):
+for url in (
+    "redis://localhost", "postgresql://localhost/app", "mysql://app@localhost/app", "etcd://localhost",
+    "zookeeper://localhost",
+):
     try:
         Client.from_url(url)
     except MissingDriver as error:
         print(error)
 """
     said = isolated(python, code, tmp_path)
-    assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "etcd", "zookeeper"], said
+    assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "mysql", "etcd", "zookeeper"], said
 
 
 def test_the_laboratory_installs_beside_the_library(

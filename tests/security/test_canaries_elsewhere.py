@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import canary
 import pytest
-import test_canary
-from test_canary import CANARY, FLAVORS, WRONG, Record, awaited, record, run, use
+from canary import CANARY, FLAVORS, WRONG, Record, awaited, record, run, use
 
 from leasehold._url import Secret
 from leasehold.stores import registry
@@ -57,7 +57,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
             record.objects(*attributes(one))
             record.pickled(one)
 
-    monkeypatch.setattr(test_canary, "shown", shown)
+    monkeypatch.setattr(canary, "shown", shown)
 
 
 def attributes(thing: object) -> list[Any]:
@@ -79,7 +79,7 @@ async def fail(record: Record, client: Any) -> None:
         record.objects(*await awaited(client.diagnose()))
     except Exception as error:
         record.error(error)
-    test_canary.shown(record, client)
+    canary.shown(record, client)
 
 
 def works(system: str, request: pytest.FixtureRequest) -> list[str]:

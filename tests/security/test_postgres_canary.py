@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import canary
 import psycopg
 import pytest
 import sqlalchemy
-import test_canary
-from test_canary import CANARY, FLAVORS, WRONG, Record, awaited, fail, record, run, use
+from canary import CANARY, FLAVORS, WRONG, Record, awaited, fail, record, run, use
 
 from leasehold import AsyncClient, Client, tables
 from leasehold._url import Secret
@@ -55,7 +55,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
         for thing in things:
             record.pickled(thing)
 
-    monkeypatch.setattr(test_canary, "shown", shown)
+    monkeypatch.setattr(canary, "shown", shown)
 
 
 @FLAVORS
@@ -122,7 +122,7 @@ async def attempt(record: Record, client: Any) -> None:
             record.objects(await awaited(call()))
         except Exception as error:
             record.error(error)
-    test_canary.shown(record, client)
+    canary.shown(record, client)
 
 
 @FLAVORS

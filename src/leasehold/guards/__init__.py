@@ -60,3 +60,13 @@ def check_token(token: int) -> int:
     if not 0 < token < 2**63:
         raise ValueError(f"a fencing token is from 1 to 2**63 - 1, not {token}")
     return token
+
+
+def check_fence(what: str, fence: int, token: int) -> None:
+    """Raise `Stale` if ``what`` was written by a holder with a higher token."""
+    if fence > token:
+        raise Stale(
+            f"{what} was written by a holder with token {fence}, and this one has {token}: its lock was lost",
+            token=token,
+            fence=fence,
+        )

@@ -1,8 +1,8 @@
 """A user's database connection of either flavor, whatever its driver: statements in, rows and counts out.
 
 Known are psycopg 2 and 3, sqlite3, PyMySQL, asyncmy, Django's connections, SQLAlchemy's connections and sessions, and
-whatever else has DB-API's ``cursor()``. An algorithm is a generator of `Ask`, answered by `Answer`: so it is written
-once for both flavors.
+whatever else has DB-API's ``cursor()``. An algorithm is a generator of `Ask`, answered by `Answer`. The calls of a
+driver are a generator, too, of what an asyncio driver returns to be awaited. So both are written once for both flavors.
 """
 
 from __future__ import annotations
@@ -33,53 +33,50 @@ class Answer(NamedTuple):
 
 Asking = Generator[Ask, Answer, T]
 
+Calls = Generator[Any, Any, T]
+"""Yields what each call of a driver returned, and receives that or, of an awaitable, its result."""
+
+DIALECTS = {
+    "postgresql": ("postgres", "psycopg"),
+    "mysql": ("mysql", "mariadb", "asyncmy"),
+    "sqlite": ("sqlite",),
+}
+
 
 def dialect_of(connection: Any) -> str:
     """Return ``postgresql``, ``mysql``, ``sqlite`` or, if it is unknown, an empty text."""
     engine = getattr(connection, "dialect", None) or getattr(getattr(connection, "bind", None), "dialect", None)
     words = f"{getattr(engine, 'name', '')} {getattr(connection, 'vendor', '')} {_package(connection)}".lower()
-    for name, marks in (
-        ("postgresql", ("postgres", "psycopg")),
-        ("mysql", ("mysql", "mariadb", "asyncmy")),
-        ("sqlite", ("sqlite",)),
-    ):
-        if any(mark in words for mark in marks):
-            return name
-    return ""
+    return next((name for name, marks in DIALECTS.items() if any(mark in words for mark in marks)), "")
 
 
 def run(connection: Any, asking: Asking[T]) -> T:
     """Run a generator of statements on a blocking connection; return its result."""
-    answer: Answer | None = None
-    failure: Exception | None = None
-    while True:
-        try:
-            ask = _next(asking, answer, failure)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer, failure = None, None
-        try:
-            answer = _execute(connection, ask)
-        except Exception as error:  # raised in the algorithm, which handles it
-            failure = error
+    calls = _calls(connection, asking, asynchronous=False)
+    try:
+        result = next(calls)
+        while True:
+            result = calls.send(result)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
 
 
 async def arun(connection: Any, asking: Asking[T]) -> T:
     """Run a generator of statements on an asyncio connection; return its result."""
-    answer: Answer | None = None
-    failure: Exception | None = None
-    while True:
-        try:
-            ask = _next(asking, answer, failure)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer, failure = None, None
-        try:
-            answer = await _aexecute(connection, ask)
-        except Exception as error:
-            failure = error
+    calls = _calls(connection, asking, asynchronous=True)
+    try:
+        called = next(calls)
+        while True:
+            try:
+                result = await called if isawaitable(called) else called
+            except BaseException as error:  # also a cancellation: the cursor is closed
+                called = calls.throw(error)
+            else:
+                called = calls.send(result)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
 
 
 def code_of(error: BaseException) -> str:
@@ -94,10 +91,53 @@ def code_of(error: BaseException) -> str:
     return ""
 
 
-def _next(asking: Asking[T], answer: Answer | None, failure: Exception | None) -> Ask:
-    if failure is not None:
-        return asking.throw(failure)
-    return next(asking) if answer is None else asking.send(answer)
+def _calls(connection: Any, asking: Asking[T], *, asynchronous: bool) -> Calls[T]:
+    try:
+        ask = next(asking)
+        while True:
+            try:
+                answer = yield from _execute(connection, ask, asynchronous)
+            except Exception as error:  # raised in the algorithm, which handles it
+                ask = asking.throw(error)
+            else:
+                ask = asking.send(answer)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+
+
+def _execute(connection: Any, ask: Ask, asynchronous: bool) -> Calls[Answer]:
+    if _is_session(connection):
+        connection = yield connection.connection()
+    if hasattr(connection, "exec_driver_sql"):
+        mark = "?" if getattr(connection.dialect, "paramstyle", "format") == "qmark" else "%s"
+        result = yield _fitting(connection.exec_driver_sql(_text(ask, mark), tuple(ask.args)), asynchronous)
+        return Answer([tuple(row) for row in result.fetchall()] if result.returns_rows else [], result.rowcount)
+    mark = "?" if any(name in _package(connection) for name in QUESTION_MARKS) else "%s"
+    cursor: Any = (yield connection.cursor()) if callable(getattr(connection, "cursor", None)) else connection
+    try:
+        yield _fitting(cursor.execute(_text(ask, mark), tuple(ask.args)), asynchronous)
+        rows: Any = (yield cursor.fetchall()) if cursor.description else []
+        return Answer([tuple(row) for row in rows], cursor.rowcount)
+    finally:
+        if cursor is not connection:
+            closing = cursor.close()
+            if isawaitable(closing):  # else nothing is yielded: an interrupt may have ended this generator
+                yield closing
+
+
+def _is_session(connection: Any) -> bool:
+    """Return whether it is SQLAlchemy's session, which has a connection for its transaction."""
+    if hasattr(connection, "exec_driver_sql") or hasattr(connection, "fetchall"):
+        return False  # a connection of SQLAlchemy, or a cursor, whose connection may be callable
+    return callable(getattr(connection, "connection", None))
+
+
+def _fitting(called: Any, asynchronous: bool) -> Any:
+    if isawaitable(called) is not asynchronous:
+        given, wanted = ("a blocking", "an asyncio") if asynchronous else ("an asyncio", "a blocking")
+        raise TypeError(f"this is {given} connection, and the function needs {wanted} one")
+    return called
 
 
 def _package(connection: Any) -> str:
@@ -106,59 +146,3 @@ def _package(connection: Any) -> str:
 
 def _text(ask: Ask, mark: str) -> str:
     return ask.text.format(*[mark] * ask.text.count("{}"))
-
-
-def _execute(connection: Any, ask: Ask) -> Answer:
-    if _is_session(connection):
-        connection = connection.connection()
-    if hasattr(connection, "exec_driver_sql"):
-        return _answer(connection.exec_driver_sql(_text(ask, _engine_mark(connection)), tuple(ask.args)))
-    cursor: Any = connection.cursor() if callable(getattr(connection, "cursor", None)) else connection
-    try:
-        cursor.execute(_text(ask, _mark(connection)), tuple(ask.args))
-        return _answer(cursor)
-    finally:
-        if cursor is not connection:
-            cursor.close()
-
-
-async def _aexecute(connection: Any, ask: Ask) -> Answer:
-    if _is_session(connection):
-        connection = await connection.connection()
-    if hasattr(connection, "exec_driver_sql"):
-        result = await connection.exec_driver_sql(_text(ask, _engine_mark(connection)), tuple(ask.args))
-        return _answer(result)
-    cursor: Any = connection.cursor() if callable(getattr(connection, "cursor", None)) else connection
-    cursor = await cursor if isawaitable(cursor) else cursor
-    try:
-        await cursor.execute(_text(ask, _mark(connection)), tuple(ask.args))
-        if not cursor.description:
-            return Answer([], cursor.rowcount)
-        rows = cursor.fetchall()
-        return Answer([tuple(row) for row in (await rows if isawaitable(rows) else rows)], cursor.rowcount)
-    finally:
-        if cursor is not connection:
-            closing = cursor.close()
-            if isawaitable(closing):
-                await closing
-
-
-def _is_session(connection: Any) -> bool:
-    """Return whether it is SQLAlchemy's session, which has a connection for its transaction."""
-    return not hasattr(connection, "exec_driver_sql") and callable(getattr(connection, "connection", None))
-
-
-def _answer(result: Any) -> Answer:
-    has_rows = getattr(result, "returns_rows", None)
-    if has_rows is None:
-        has_rows = bool(result.description)
-    return Answer([tuple(row) for row in result.fetchall()] if has_rows else [], result.rowcount)
-
-
-def _mark(connection: Any) -> str:
-    return "?" if any(name in _package(connection) for name in QUESTION_MARKS) else "%s"
-
-
-def _engine_mark(connection: Any) -> str:
-    style = getattr(connection.dialect, "paramstyle", "format")
-    return "?" if style == "qmark" else "%s"

@@ -67,7 +67,7 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
 
     """
     core = _core(hold)
-    store, leases = _engine(core).store, core._leases()
+    store, leases = core._engine.store, core._leases()
     if not isinstance(store, EtcdStore) or len(leases) != 1:
         raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
     core.raise_if_lost()
@@ -116,7 +116,7 @@ class AsyncEtcdGuard:
         return await self._send(deleted({"key": b64(key)}))
 
     async def _send(self, operation: Json) -> int:
-        engine = _engine(self._hold)
+        engine: Engine = self._hold._engine
         engine.ready()
         store = engine.store
         assert isinstance(store, EtcdStore)  # `comparison` looked
@@ -168,7 +168,3 @@ def _core(hold: Hold | AsyncHold) -> AsyncHold:
     if not isinstance(core, AsyncHold):
         raise TypeError(f"a guard is made of a hold, not of {type(hold).__name__}")
     return core
-
-
-def _engine(core: AsyncHold) -> Engine:
-    return core._engine

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from leasehold.guards import Stale, check_token
+from leasehold.guards import check_fence, check_token
 
 
 def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
@@ -26,13 +26,7 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
     check_token(token)
     target = Path(path)
     with _fence(target) as descriptor:
-        fence = int(os.pread(descriptor, 32, 0) or b"0")
-        if fence > token:
-            raise Stale(
-                f"{target} was written by a holder with token {fence}, and this one has {token}: its lock was lost",
-                token=token,
-                fence=fence,
-            )
+        check_fence(str(target), int(os.pread(descriptor, 32, 0) or b"0"), token)
         os.pwrite(descriptor, b"%019d\n" % token, 0)
         os.fsync(descriptor)
         _replace(target, data)

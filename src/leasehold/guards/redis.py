@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from leasehold.guards import Stale, check_token
+from leasehold.guards import check_fence, check_token
 
 SCRIPT = """
 local seen, mine = redis.call('GET', KEYS[2]) or '0', ARGV[1]
@@ -43,13 +43,15 @@ def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float |
 
     """
     arguments = _arguments(key, value, token, ttl)
-    _check(key, token, client.eval(SCRIPT, 2, *arguments))
+    seen = client.eval(SCRIPT, 2, *arguments)
+    check_fence(repr(key), int(seen or 0), token)
 
 
 async def awrite(client: Any, key: str, value: bytes | str, *, token: int, ttl: float | None = None) -> None:
     """Do what `write` does, with a client of ``redis.asyncio``."""
     arguments = _arguments(key, value, token, ttl)
-    _check(key, token, await client.eval(SCRIPT, 2, *arguments))
+    seen = await client.eval(SCRIPT, 2, *arguments)
+    check_fence(repr(key), int(seen or 0), token)
 
 
 def fence_key(key: str) -> str:
@@ -71,13 +73,3 @@ def _arguments(key: str, value: bytes | str, token: int, ttl: float | None) -> t
     if ttl is not None and not (math.isfinite(ttl) and ttl > 0):
         raise ValueError(f"ttl must be above zero, not {ttl}")
     return key, fence_key(key), check_token(token), value, "" if ttl is None else max(1, round(ttl * 1000))
-
-
-def _check(key: str, token: int, answer: bytes | str) -> None:
-    if answer:
-        fence = int(answer)
-        raise Stale(
-            f"{key!r} was set by a holder with token {fence}, and this one has {token}: its lock was lost",
-            token=token,
-            fence=fence,
-        )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from leasehold.guards import Stale, check_token
+from leasehold.guards import check_fence, check_token
 from leasehold.guards.connection import Ask, Asking, arun, dialect_of, run
 
 TABLE = """
@@ -124,12 +124,7 @@ def _update(
     highest, rows = found.rows[0]
     if not rows:
         raise LookupError(f"no row of {table} has {', '.join(where)} as given")
-    if int(highest) > token:
-        raise Stale(
-            f"{table} was written by a holder with token {highest}, and this write has {token}: its lock was lost",
-            token=token,
-            fence=int(highest),
-        )
+    check_fence(table, int(highest), token)
     return max(done.changed, 0)
 
 
@@ -140,13 +135,7 @@ def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
     yield Ask(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
     look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{CURRENT_ROWS.get(dialect, '')}"
     found = yield Ask(look, (resource,))
-    fence = int(found.rows[0][0])
-    if fence > token:
-        raise Stale(
-            f"{resource!r} was written by a holder with token {fence}, and this one has {token}: its lock was lost",
-            token=token,
-            fence=fence,
-        )
+    check_fence(repr(resource), int(found.rows[0][0]), token)
 
 
 CURRENT_ROWS = {"mysql": " FOR UPDATE"}

@@ -27,29 +27,16 @@ GROUP = "leasehold.stores"
 BUILT_IN: Mapping[str, str] = {
     "memory": "leasehold.stores.memory",
     "sqlite": "leasehold.stores.sqlite",
-    "redis": "leasehold.stores.redis.openers",
-    "rediss": "leasehold.stores.redis.openers",
-    "unix": "leasehold.stores.redis.openers",
-    "valkey": "leasehold.stores.redis.openers",
-    "valkeys": "leasehold.stores.redis.openers",
-    "redis+sentinel": "leasehold.stores.redis.openers",
-    "rediss+sentinel": "leasehold.stores.redis.openers",
-    "valkey+sentinel": "leasehold.stores.redis.openers",
-    "valkeys+sentinel": "leasehold.stores.redis.openers",
-    "redis+cluster": "leasehold.stores.redis.openers",
-    "rediss+cluster": "leasehold.stores.redis.openers",
-    "valkey+cluster": "leasehold.stores.redis.openers",
-    "valkeys+cluster": "leasehold.stores.redis.openers",
-    "redlock": "leasehold.stores.redis.openers",
-    "redlocks": "leasehold.stores.redis.openers",
-    "etcd": "leasehold.stores.etcd",
-    "etcds": "leasehold.stores.etcd",
-    "postgresql": "leasehold.stores.postgres",
-    "postgres": "leasehold.stores.postgres",
-    "mysql": "leasehold.stores.mysql",
-    "mariadb": "leasehold.stores.mysql",
-    "zookeeper": "leasehold.stores.zookeeper",
-    "zookeepers": "leasehold.stores.zookeeper",
+    **{
+        scheme + way: "leasehold.stores.redis.openers"
+        for scheme in ("redis", "rediss", "valkey", "valkeys")
+        for way in ("", "+sentinel", "+cluster")
+    },
+    **dict.fromkeys(("unix", "redlock", "redlocks"), "leasehold.stores.redis.openers"),
+    **dict.fromkeys(("etcd", "etcds"), "leasehold.stores.etcd"),
+    **dict.fromkeys(("postgresql", "postgres"), "leasehold.stores.postgres"),
+    **dict.fromkeys(("mysql", "mariadb"), "leasehold.stores.mysql"),
+    **dict.fromkeys(("zookeeper", "zookeepers"), "leasehold.stores.zookeeper"),
 }
 """Scheme to the module with ``from_url``."""
 
@@ -58,10 +45,13 @@ ADOPTERS: Mapping[str, str] = {
     "psycopg_pool": "leasehold.stores.postgres",
     "pymysql": "leasehold.stores.mysql",
     "asyncmy": "leasehold.stores.mysql",
-    "sqlalchemy": "leasehold.stores._sql.engines",
     "redis": "leasehold.stores.redis.openers",
+    "sqlalchemy": "",
 }
-"""Top-level package of a client object to the module with ``adopt``."""
+"""Top-level package of a client object to the module with ``adopt``; for an engine see `ENGINES`."""
+
+ENGINES = {"postgresql": ADOPTERS["psycopg"], "mysql": ADOPTERS["pymysql"], "mariadb": ADOPTERS["pymysql"]}
+"""Dialect of an engine of SQLAlchemy to the module with ``adopt``."""
 
 DRIVERS: Mapping[str, str] = {
     "redis": "redis",
@@ -73,6 +63,11 @@ DRIVERS: Mapping[str, str] = {
     "h11": "etcd",
 }
 """Top-level package of a driver to the extra that installs it."""
+
+NO_LIBPQ = (
+    "psycopg finds no libpq, the C library of PostgreSQL; install one with: pip install 'leasehold[postgres]' (this "
+    "brings psycopg[binary]), or install that of your system, which Debian calls libpq5"
+)
 
 
 def opener(url: str | Secret | None) -> Opener:
@@ -106,18 +101,26 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
 
     """
     if isinstance(client, list | tuple):
-        several: Opener = _load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
+        several: Opener = load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
         return several
-    for cls in type(client).__mro__:
-        module = ADOPTERS.get(cls.__module__.partition(".")[0])
-        if module is not None:
-            if strict is not None and module != ADOPTERS["redis"]:
-                raise TypeError(f"strict mode is one of Redis; leave out strict= for a {type(client).__name__}")
-            options = {} if strict is None else {"strict": strict}
-            found: Opener = _load(module).adopt(client, flavor, **options)
-            return found
-    known = ", ".join(sorted(ADOPTERS))
-    raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")
+    packages = [cls.__module__.partition(".")[0] for cls in type(client).__mro__]
+    package = next((each for each in packages if each in ADOPTERS), "")
+    if not package:
+        known = ", ".join(sorted(ADOPTERS))
+        raise TypeError(f"cannot make locks from a {type(client).__name__}; known are clients of: {known}")
+    if strict is not None and package != "redis":
+        raise TypeError(f"strict mode is one of Redis; leave out strict= for a {type(client).__name__}")
+    options = {} if strict is None else {"strict": strict}
+    found: Opener = load(ADOPTERS[package] or _of_engine(client)).adopt(client, flavor, **options)
+    return found
+
+
+def _of_engine(client: object) -> str:
+    dialect = getattr(getattr(client, "dialect", None), "name", "")
+    if dialect not in ENGINES:
+        what = f"engine of {dialect}" if dialect else type(client).__name__
+        raise TypeError(f"cannot make locks from a SQLAlchemy {what}; known are engines of: {', '.join(ENGINES)}")
+    return ENGINES[dialect]
 
 
 def default_path() -> Path:
@@ -139,7 +142,7 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
 
     """
     if scheme in BUILT_IN:
-        built_in: Callable[[StoreURL], Opener] = _load(BUILT_IN[scheme]).from_url
+        built_in: Callable[[StoreURL], Opener] = load(BUILT_IN[scheme]).from_url
         return built_in
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
@@ -151,13 +154,23 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
     raise ValueError(f"unknown scheme {scheme!r} in the store URL; known are: {known}")
 
 
-def _load(module: str):  # type: ignore[no-untyped-def]
+def load(module: str):  # type: ignore[no-untyped-def]
+    """Import a module of ours that needs a driver.
+
+    Raises:
+        MissingDriver: it is not installed, or psycopg finds no libpq.
+
+    """
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         driver = (error.name or "").partition(".")[0]
-        if driver not in DRIVERS:
+        if isinstance(error, ModuleNotFoundError) and driver in DRIVERS:
+            missing = (
+                f"the driver {driver!r} is not installed; install it with: pip install 'leasehold[{DRIVERS[driver]}]'"
+            )
+        elif error.name is None and "psycopg" in str(error):
+            missing = f"{NO_LIBPQ} ({'; '.join(str(error).splitlines())})"
+        else:
             raise
-        raise MissingDriver(
-            f"the driver {driver!r} is not installed; install it with: pip install 'leasehold[{DRIVERS[driver]}]'"
-        ) from None
+    raise MissingDriver(missing)  # out here it has no context

@@ -30,7 +30,7 @@ from typing import Any
 from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Row, Value
 from leasehold.stores.mysql.connection.base import DEADLOCK, LOCK_TIMED_OUT, NO_SUCH_SESSION, Refusal
-from leasehold.stores.mysql.connection.settings import ASK, ASK_ENGINES, ASK_SETTINGS
+from leasehold.stores.mysql.connection.handshake import ASK, ASK_ENGINES, ASK_SETTINGS
 from leasehold.stores.mysql.statements import script
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection

@@ -7,7 +7,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
-from leasehold.stores.mysql.connection import settings as session
+from leasehold.stores.mysql.connection import handshake
 from leasehold.stores.mysql.connection.base import Connection, Greeting, NoAnswer, Refusal, Rows, no_answer
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
@@ -100,7 +100,7 @@ class SimulatedMySQLTransport(MySQLTransport):
     async def connect(self, within: float) -> Connection:
         line, until = ModelConnection(self._simulated, self._server), self._runtime.now() + within
         try:
-            line.greeting = session.greeting(await line.run(session.opening(), until), self.where)
+            line.greeting = handshake.greeting(await line.run(handshake.opening(), until), self.where)
         except NoAnswer as error:
             await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
             raise no_answer(self.where, error, unknown=False) from error

@@ -15,61 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pymysql
 import pytest
+from erring_mysql import ended, in_a_transaction, server, transport_to
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold._url import parse
-from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
-from leasehold.stores.mysql.connection import settings
+from leasehold.stores._sql.transport import Outcome, Statement, Transaction
+from leasehold.stores.mysql.connection import handshake
 from leasehold.stores.mysql.connection.base import AGAIN, CLOSING_ERRORS, LASTING, REMEDIES
-from leasehold.stores.mysql.connection.transport import MySQLTransport
-from leasehold_lab.servers import GaleraServer, MariaDBServer
+from leasehold_lab.servers import MariaDBServer
 from support.patience import until
-from support.stores.refusals import MARK, Case, after, check_nothing_is_done, refusals, rolled_back
+from support.stores.refusals import MARK, Case, after, check_nothing_is_done, refusals
 
-RUNTIME = BlockingRuntime()
-
-SETTINGS = {
-    "max-connections": "12",
-    "max-connect-errors": "2",
-    "max-user-connections": "50",
-    "skip-name-resolve": "OFF",
-    "log-bin": "log",
-    "server-id": "1",
-    "binlog-format": "ROW",
-}
-
-USERS = """
-CREATE USER poor@localhost; GRANT SELECT ON locks.leasehold_meta TO poor@localhost
-CREATE USER narrow@localhost; GRANT SELECT (one) ON locks.leasehold_meta TO narrow@localhost
-CREATE USER nowhere@localhost
-CREATE USER frugal@localhost; GRANT ALL ON locks.* TO frugal@localhost WITH MAX_QUERIES_PER_HOUR 10
-CREATE USER local@localhost IDENTIFIED VIA unix_socket; GRANT ALL ON locks.* TO local@localhost
-CREATE USER shut@localhost ACCOUNT LOCK; GRANT ALL ON locks.* TO shut@localhost
-CREATE USER late@localhost; GRANT ALL ON locks.* TO late@localhost; ALTER USER late@localhost PASSWORD EXPIRE
-CREATE USER other@localhost; GRANT ALL ON locks.* TO other@localhost
-CREATE USER loud@'127.0.0.2'
-INSTALL SONAME 'auth_ed25519'
-CREATE USER modern@localhost IDENTIFIED VIA ed25519 USING PASSWORD('x'); GRANT ALL ON locks.* TO modern@localhost
-UNINSTALL SONAME 'auth_ed25519'
-CREATE TABLE mark (x INT) ENGINE = InnoDB
-CREATE TABLE pair (x INT PRIMARY KEY) ENGINE = InnoDB; INSERT INTO pair VALUES (1), (2)
-"""
+__all__ = ["server"]  # pytest finds the fixture here
 
 Provoked = Callable[[MariaDBServer], Sequence[StoreUnavailable]]
-
-
-@pytest.fixture(scope="module")
-def server(outlive: set[int]) -> Iterator[MariaDBServer]:
-    with MariaDBServer(config=SETTINGS) as running:
-        outlive.add(running.pid)
-        tables.create(running.url)
-        with running.connect() as connection, connection.cursor() as cursor:
-            for statement in USERS.replace("\n", ";").split(";"):
-                if statement.strip():
-                    cursor.execute(statement)
-        yield running
 
 
 # --- by a client: it claims a name ---------------------------------------------------------------------------------
@@ -119,7 +78,7 @@ def from_address(address: str) -> Provoked:
     def provoke(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         with pytest.raises(pymysql.MySQLError) as caught:
             pymysql.connect(host="127.0.0.1", port=server.port, user="loud", bind_address=address)
-        return [settings.connect_error(caught.value, "here")]
+        return [handshake.cannot_connect(caught.value, "here")]
 
     return provoke
 
@@ -173,18 +132,6 @@ def killed_query(server: MariaDBServer) -> Sequence[StoreUnavailable]:
         thread.join()
 
 
-def ended(server: MariaDBServer, words: str, what: str) -> bool:
-    """Kill each session whose state or statement has these words, as an operator does; return whether there was any."""
-    found = False
-    for number, user, *_, state, text, _ in server.query("SHOW FULL PROCESSLIST"):
-        said = f"{state} {text}".upper().replace("READ COMMITTED", "").replace("AUTOCOMMIT", "")  # of a new session
-        if user == "app" and words in said:
-            with contextlib.suppress(pymysql.MySQLError):  # it has ended
-                server.query(f"KILL {what} {number}")
-                found = True
-    return found
-
-
 def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """A server that was started to save what is left of it."""
     with MariaDBServer() as damaged:
@@ -197,20 +144,6 @@ def forced_to_read(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 # --- by the transport: what a claim has no cause for, or not at will
 # ----------------------------------------------------
-
-
-@contextlib.contextmanager
-def transport_to(url: str) -> Iterator[MySQLTransport]:
-    transport = MySQLTransport(RUNTIME, settings.from_url(parse(url)))
-    try:
-        yield transport
-    finally:
-        finish(transport.close())
-
-
-def in_a_transaction(server: MariaDBServer, *steps: str | Callable[[], object]) -> Sequence[StoreUnavailable]:
-    with transport_to(server.url) as transport:
-        return rolled_back(transport, steps)
 
 
 def narrow_look(server: MariaDBServer) -> Sequence[StoreUnavailable]:
@@ -376,101 +309,3 @@ def test_a_connection_that_the_server_closes_is_not_reused(code: int, in_commit:
         assert caught.value.unknown is in_commit
         until(lambda: server.query("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'app'") == before)
     assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
-
-
-# --- in answer to a COMMIT -----------------------------------------------------------------------------------------
-
-HELD_UP = {
-    1205: ("SET SESSION lock_wait_timeout = 0", "", Outcome.AGAIN),
-    1969: ("SET SESSION max_statement_time = 0.2", "", Outcome.NOT_APPLIED),
-    1317: ("DO 0", "QUERY", Outcome.NOT_APPLIED),
-    0: ("DO 0", "CONNECTION", Outcome.UNKNOWN),
-}
-"""What is asked before a commit that must wait, what an operator kills while it does, and what comes of it. 0 is no
-answer."""
-
-
-@pytest.mark.parametrize("code", HELD_UP)
-def test_an_error_of_the_commit_that_is_listed_is_not_applied(code: int, server: MariaDBServer) -> None:
-    """Somebody keeps all from committing: the commit waits, and is ended."""
-    first, killed, outcome = HELD_UP[code]
-    operator = threading.Thread(target=until, args=(lambda: ended(server, "COMMIT", killed),))
-    with contextlib.closing(server.connect()) as other:
-        if killed:
-            operator.start()
-        try:
-            (error,) = in_a_transaction(server, first, lambda: other.cursor().execute("FLUSH TABLES WITH READ LOCK"))
-        finally:
-            if killed:
-                operator.join()
-    assert error.unknown is (outcome is Outcome.UNKNOWN)
-    if code:
-        assert isinstance(error, Refused)
-        assert error.code == str(code)
-        assert error.outcome is outcome
-    assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
-
-
-def test_an_error_of_the_commit_that_is_not_listed_is_unknown(server: MariaDBServer) -> None:
-    (error,) = in_a_transaction(server, "ROLLBACK", "XA START 'odd'")  # which COMMIT does not end
-    assert isinstance(error, Refused)
-    assert error.code == "1399"
-    assert error.outcome is Outcome.UNKNOWN
-    assert error.unknown
-    assert server.query("SELECT COUNT(*) FROM mark") == [(0,)]
-
-
-# --- a node of Galera ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def galera(outlive: set[int]) -> Iterator[GaleraServer]:
-    with GaleraServer() as running:
-        outlive.add(running.pid)
-        tables.create(running.url)
-        running.query("CREATE TABLE mark (x INT PRIMARY KEY AUTO_INCREMENT, y TEXT) ENGINE = InnoDB")
-        yield running
-
-
-def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
-    with (
-        contextlib.closing(galera.connect()) as operator,
-        operator.cursor() as cursor,
-        Client.from_url(galera.url) as client,
-    ):
-        client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
-        cursor.execute("SET GLOBAL wsrep_reject_queries = 'ALL'")
-        try:
-            said = refusals(galera.url)
-            with pytest.raises(StoreUnavailable) as caught:
-                client.lock("x").acquire(timeout=1)
-        finally:
-            cursor.execute("SET GLOBAL wsrep_reject_queries = 'NONE'")
-        for error in (caught.value, *said):
-            assert isinstance(error, Refused)
-            assert error.code == "1047"
-            assert error.outcome is Outcome.NOT_APPLIED
-            assert REMEDIES[1047] in str(error)
-        assert client.inspect("x") is None
-        assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
-
-
-def test_a_commit_that_galera_confirms_and_then_fails_is_unknown(galera: GaleraServer) -> None:
-    """Of several statements in one request it answers that the commit was carried out, and then that it was not."""
-    large = "x" * 1000
-    write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")
-    galera.query("SET GLOBAL wsrep_max_ws_size = 1024")
-    try:
-        with transport_to(galera.url) as transport, pytest.raises(Refused) as caught:
-            finish(transport.transact(lambda tx: tx.commit(write), within=5.0))
-        with Client.from_url(galera.url, response_timeout=0.5) as client:
-            with pytest.raises(StoreUnavailable) as claimed:
-                client.lock("y", meta={"text": large}).acquire(timeout=0.5)
-            assert claimed.value.unknown
-            assert client.inspect("y") is None
-    finally:
-        galera.query("SET GLOBAL wsrep_max_ws_size = 2147483647")
-    assert galera.query("SELECT COUNT(*) FROM mark") == [(0,)]
-    assert "writeset size" in str(caught.value)
-    assert caught.value.outcome is Outcome.UNKNOWN
-    assert caught.value.unknown

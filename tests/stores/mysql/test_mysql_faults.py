@@ -15,7 +15,7 @@ from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable, Unsuppor
 from leasehold._model import Severity
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection import aio as mysql_aio
-from leasehold.stores.mysql.connection import pool
+from leasehold.stores.mysql.connection import transport
 from leasehold.stores.mysql.connection.base import (
     AGAIN,
     CLOSING_ERRORS,
@@ -788,6 +788,6 @@ def test_connections_are_bounded(server: MariaDBServer, proxy: FaultProxy, names
             await hold.release()
 
         await harness.gather(*[one(number) for number in range(60)])
-        assert proxy.open_connections <= pool.AT_ONCE + 1
+        assert proxy.open_connections <= transport.AT_ONCE + 1
 
     harness.run(body)

@@ -14,7 +14,7 @@ import pytest
 
 from leasehold import StoreUnavailable
 from leasehold.stores._sql.transport import Refused
-from leasehold.stores.mysql.connection.settings import HINTS
+from leasehold.stores.mysql.connection.handshake import HINTS
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import MariaDBServer
 from leasehold_lab.servers.base import free_port

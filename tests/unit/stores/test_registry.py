@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -56,6 +59,58 @@ def test_a_missing_driver_names_the_line_that_installs_it(driver: str, monkeypat
     monkeypatch.setitem(sys.modules, driver, None)  # as if it were not installed
     with pytest.raises(MissingDriver, match=r"pip install 'leasehold\[redis\]'"):
         Client.from_url("redis://localhost")
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+@pytest.mark.parametrize(("flavor", "driver"), [(Client, "pymysql"), (AsyncClient, "asyncmy")])
+def test_a_missing_driver_of_mysql_is_named_when_the_client_is_made(
+    flavor: type[Client] | type[AsyncClient], driver: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("blocking", "aio"):
+        monkeypatch.delitem(sys.modules, f"leasehold.stores.mysql.connection.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, driver, None)  # as if it were not installed
+    with pytest.raises(MissingDriver, match=rf"'{driver}' is not installed.*pip install 'leasehold\[mysql\]'"):
+        flavor.from_url(f"{scheme}://app@localhost/orders")
+
+
+def test_each_flavor_of_mysql_needs_its_own_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncmy", None)
+    with Client.from_url("mysql://app@localhost/orders") as locks:
+        assert "orders" in repr(locks)
+
+
+@pytest.mark.parametrize(
+    ("made", "impl"),
+    [
+        pytest.param("", "c", id="without the C module"),
+        pytest.param(
+            "import ctypes.util, sys; ctypes.util.find_library = lambda name: None; "
+            "sys.modules |= {'psycopg_c': None, 'psycopg_binary': None}; ",
+            "",
+            id="without any libpq",
+        ),
+    ],
+)
+@pytest.mark.parametrize("flavor", ["Client", "AsyncClient"])
+def test_a_psycopg_that_finds_no_libpq_is_a_missing_driver(flavor: str, made: str, impl: str) -> None:
+    code = f"{made}import leasehold\nleasehold.{flavor}.from_url('postgresql://app:geheim@localhost/orders')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PSYCOPG_IMPL": impl}, capture_output=True, text=True
+    )
+    assert "leasehold.errors.MissingDriver: psycopg finds no libpq" in done.stderr
+    assert "pip install 'leasehold[postgres]'" in done.stderr
+    assert "libpq5" in done.stderr
+    assert "geheim" not in done.stderr
+
+
+def test_another_import_error_of_a_driver_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(module: str) -> Any:
+        raise ImportError("cannot import name 'x' from 'h11'", name="h11")
+
+    monkeypatch.setattr(registry, "import_module", breaks)
+    with pytest.raises(ImportError, match="cannot import name") as caught:
+        Client.from_url("etcd://localhost")
+    assert not isinstance(caught.value, MissingDriver)
 
 
 def test_without_a_url_the_environment_decides_and_else_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,5 +58,4 @@ def adopt(client: Any, flavor: Flavor) -> MySQL:
         ValueError: it names no database.
 
     """
-    is_engine = hasattr(client, "dialect")
-    return MySQL(settings.from_engine(client, flavor) if is_engine else adopting.from_client(client, flavor))
+    return MySQL(adopting.from_client(client, flavor))

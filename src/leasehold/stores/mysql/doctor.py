@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
 from leasehold.stores._sql.dialect import LAYOUT
-from leasehold.stores._sql.transport import Refused, Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import NO_SUCH_TABLE
-from leasehold.stores.mysql.connection.settings import OLDEST, Settings, kind_of
+from leasehold.stores._sql.transport import Refused, Row, Statement
+from leasehold.stores.mysql.connection.handshake import OLDEST, kind_of
+from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 from leasehold.stores.mysql.statements import CLOCK, DIALECT
 
@@ -45,50 +45,41 @@ TRIED: Mapping[str, Statement] = {
 
 async def examine(runtime: Runtime, transport: MySQLTransport, settings: Settings) -> list[Finding]:
     """Return all findings; an unreachable server raises as for any other operation."""
-    variables, tables, cipher, now = await _facts(transport)
-    tidy = [_version(variables), _encryption(settings, cipher), _isolation(variables), _clock(runtime, now)]
+    names = ", ".join(f"'{name}'" for name in VARIABLES)
+    wanted = ", ".join(f"'{name}'" for name in TABLES)
+    settings_rows, engines, cipher, ((now,),) = await _asked(
+        transport,
+        Statement(f"SHOW VARIABLES WHERE Variable_name IN ({names})"),
+        Statement(
+            "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
+            f"AND TABLE_NAME IN ({wanted})"
+        ),
+        Statement("SHOW SESSION STATUS LIKE 'Ssl_cipher'"),
+        Statement(f"SELECT {CLOCK}"),
+    )
+    variables = {str(name).lower(): str(value) for name, value in settings_rows}
+    tables = {str(name).lower(): str(engine) for name, engine in engines}
+    tidy = [
+        _version(variables["version"]),
+        _encryption(settings, str(cipher[0][1] if cipher else "")),
+        _isolation(variables),
+        _clock(runtime, now),
+    ]
     missing = [name for name in TABLES if name not in tables]
     if missing:
         words = f"{', '.join(missing)} missing"
         remedy = "create them with: leasehold init URL"
         return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be acquired", remedy)]
-    return [
-        *tidy,
-        await _layout(transport),
-        *_engines(tables),
-        await _rights(transport),
-        *_logging(variables),
-        *_clusters(variables),
-    ]
+    details = [await _layout(transport), *_engines(tables), await _rights(transport)]
+    return [*tidy, *details, *_logging(variables), *_clusters(variables)]
 
 
-async def _facts(transport: MySQLTransport) -> tuple[dict[str, str], dict[str, str], str, int]:
-    names = ", ".join(f"'{name}'" for name in VARIABLES)
-    tables = ", ".join(f"'{name}'" for name in TABLES)
-
-    async def work(tx: Transaction) -> list[list[Row]]:
-        return await tx.ask(
-            Statement(f"SHOW VARIABLES WHERE Variable_name IN ({names})"),
-            Statement(
-                "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
-                f"AND TABLE_NAME IN ({tables})"
-            ),
-            Statement("SHOW SESSION STATUS LIKE 'Ssl_cipher'"),
-            Statement(f"SELECT {CLOCK}"),
-        )
-
-    variables, found, cipher, clock = await transport.transact(work, within=WITHIN)
-    found_variables = {str(name).lower(): str(value) for name, value in variables}
-    return (
-        found_variables,
-        {str(name).lower(): str(engine) for name, engine in found},
-        str(cipher[0][1] if cipher else ""),
-        clock[0][0],
-    )
+async def _asked(transport: MySQLTransport, *statements: Statement) -> list[list[Row]]:
+    """Run statements in a transaction that is rolled back."""
+    return await transport.transact(lambda tx: tx.ask(*statements), within=WITHIN)
 
 
-def _version(variables: Mapping[str, str]) -> Finding:
-    version = variables["version"]
+def _version(version: str) -> Finding:
     make = kind_of(version)
     oldest = ".".join(map(str, OLDEST[make]))
     return Finding(Severity.OK, "mysql version", f"{make} {version}", f"{oldest} or later is needed")
@@ -121,12 +112,8 @@ def _clock(runtime: Runtime, now: int) -> Finding:
 
 
 async def _layout(transport: MySQLTransport) -> Finding:
-    async def work(tx: Transaction) -> list[Row]:
-        (found,) = await tx.ask(Statement(DIALECT.clock))
-        return found
-
     try:
-        found = await transport.transact(work, within=WITHIN)
+        (found,) = await _asked(transport, Statement(DIALECT.clock))
     except Refused as error:
         return _refusal("mysql tables", error)
     version = found[0][1] if found else None
@@ -149,15 +136,9 @@ def _engines(tables: Mapping[str, str]) -> list[Finding]:
 async def _rights(transport: MySQLTransport) -> Finding:
     missing: list[str] = []
     for right, statement in TRIED.items():
-
-        async def work(tx: Transaction, statement: Statement = statement) -> None:
-            await tx.ask(statement)
-
         try:
-            await transport.transact(work, within=WITHIN)
+            await _asked(transport, statement)
         except Refused as error:
-            if error.code == str(NO_SUCH_TABLE):
-                return _refusal("mysql rights", error)
             if error.code not in ("1142", "1143", "1044"):
                 return _refusal("mysql rights", error)
             missing.append(right)

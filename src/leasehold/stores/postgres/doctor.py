@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores._sql.transport import Statement
+from leasehold.stores.postgres.connection.base import PostgresTransport
 
-NAMES = (
-    "synchronous_commit",
-    "fsync",
-    "full_page_writes",
-    "idle_session_timeout",
-    "idle_in_transaction_session_timeout",
-    "client_connection_check_interval",
-    "tcp_keepalives_idle",
-    "max_connections",
-    "synchronous_standby_names",
-    "transaction_timeout",
-)
-SETTINGS = Statement(f"SELECT name, setting FROM pg_settings WHERE name IN ({', '.join(map(repr, NAMES))})")
+WITHIN = 5.0
+"""Seconds for all statements."""
 
-RIGHTS = Statement("""
-    SELECT wanted, string_agg(privilege, ', ') FROM (VALUES
-        ('leasehold_meta', 'SELECT'), ('leasehold_meta', 'UPDATE'),
-        ('leasehold_name', 'SELECT'), ('leasehold_name', 'INSERT'), ('leasehold_name', 'UPDATE'),
-        ('leasehold_name', 'DELETE'),
-        ('leasehold_entry', 'SELECT'), ('leasehold_entry', 'INSERT'), ('leasehold_entry', 'UPDATE'),
-        ('leasehold_entry', 'DELETE'),
-        ('leasehold_cell', 'SELECT'), ('leasehold_cell', 'INSERT'), ('leasehold_cell', 'UPDATE'),
-        ('leasehold_cell', 'DELETE')
-    ) AS needed (wanted, privilege)
-    WHERE to_regclass(wanted) IS NOT NULL AND NOT has_table_privilege(wanted, privilege) GROUP BY wanted ORDER BY wanted
+SETTINGS = Statement("""
+    SELECT name, setting FROM pg_settings WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes',
+    'idle_session_timeout', 'max_connections', 'synchronous_standby_names', 'transaction_timeout')
 """)
 
 TABLES = Statement("""
@@ -38,35 +20,29 @@ TABLES = Statement("""
     ('leasehold_cell')) AS needed (wanted) WHERE to_regclass(wanted) IS NULL
 """)
 
-WHERE = Statement("""
-    SELECT current_setting('server_version'), coalesce(inet_server_addr()::text, 'socket'),
-    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+RIGHTS = Statement("""
+    SELECT wanted, string_agg(privilege, ', ')
+    FROM unnest(ARRAY['leasehold_meta', 'leasehold_name', 'leasehold_entry', 'leasehold_cell']) AS wanted,
+    unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
+    WHERE to_regclass(wanted) IS NOT NULL AND NOT has_table_privilege(wanted, privilege)
+    AND (wanted <> 'leasehold_meta' OR privilege IN ('SELECT', 'UPDATE')) GROUP BY wanted ORDER BY wanted
+""")
+
+SERVER = Statement("""
+    SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
 """)
 
 
-async def look(tx: Transaction) -> list[list[Row]]:
-    """Return the rows that `findings` needs."""
-    return await tx.commit(WHERE, SETTINGS, TABLES, RIGHTS)
-
-
-def findings(
-    answers: list[list[Row]],
-    runtime: Runtime,
-    *,
-    pooled: bool,
-    past: bool,
-    encrypted: bool,
-    local: bool,
-    read_only: bool,
-) -> list[Finding]:
-    """Return what the answers mean."""
-    ((version, _, clock, clients),), settings, ((missing,),), rights = answers
+async def examine(runtime: Runtime, transport: PostgresTransport) -> list[Finding]:
+    """Return all findings; an unreachable server raises as for any other operation."""
+    answers = await transport.transact(lambda tx: tx.commit(SERVER, SETTINGS, TABLES, RIGHTS), within=WITHIN)
+    ((version, clock, clients),), settings, ((missing,),), rights = answers
     values: dict[str, str] = dict(settings)
-    return [
+    found = [
         Finding(Severity.OK, "server", f"PostgreSQL {version}"),
-        _pooler(pooled, past),
-        _encryption(encrypted, local),
+        _pooler(transport),
+        _encryption(transport),
         _tables(missing),
         *(_right(table, privileges) for table, privileges in rights),
         *_durability(values),
@@ -74,39 +50,28 @@ def findings(
         *_timeouts(values, version),
         _connections(int(values.get("max_connections", "0")), int(clients)),
         _clock(runtime, int(clock)),
-        *([_READ_ONLY] if read_only else []),
     ]
+    if transport.facts["read_only"]:
+        meaning = "transactions of locks set READ WRITE themselves, so they work"
+        found.append(Finding(Severity.NOTE, "default_transaction_read_only", "on", meaning))
+    return found
 
 
-_READ_ONLY = Finding(
-    Severity.NOTE,
-    "default_transaction_read_only",
-    "on",
-    "transactions of locks set READ WRITE themselves, so they work",
-)
-
-
-def _pooler(pooled: bool, past: bool) -> Finding:
-    if not pooled:
+def _pooler(transport: PostgresTransport) -> Finding:
+    if not transport.facts["pooled"]:
         return Finding(Severity.OK, "pooler", "none", "hand-overs are notified by messages (LISTEN)")
-    if past:
-        return Finding(
-            Severity.OK, "pooler", "in between", "hand-overs are notified by messages that bypass it (listen=)"
-        )
+    if transport.settings.subscriptions is not None:
+        meaning = "hand-overs are notified by messages that bypass it (listen=)"
+        return Finding(Severity.OK, "pooler", "in between", meaning)
     meaning = "no messages come through it, so waiters poll, down to twice a second; mode=session is refused"
-    return Finding(
-        Severity.NOTE,
-        "pooler",
-        "in between",
-        meaning,
-        "name the server itself by listen=host:port where waits are long",
-    )
+    remedy = "name the server itself by listen=host:port where waits are long"
+    return Finding(Severity.NOTE, "pooler", "in between", meaning, remedy)
 
 
-def _encryption(encrypted: bool, local: bool) -> Finding:
-    if encrypted:
+def _encryption(transport: PostgresTransport) -> Finding:
+    if transport.facts["encrypted"]:
         return Finding(Severity.OK, "encryption", "TLS", "the server's name is checked only with sslmode=verify-full")
-    if local:
+    if transport.settings.local:
         return Finding(Severity.OK, "encryption", "none, on this host")
     meaning = "anyone who can read the network's traffic sees names and owners"
     return Finding(Severity.WARNING, "encryption", "none", meaning, "add sslmode=verify-full and sslrootcert=FILE")
@@ -141,9 +106,8 @@ def _standbys(values: dict[str, str]) -> Finding:
     if names:
         return Finding(Severity.OK, "synchronous standbys", names, "a failover to one of them keeps grants and tokens")
     meaning = "if it is replicated, a failover may lose the last grants; tokens still increase by the clock"
-    return Finding(
-        Severity.NOTE, "synchronous standbys", "none", meaning, "name one, where a failover must lose no grant"
-    )
+    remedy = "name one, where a failover must lose no grant"
+    return Finding(Severity.NOTE, "synchronous standbys", "none", meaning, remedy)
 
 
 def _timeouts(values: dict[str, str], version: str) -> list[Finding]:
@@ -154,9 +118,7 @@ def _timeouts(values: dict[str, str], version: str) -> list[Finding]:
     if values.get("transaction_timeout", "0") != "0" and int(values["transaction_timeout"]) < 1000:
         meaning = "it may end transactions of locks that wait for each other"
         found.append(Finding(Severity.WARNING, "transaction_timeout", values["transaction_timeout"] + " ms", meaning))
-    if not found:
-        found.append(Finding(Severity.OK, "time limits", "set by leasehold in each transaction and session"))
-    return found
+    return found or [Finding(Severity.OK, "time limits", "set by leasehold in each transaction and session")]
 
 
 def _connections(most: int, now: int) -> Finding:

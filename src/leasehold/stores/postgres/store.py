@@ -7,7 +7,7 @@ from collections.abc import Callable
 from leasehold._model import Finding
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
-from leasehold.stores._sql.store import PATIENCE, RowStore
+from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.tables.making import prepare
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport, Statement
 from leasehold.stores.postgres import doctor, statements
@@ -43,17 +43,7 @@ class PostgresStore(RowStore):
 
     async def diagnose(self) -> list[Finding]:
         """Return what the server's settings, and a pooler in front of it, mean for the promises."""
-        answers = await self._transport.transact(doctor.look, within=PATIENCE)
-        facts = self._postgres.facts
-        return doctor.findings(
-            answers,
-            self._runtime,
-            pooled=facts["pooled"],
-            past=self._postgres.settings.subscriptions is not None,
-            encrypted=facts["encrypted"],
-            local=self._postgres.settings.local,
-            read_only=facts["read_only"],
-        )
+        return await doctor.examine(self._runtime, self._postgres)
 
     async def prepare(self) -> bool:
         """Create the tables; return whether any was missing."""

@@ -1,4 +1,4 @@
-"""Reads the settings of a user's own objects: connections of PyMySQL and asyncmy, asyncmy's pools."""
+"""Settings of a user's own objects: connections of PyMySQL and asyncmy, asyncmy's pools, engines of SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
-from leasehold.stores.mysql.connection.settings import PORT, Settings
+from leasehold.errors import Unsupported
+from leasehold.stores.mysql.connection.settings import PORT, Connect, Settings
 
 KNOWN = "a connection of PyMySQL, a connection or pool of asyncmy, or an engine of SQLAlchemy on one of them"
 
@@ -18,13 +19,15 @@ COPIED_OPTIONS = ("user", "password", "password_creator", "server_public_key", "
 def from_client(client: Any, flavor: Flavor) -> Settings:
     """Copy the settings of a user's object. The object is neither used nor closed.
 
-    So it may be in a transaction, in autocommit mode, or in use by another thread.
+    So it may be in a transaction, in autocommit mode, or in use by another thread. An engine makes the connections.
 
     Raises:
-        TypeError: its type is not supported, or of the other flavor.
+        TypeError: its type is not supported, or of the other flavor, or it is an engine on another driver.
         ValueError: it names no database, or uses a socket that was made elsewhere.
 
     """
+    if hasattr(client, "dialect"):
+        return _of_engine(client, flavor)
     packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
     if not packages & {"pymysql", "asyncmy"}:
         raise TypeError(f"cannot make locks from a {type(client).__name__}; pass {KNOWN}")
@@ -74,3 +77,34 @@ def _settings(found: Veiled) -> Settings:
     else:
         where = f"{options.get('host', 'localhost')}:{options.get('port', PORT)}"
     return Settings(f"{where}/{database}", database, options)
+
+
+def _of_engine(engine: Any, flavor: Flavor) -> Settings:
+    """Let an engine make connections: with its URL, its arguments and its events, but detached from its pool."""
+    asynchronous, driver = hasattr(engine, "sync_engine"), engine.dialect.driver
+    wanted = "asyncmy" if flavor is Flavor.ASYNC else "pymysql"
+    if asynchronous is not (flavor is Flavor.ASYNC) or driver != wanted:
+        fitting = "AsyncClient with create_async_engine('mysql+asyncmy://…')"
+        if flavor is Flavor.SYNC:
+            fitting = "Client with create_engine('mysql+pymysql://…')"
+        raise TypeError(f"an engine on {driver} does not fit this client; use {fitting}")
+
+    async def connect_async() -> Any:
+        return _detached(await engine.raw_connection())
+
+    def connect() -> Any:
+        return _detached(engine.raw_connection())
+
+    url = engine.url
+    where = f"{url.host or 'localhost'}:{url.port or PORT}/{url.database or ''}"
+    connects: Connect = connect_async if asynchronous else connect
+    return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), connects)
+
+
+def _detached(pooled: Any) -> Any:
+    connection = pooled.driver_connection
+    pooled.detach()
+    charset = getattr(connection, "charset", None) or connection._charset
+    if charset != "utf8mb4":
+        raise Unsupported(f"the engine's connections use the character set {charset}; make it with charset=utf8mb4")
+    return connection

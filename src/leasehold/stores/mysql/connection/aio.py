@@ -10,9 +10,9 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._runtimes.base import Runtime
 from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
-from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.handshake import failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 asyncmy: Any = import_module("asyncmy")
@@ -55,11 +55,10 @@ class AioConnection:
             raise found from error
 
     def usable(self) -> bool:
-        connection = self._connection
-        proto = connection._proto
-        return bool(
-            connection.connected and not connection._stream_broken and proto is not None and proto.length == proto.pos
-        )
+        connection, proto = self._connection, self._connection._proto
+        if not connection.connected or connection._stream_broken or proto is None:
+            return False
+        return bool(proto.length == proto.pos)
 
     def abort(self) -> None:
         if asyncio._get_running_loop() is self._loop:
@@ -93,12 +92,7 @@ class AioConnection:
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
-    """Open a connection, set up its session and check which server answers.
-
-    Raises:
-        StoreUnavailable: no server answers, or none that can be used.
-
-    """
+    """Open a connection; see `opened`."""
     return await opened(settings, runtime, within, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError)
 
 
@@ -120,8 +114,8 @@ async def _open(settings: Settings, within: float) -> Any:
 
 
 async def _connect_by_driver(settings: Settings, within: float) -> Any:
-    if Flavor.ASYNC in settings.connect:
-        return await settings.connect[Flavor.ASYNC]()
+    if settings.connect is not None:
+        return await settings.connect()
     return await asyncmy.connect(
         charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
     )

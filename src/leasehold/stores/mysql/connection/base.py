@@ -25,16 +25,12 @@ class Greeting:
 
     Attributes:
         session: number of the connection, which the server never reuses.
-        version: as `SELECT VERSION()` says.
-        database: the one in use; empty without one.
         read_only: whether it takes no writes.
         galera: whether writes of other nodes are replicated into it.
 
     """
 
     session: int
-    version: str
-    database: str
     read_only: bool
     galera: bool
 
@@ -81,16 +77,13 @@ class Connection(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close it at once, from any thread; a caller that waits for an answer gets `NoAnswer`."""
-        ...
+        """Close it at once; a caller that waits for an answer gets `NoAnswer`."""
 
     async def close(self) -> None:
         """End the session and close it, without waiting for an answer."""
-        ...
 
     def disown(self) -> None:
         """Drop it in a forked child without sending anything: the session is the parent's."""
-        ...
 
 
 PLAIN = re.compile(r"[A-Za-z0-9_.:/-]*")
@@ -118,9 +111,9 @@ PLACEHOLDER = re.compile(r"\$(\d+)")
 def bind(statement: Statement) -> bytes:
     """Return a statement with its placeholders, ``$1`` for the first value and so on, replaced."""
     words, numbers = _template(statement.text)
-    spelled = [literal(value) for value in statement.args]
+    literals = [literal(value) for value in statement.args]
     parts = list(words)
-    parts[1::2] = [spelled[number] for number in numbers]
+    parts[1::2] = [literals[number] for number in numbers]
     return b"".join(parts)
 
 
@@ -139,7 +132,6 @@ def joined(statements: Iterable[Statement]) -> bytes:
 
 # --- what errors mean --------------------------------------------------------------------------------------------
 
-
 DUPLICATE = 1062
 LOCK_TIMED_OUT = 1205
 DEADLOCK = 1213
@@ -150,13 +142,15 @@ NO_SUCH_SESSION = 1094
 AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, RECORD_CHANGED})
 """Rolled back by a conflict with another transaction; retried while there is time."""
 
+GRANTS = "grant its user the rights listed in docs/backends/mysql.md"
+
 REMEDIES = {
     RECORD_CHANGED: "another program changes the same rows; look for other programs that write these tables",
     1021: "its disk is full; nothing was changed",
     1037: "it is out of memory",
     1038: "it is out of memory",
     1040: "it has as many connections as its max_connections allows; raise that, or close some",
-    1044: "grant its user the rights listed in docs/backends/mysql.md",
+    1044: GRANTS,
     1045: "the user name or password in the URL is wrong, or may not come from this host, or without ?ssl=true",
     1047: "it is a node that has lost its cluster, or is joining it",
     1049: "there is no such database; create it, or name another in the URL",
@@ -165,14 +159,14 @@ REMEDIES = {
     1114: "a table or its disk is full; nothing was changed",
     1129: "it blocks this host after many failed connections; run FLUSH HOSTS there",
     1130: "it does not let this host in; grant its user the right to come from here",
-    1142: "grant its user the rights listed in docs/backends/mysql.md",
-    1143: "grant its user the rights listed in docs/backends/mysql.md",
+    1142: GRANTS,
+    1143: GRANTS,
     NO_SUCH_TABLE: "its tables are missing; create them with: leasehold init URL",
     1203: "its user has as many connections as max_user_connections allows",
     LOCK_TIMED_OUT: "someone else keeps the row or the table locked; look for a long transaction",
     DEADLOCK: "it ended a deadlock again and again; look for other programs that lock these tables",
     1226: "its account has a limit, of connections or of what it may use in an hour; raise that",
-    1227: "grant its user the rights listed in docs/backends/mysql.md",
+    1227: GRANTS,
     1290: "it is read-only, as a replica is; connect to the primary",
     1317: "an operator ended the statement",
     1524: "its user logs in by a method that is not installed there",

@@ -7,10 +7,10 @@ import socket
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._runtimes.base import Runtime
 from leasehold._url import Veiled
 from leasehold.stores.mysql.connection.base import Greeting, NoAnswer, Refusal, Rows
-from leasehold.stores.mysql.connection.drivers import failure, opened
+from leasehold.stores.mysql.connection.handshake import failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 pymysql: Any = import_module("pymysql")
@@ -42,16 +42,6 @@ class BlockingConnection:
             if self._aborted:
                 raise NoAnswer("it was closed")
             self._running = True
-        try:
-            return self._run(statements, until)
-        finally:
-            with self._mutex:
-                self._running = False
-                aborted = self._aborted
-            if aborted:
-                self._connection._force_close()
-
-    def _run(self, statements: bytes, until: float) -> list[Rows]:
         connection, answers = self._connection, list[Rows]()
         try:
             self._limit(until)
@@ -70,6 +60,12 @@ class BlockingConnection:
             if found is error:
                 raise
             raise found from error
+        finally:
+            with self._mutex:
+                self._running = False
+                aborted = self._aborted
+            if aborted:
+                connection._force_close()
 
     def _limit(self, until: float) -> None:
         """Limit each write and read from now on to ``until``, or little later.
@@ -96,10 +92,8 @@ class BlockingConnection:
             self._aborted, running = True, self._running
         sock = self._connection._sock
         if sock is not None:
-            try:
-                socket.socket.shutdown(
-                    sock, socket.SHUT_RDWR
-                )  # wakes a reading thread; it does not touch the state of TLS
+            try:  # not the method of a TLS socket, which would touch its state; this wakes a reading thread
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 pass
         if not running:  # else that thread closes it: the number of a closed descriptor may be reused at once
@@ -117,18 +111,13 @@ class BlockingConnection:
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
-    """Open a connection, set up its session and check which server answers.
-
-    Raises:
-        StoreUnavailable: no server answers, or none that can be used.
-
-    """
+    """Open a connection; see `opened`."""
     return await opened(settings, runtime, within, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError)
 
 
 async def _open(settings: Settings, within: float) -> Any:
-    if Flavor.SYNC in settings.connect:
-        connection = settings.connect[Flavor.SYNC]()
+    if settings.connect is not None:
+        connection = settings.connect()
         if not connection.client_flag & MULTI_STATEMENTS:
             connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
             connection._read_packet()

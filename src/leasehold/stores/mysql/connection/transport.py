@@ -17,15 +17,25 @@ is used. If it breaks at the first statement all the same, that is sent once mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.transport import Row, Statement, Transaction
-from leasehold.stores.mysql.connection.base import Connection, NoAnswer, Refusal, Rows, joined, no_answer, refused
-from leasehold.stores.mysql.connection.pool import Pool
-from leasehold.stores.mysql.connection.settings import Settings, refuse_read_only
+from leasehold.stores.mysql.connection.base import (
+    REMEDIES,
+    Connection,
+    NoAnswer,
+    Refusal,
+    Rows,
+    joined,
+    no_answer,
+    refused,
+)
+from leasehold.stores.mysql.connection.settings import Settings
+from leasehold.stores.registry import load
 
 T = TypeVar("T")
 
@@ -43,12 +53,120 @@ ROLL_BACK_WITHIN = 1.0
 """Seconds that a rollback may take; after that the connection is closed."""
 
 
+AT_ONCE = 16
+"""Maximum number of connections in use, besides those of urgent calls; later calls wait."""
+
+MAX_IDLE = 60.0
+"""Seconds for which an idle connection is kept open."""
+
+
 def limits(seconds: float) -> Statement:
     """Return what limits a transaction: its waits for locks of rows and tables, and its silence."""
     wait = max(int(seconds), 1)
     return Statement(
         f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
     )
+
+
+class Pool:
+    """The connections of one client: opened when needed, used by one caller at a time, kept while idle."""
+
+    def __init__(self, runtime: Runtime, connect: Callable[[float], Awaitable[Connection]], where: str) -> None:
+        self._runtime = runtime
+        self._connect = connect
+        self._where = where
+        self._inherited: list[Connection] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = self._runtime.mutex()
+        self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
+        self._used: set[Connection] = set()
+        self._permits = Semaphore(self._runtime, AT_ONCE)
+        self._closed = False
+
+    async def take(self, until: float, *, urgent: bool = False) -> tuple[Connection, bool]:
+        """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
+
+        Raises:
+            StoreUnavailable: none was free in time; nothing was sent.
+
+        """
+        if not urgent and not await self._permits.take(until):
+            raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
+        try:
+            return await self._usable_connection(until)
+        except BaseException:
+            if not urgent:
+                self._permits.give()
+            raise
+
+    async def give(self, connection: Connection, *, urgent: bool = False) -> None:
+        """Take back a connection without an open transaction or an unread reply."""
+        now, done = self._runtime.now(), list[Connection]()
+        with self._mutex:
+            self._used.discard(connection)
+            if not self._closed and connection.usable():
+                self._idle.append((connection, now))
+            else:
+                done.append(connection)
+            if self._idle and self._idle[0][1] < now - MAX_IDLE:
+                done.append(self._idle.pop(0)[0])
+        if not urgent:
+            self._permits.give()
+        for one in done:
+            await one.close()
+
+    def drop(self, connection: Connection, *, urgent: bool = False) -> None:
+        """Close a connection whose state is unknown."""
+        connection.abort()
+        with self._mutex:
+            self._used.discard(connection)
+        if not urgent:
+            self._permits.give()
+
+    async def forget_idle(self) -> None:
+        """Close all idle connections: the server closed one of them."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close all connections; those in use when they come back."""
+        with self._mutex:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            await connection.close()
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child; the connections are the parent's."""
+        # Kept: a garbage-collected connection would close the session of the parent.
+        self._inherited += [*(connection for connection, _ in self._idle), *self._used]
+        for connection in self._inherited:
+            connection.disown()
+        self._reset()
+
+    async def _usable_connection(self, until: float) -> tuple[Connection, bool]:
+        if self._closed:
+            raise no_answer(self._where, "the client is closed", unknown=False)
+        while True:
+            with self._mutex:
+                connection = self._idle.pop()[0] if self._idle else None
+                if connection is not None:
+                    self._used.add(connection)
+            if connection is None:
+                break
+            if connection.usable():
+                return connection, False
+            connection.abort()
+            with self._mutex:
+                self._used.discard(connection)
+        connection = await self._connect(max(until - self._runtime.now(), 0.001))
+        with self._mutex:
+            self._used.add(connection)
+        return connection, True
 
 
 class MySQLTransport:
@@ -61,16 +179,21 @@ class MySQLTransport:
         self._settings = settings
         self.where = settings.where
         self.database = settings.database
-        self.pool: Pool[Connection] = Pool(runtime, self.connect, settings.where)
+        self.pool = Pool(runtime, self.connect, settings.where)
+        self._driver: Any = None
+        if runtime.flavor is not Flavor.SIMULATED:
+            module = "blocking" if runtime.flavor is Flavor.SYNC else "aio"
+            self._driver = load(f"leasehold.stores.mysql.connection.{module}")
 
     async def connect(self, within: float) -> Connection:
-        """Open a connection to a server that takes writes."""
-        connection = await open_connection(self._settings, self._runtime, within)
-        try:
-            refuse_read_only(connection.greeting, self.where)
-        except BaseException:
+        """Open a connection to a server that takes writes.
+
+        A read-only one is refused: administrators could write even so, and lose it, since it is a replica.
+        """
+        connection: Connection = await self._driver.connect(self._settings, self._runtime, within)
+        if connection.greeting.read_only:
             connection.abort()
-            raise
+            raise StoreUnavailable(f"the database at {self.where} refused: {REMEDIES[1836]}")
         return connection
 
     async def transact(
@@ -180,19 +303,3 @@ class ConnectionTransaction:
 
 def _lists(answers: Sequence[Rows]) -> list[list[Row]]:
     return [list(rows) for rows in answers]
-
-
-async def open_connection(settings: Settings, runtime: Runtime, within: float) -> Connection:
-    """Open a connection by the driver of the runtime's flavor.
-
-    Raises:
-        MissingDriver: it is not installed.
-
-    """
-    if runtime.flavor is Flavor.ASYNC:
-        from leasehold.stores.mysql.connection import aio
-
-        return await aio.connect(settings, runtime, within)
-    from leasehold.stores.mysql.connection import blocking
-
-    return await blocking.connect(settings, runtime, within)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
@@ -47,12 +48,12 @@ def _of_connection(client: Any) -> dict[str, Any]:
 
 
 def _of_pool(client: Any) -> dict[str, Any]:
-    from psycopg.conninfo import conninfo_to_dict
-
     options: dict[str, Any] = conninfo_to_dict(client.conninfo if isinstance(client.conninfo, str) else "")
     kwargs: Any = client.kwargs  # a function is possible from psycopg_pool 3.3
-    more = cast("dict[str, Any]", kwargs) if isinstance(kwargs, dict) else dict[str, Any]()
-    return {**options, **{key: value for key, value in more.items() if isinstance(value, str | int)}}
+    if isinstance(kwargs, dict):
+        more = cast("dict[str, Any]", kwargs)
+        options.update((key, value) for key, value in more.items() if isinstance(value, str | int))
+    return options
 
 
 def _of_engine(client: Any) -> dict[str, Any]:
@@ -67,13 +68,9 @@ def _of_engine(client: Any) -> dict[str, Any]:
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
-    known = {word.decode() for word in _keywords()}
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     kept = Veiled((key, value) for key, value in options.items() if key in known and key not in IGNORED_OPTIONS)
     return Settings(display_address(kept), kept)
-
-
-def _keywords() -> list[bytes]:
-    return [option.keyword for option in psycopg.pq.Conninfo.get_defaults()]
 
 
 def _same_flavor(client: Any, asynchronous: bool, flavor: Flavor) -> None:

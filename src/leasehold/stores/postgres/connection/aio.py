@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import select
 import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Readiness, SocketWait, Steps
+from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait, Steps
 
 T = TypeVar("T")
 
@@ -34,8 +33,8 @@ class AioTransport(PostgresTransport):
         try:
             need = next(steps)
             while True:
-                left = None if until is None else max(until - self._runtime.now(), 0.0)
-                need = steps.send(await _ready(loop, need, left))
+                await _ready(loop, need, None if until is None else max(until - self._runtime.now(), 0.0))
+                need = next(steps)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -77,34 +76,26 @@ class AioTransport(PostgresTransport):
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the caller gets the cancellation
 
-    def alive(self, connection: Connection) -> bool:
-        poll = select.poll()
-        poll.register(connection.fd, select.POLLIN)
-        return not poll.poll(0)
 
+async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> None:
+    ready: asyncio.Future[bool] = loop.create_future()
 
-async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> Readiness:
-    """Wait until the socket is ready."""
-    ready: asyncio.Future[Readiness] = loop.create_future()
-
-    def tell(what: Readiness) -> None:
+    def tell(is_ready: bool) -> None:
         if not ready.done():
-            ready.set_result(what)
+            ready.set_result(is_ready)
 
-    if Readiness.READ in need.readiness:
-        loop.add_reader(need.fd, tell, Readiness.READ)
-    if Readiness.WRITE in need.readiness:
-        loop.add_writer(need.fd, tell, Readiness.WRITE)
-    timer = None if timeout is None else loop.call_later(timeout, tell, Readiness(0))
+    if need.events & READ:
+        loop.add_reader(need.fd, tell, True)
+    if need.events & WRITE:
+        loop.add_writer(need.fd, tell, True)
+    timer = None if timeout is None else loop.call_later(timeout, tell, False)
     try:
-        what = await ready
+        if not await ready:
+            raise TimeoutError("it answered too slowly")
     finally:
         if timer is not None:
             timer.cancel()
-        if Readiness.READ in need.readiness:
+        if need.events & READ:
             loop.remove_reader(need.fd)
-        if Readiness.WRITE in need.readiness:
+        if need.events & WRITE:
             loop.remove_writer(need.fd)
-    if not what:
-        raise TimeoutError("it answered too slowly")
-    return what

@@ -15,23 +15,18 @@ Theory of operation
 
 from __future__ import annotations
 
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Statement, Transaction
-from leasehold.stores.postgres.connection.errors import (
-    Broken,
-    ServerError,
-    cannot_connect,
-    no_answer,
-    refused,
-)
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, Steps, connecting
 from leasehold.stores.postgres.connection.notifications import Subscriptions
-from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.connection.transaction import PostgresTransaction
 
@@ -60,6 +55,40 @@ SESSION_SETTINGS = (
     Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
 )
 """Sets up a session that no pooler shares."""
+
+
+class Pool:
+    """Hands out permits to use a connection, first come, first served, with an idle connection if there is one."""
+
+    def __init__(self, runtime: Runtime, size: int) -> None:
+        self._permits = Semaphore(runtime, size)
+        self._mutex = runtime.mutex()
+        self._idle: list[Connection] = []
+
+    async def take(self, until: float) -> Connection | None:
+        """Return an idle connection, or None for the right to open one.
+
+        Raises:
+            TimeoutError: all connections were in use until then.
+
+        """
+        if not await self._permits.take(until):
+            raise TimeoutError("all connections of this client are in use")
+        with self._mutex:
+            return self._idle.pop() if self._idle else None
+
+    def give(self, connection: Connection | None) -> None:
+        """Return a permit, with the connection if it can be used again."""
+        if connection is not None:
+            with self._mutex:
+                self._idle.append(connection)
+        self._permits.give()
+
+    def empty(self) -> list[Connection]:
+        """Remove and return all idle connections."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        return idle
 
 
 class PostgresTransport(ABC):
@@ -147,16 +176,17 @@ class PostgresTransport(ABC):
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
         """Return the idle connection if it is still open, else a new one."""
-        while connection is not None:
+        if connection is not None:
             if connection.open and self.alive(connection):
                 return connection
             self.drop(connection)
-            connection = None
         return await self.connect(until)
 
-    @abstractmethod
     def alive(self, connection: Connection) -> bool:
         """Return whether an idle connection may be used: nothing arrived on it unasked, such as its end."""
+        poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
+        poll.register(connection.fd, select.POLLIN)
+        return not poll.poll(0)
 
     # --- connections -------------------------------------------------------------------------------------------
 
@@ -209,14 +239,6 @@ class PostgresTransport(ABC):
         ((row,),) = await self.run(connection.exchange([WHO]), until)
         backend, version, standby, read_only = row
         pooled = backend != connection.backend
-        facts = {
-            "version": version,
-            "standby": bool(standby),
-            "read_only": bool(read_only),
-            "pooled": pooled,
-            "backend": backend,
-            "encrypted": connection.encrypted,
-        }
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
         if standby:
@@ -224,7 +246,9 @@ class PostgresTransport(ABC):
         if not pooled:
             await self.run(connection.exchange(SESSION_SETTINGS), until)
             connection.prepares = True
-        connection.facts = facts
+        connection.facts = {
+            "backend": backend, "pooled": pooled, "read_only": bool(read_only), "encrypted": connection.encrypted,
+        }  # fmt: skip
 
     async def session(self, until: float) -> Connection:
         """Return a connection for a session lock; `keep` or `drop` takes it back.
@@ -233,10 +257,9 @@ class PostgresTransport(ABC):
             Unsupported: a pooler is in between, which may give the session to other clients.
 
         """
-        connection: Connection | None = None
         with self._mutex:
-            connection = self._sessions.pop() if self._sessions else None
-        connection = await self._fresh(connection, until)
+            idle = self._sessions.pop() if self._sessions else None
+        connection = await self._fresh(idle, until)
         if connection.facts["pooled"] and not self.settings.trust_pooler:
             self.drop(connection)
             raise Unsupported(f"a connection pooler is in front of {self.where}: {POOLED}")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import Connection, Readiness, Steps
+from leasehold.stores.postgres.connection.exchange import Steps
 
 T = TypeVar("T")
 
@@ -22,12 +22,10 @@ class BlockingTransport(PostgresTransport):
             need = next(steps)
             while True:
                 poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-                poll.register(need.fd, _MASKS[need.readiness])
-                left = None if until is None else max(until - self._runtime.now(), 0.0) * 1000
-                events = poll.poll(left)
-                if not events:
+                poll.register(need.fd, need.events)
+                if not poll.poll(None if until is None else max(until - self._runtime.now(), 0.0) * 1000):
                     raise TimeoutError("it answered too slowly")
-                need = steps.send(_ready(events[0][1]))
+                need = next(steps)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -44,21 +42,4 @@ class BlockingTransport(PostgresTransport):
         return None  # libpq resolves them, and blocks
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
-
-    def alive(self, connection: Connection) -> bool:
-        poll = select.poll()
-        poll.register(connection.fd, select.POLLIN)
-        return not poll.poll(0)
-
-
-_MASKS = {
-    Readiness.READ: select.POLLIN,
-    Readiness.WRITE: select.POLLOUT,
-    Readiness.READ | Readiness.WRITE: select.POLLIN | select.POLLOUT,
-}
-
-
-def _ready(mask: int) -> Readiness:
-    ready = Readiness.READ if mask & ~select.POLLOUT else Readiness(0)
-    return ready | (Readiness.WRITE if mask & select.POLLOUT else Readiness(0))
+        return await work  # nothing cancels a thread

@@ -68,28 +68,24 @@ class Hint(NamedTuple):
     remedy: str
 
 
-def _by(code: str) -> Hint:
-    return Hint(code, REMEDIES[code])
-
-
 HINTS: Mapping[str, Hint] = {
-    "password authentication failed": _by("28P01"),
+    "password authentication failed": Hint("28P01", REMEDIES["28P01"]),
     "no password supplied": Hint("28000", "put the password into the URL: postgresql://user:password@host/database"),
-    "no pg_hba.conf entry": _by("28000"),
-    "pg_hba.conf rejects": _by("28000"),
+    "no pg_hba.conf entry": Hint("28000", REMEDIES["28000"]),
+    "pg_hba.conf rejects": Hint("28000", REMEDIES["28000"]),
     "is not permitted to log in": Hint("28000", "its user may not log in; ALTER ROLE ... LOGIN"),
     'role ".*" does not exist': Hint("28000", "there is no such user; check that of the URL"),
-    'database ".*" does not exist': _by("3D000"),
+    'database ".*" does not exist': Hint("3D000", REMEDIES["3D000"]),
     "permission denied for database": Hint("42501", "its user may not use the database; GRANT CONNECT ON DATABASE"),
-    "not currently accepting connections": _by("55000"),
-    "too many clients": _by("53300"),
-    "remaining connection slots": _by("53300"),
+    "not currently accepting connections": Hint("55000", REMEDIES["55000"]),
+    "too many clients": Hint("53300", REMEDIES["53300"]),
+    "remaining connection slots": Hint("53300", REMEDIES["53300"]),
     "too many connections for": Hint("53300", "the CONNECTION LIMIT of the user or of the database is reached"),
-    "out of shared memory": _by("53200"),
-    "is starting up": _by("57P03"),
-    "is shutting down": _by("57P03"),
-    "in recovery mode": _by("57P03"),
-    "not (yet )?accepting connections": _by("57P03"),
+    "out of shared memory": Hint("53200", REMEDIES["53200"]),
+    "is starting up": Hint("57P03", REMEDIES["57P03"]),
+    "is shutting down": Hint("57P03", REMEDIES["57P03"]),
+    "in recovery mode": Hint("57P03", REMEDIES["57P03"]),
+    "not (yet )?accepting connections": Hint("57P03", REMEDIES["57P03"]),
     "onnection refused": Hint("", "nobody listens there; check host and port, and that the server runs"),
     "No such file": Hint("", "there is no such socket; check its path"),
     "ermission denied": Hint("", "this process may not open it; check the rights of the socket's file"),
@@ -104,6 +100,8 @@ HINTS: Mapping[str, Hint] = {
 """What to do about a failed connection, by a regular expression on the error's text. The first match counts."""
 
 CHECK = Hint("", "check host, port and that the server runs")
+
+EACH_HOST = re.compile("(?=connection to server )")
 
 
 class ServerError(Exception):
@@ -157,7 +155,7 @@ def cannot_connect(where: str, why: str) -> StoreUnavailable:
 
     The text has the reason of each host. The error is lasting only if all of them are: one host may come back.
     """
-    text = " ".join(why.split())
+    text = one_line(why)
     hint = _hint(text)
     words = f"cannot connect to PostgreSQL at {where}: {text}; {hint.remedy}"
     if not hint.code:
@@ -166,7 +164,9 @@ def cannot_connect(where: str, why: str) -> StoreUnavailable:
     return Refused(words, code=hint.code, outcome=outcomes.pop() if len(outcomes) == 1 else Outcome.NOT_APPLIED)
 
 
-EACH_HOST = re.compile("(?=connection to server )")
+def one_line(text: object) -> str:
+    """Return a text, such as that of an error, without its line breaks."""
+    return " ".join(str(text).split())
 
 
 def _hint(text: str) -> Hint:

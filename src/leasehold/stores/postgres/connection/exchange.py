@@ -7,8 +7,8 @@ deadline for a silent server, and wait for it when they are cancelled.
 
 from __future__ import annotations
 
-import enum
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -19,26 +19,22 @@ from psycopg.errors import Error
 
 from leasehold._url import Secret
 from leasehold.stores._sql.transport import Row, Statement, Value
-from leasehold.stores.postgres.connection.errors import Broken, ServerError
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, one_line
 
 T = TypeVar("T")
 
 
-class Readiness(enum.Flag):
-    """What a socket must be, or is, ready for."""
-
-    READ = enum.auto()
-    WRITE = enum.auto()
+READ, WRITE = select.POLLIN, select.POLLOUT
 
 
 class SocketWait(NamedTuple):
-    """The socket that must be ready before the generator can continue."""
+    """The socket that must be ready before the generator can continue, and for what: `READ`, `WRITE` or both."""
 
     fd: int
-    readiness: Readiness
+    events: int
 
 
-Steps = Generator[SocketWait, Readiness | None, T]
+Steps = Generator[SocketWait, None, T]
 
 COMMIT = Statement("COMMIT")
 
@@ -62,9 +58,8 @@ class Connection:
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._pid = os.getpid()
-        self._mutex = (
-            threading.RLock()
-        )  # held for a few lines that never wait; re-entrant, for a signal handler may close, too
+        # Held for a few lines that never wait; re-entrant, because a signal handler may close, too.
+        self._mutex = threading.RLock()
         self._running = 0  # exchanges that run now
         self.open = True
         self.facts: dict[str, Any] = {}
@@ -109,7 +104,7 @@ class Connection:
                 self.prepares, error.stale = False, True
             raise
         except Error as error:
-            raise Broken(_one_line(error)) from None
+            raise Broken(one_line(error)) from None
         finally:
             self._end()
 
@@ -125,10 +120,10 @@ class Connection:
             while True:
                 while (note := self._pgconn.notifies()) is not None:
                     on_message(bytes(note.extra).decode("utf-8", "replace"))
-                yield SocketWait(self.fd, Readiness.READ)
+                yield SocketWait(self.fd, READ)
                 self._pgconn.consume_input()
         except Error as error:
-            raise Broken(_one_line(error)) from None
+            raise Broken(one_line(error)) from None
         finally:
             self._end()
 
@@ -205,9 +200,8 @@ class Connection:
 
     def _flush(self) -> Steps[None]:
         while self._pgconn.flush():
-            ready = yield SocketWait(self.fd, Readiness.READ | Readiness.WRITE)
-            if not ready or Readiness.READ in ready:  # not ready, if it is driven further after a time-out
-                self._pgconn.consume_input()
+            yield SocketWait(self.fd, READ | WRITE)
+            self._pgconn.consume_input()  # which reads nothing if the socket is not ready for that
 
     def _answers(self, statements: Sequence[Statement], preparing: Sequence[str | None]) -> Steps[list[list[Row]]]:
         pgconn, results = self._pgconn, list[list[Row]]()
@@ -216,7 +210,7 @@ class Connection:
         while True:
             try:
                 while pgconn.is_busy():
-                    yield SocketWait(self.fd, Readiness.READ)
+                    yield SocketWait(self.fd, READ)
                     pgconn.consume_input()
             except Error:
                 if failure is None:
@@ -237,9 +231,7 @@ class Connection:
                 else:
                     results.append(_rows(result))
             elif failure is None:
-                answered = statements[
-                    min(len(results), len(statements) - 1)
-                ]  # the error may come after the last answer
+                answered = statements[min(len(results), len(statements) - 1)]  # it may come after the last answer
                 failure = _failure(result, in_commit=answered is COMMIT)
         if failure is not None:
             self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
@@ -268,14 +260,14 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
                     return Connection(pgconn)
                 if poll == pq.PollingStatus.FAILED:
                     break
-                yield SocketWait(pgconn.socket, Readiness.READ if poll == pq.PollingStatus.READING else Readiness.WRITE)
+                yield SocketWait(pgconn.socket, READ if poll == pq.PollingStatus.READING else WRITE)
             why = pgconn.get_error_message()
             pgconn.finish()
         except BaseException:
             pgconn.finish()
             raise
     except Error as error:
-        why = _one_line(error)
+        why = one_line(error)
     raise Broken(why or "the connection failed")  # out here it has no context
 
 
@@ -307,7 +299,7 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or b""
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     if not code:
-        raise Broken(" ".join(result.get_error_message().split()) or "the connection broke")
+        raise Broken(one_line(result.get_error_message()) or "the connection broke")
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
 
 
@@ -318,7 +310,3 @@ def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> Ser
     """
     failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
     return failure
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -6,21 +6,12 @@ the listener shows whether that leads to the same database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from leasehold._model import ticket_id
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.stores._sql.transport import (
-    OnDisconnect,
-    OnMessage,
-    Outcome,
-    Refused,
-    Row,
-    Statement,
-    Transaction,
-)
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Outcome, Refused, SQLTransport, Statement
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, Steps
 from leasehold.stores.postgres.connection.settings import Settings
@@ -35,25 +26,20 @@ SUBSCRIBERS = 1818583393  # "leas"
 
 The listening session holds it, shared, so it ends with that session. A hand-over passes over waiters without it."""
 
-SUBSCRIBER_SEEN = Statement(
+SUBSCRIBER_SEEN = (
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid::bigint = $1 "
     "AND objid::bigint = $2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
 
-class Connecting(Protocol):
+class Connecting(SQLTransport, Protocol):
     """What this needs of the transport; see `leasehold.stores.postgres.connection.base.PostgresTransport`."""
 
     settings: Settings
-    where: str
 
     async def connect(self, until: float, settings: Settings | None = None) -> Connection: ...
 
     async def run(self, steps: Steps[T], until: float | None) -> T: ...
-
-    async def transact(
-        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
-    ) -> T: ...
 
     def drop(self, connection: Connection) -> None: ...
 
@@ -90,7 +76,7 @@ class Subscriptions:
         self._enabled = self._enabled and self._transport.settings.subscriptions is not None
 
     async def listen(self, within: float) -> int:
-        """Subscribe to messages; see `leasehold.stores._sql.transport.SQLTransport.listen`."""
+        """Subscribe to messages; see `SQLTransport.listen`."""
         if self.generation or not self._enabled:
             return self.generation
         signal = self._runtime.signal()
@@ -119,12 +105,10 @@ class Subscriptions:
             self._enabled = self._enabled and not connection.facts["pooled"]
             if not self._enabled:
                 return
-            shown = Statement(
-                "SELECT pg_advisory_lock_shared($1::int, $2::int)", (SUBSCRIBERS, channel_number(self._name))
-            )
-            await transport.run(
-                connection.exchange([Statement(f'LISTEN "{self._name}"'), shown]), self._runtime.now() + LISTEN_WITHIN
-            )
+            key = (SUBSCRIBERS, channel_number(self._name))
+            shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", key)
+            begins = connection.exchange([Statement(f'LISTEN "{self._name}"'), shown])
+            await transport.run(begins, self._runtime.now() + LISTEN_WITHIN)
             if transport.settings.subscriptions is not None:
                 await self._same_database(transport.settings.subscriptions)
             self._connection, self._error = connection, None
@@ -150,12 +134,8 @@ class Subscriptions:
 
     async def _same_database(self, subscriptions: Settings) -> None:
         """Raise unless the transport's connections see this listener: hand-overs would pass over this client."""
-        asked = Statement(SUBSCRIBER_SEEN.text, (SUBSCRIBERS, channel_number(self._name)))
-
-        async def look(tx: Transaction) -> list[list[Row]]:
-            return await tx.commit(asked)
-
-        ((found,),) = await self._transport.transact(look, within=LISTEN_WITHIN)
+        seen = Statement(SUBSCRIBER_SEEN, (SUBSCRIBERS, channel_number(self._name)))
+        ((found,),) = await self._transport.transact(lambda tx: tx.commit(seen), within=LISTEN_WITHIN)
         if not found[0]:
             there, here = subscriptions.where, self._transport.where
             words = f"listen= leads to another database ({there}) than the rest of the URL ({here})"

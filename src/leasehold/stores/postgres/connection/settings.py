@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
@@ -28,13 +29,20 @@ OURS: Mapping[str, str] = {
 }
 """Settings of every connection: a dead network is noticed in about 20 s."""
 
+CHECKS = {
+    "pool": (r"0*([1-9][0-9]{0,2}|1000)", "a number from 1 to 1000"),
+    "messages": (r"[01]", "1 or 0"),
+    "pooler": (r"session", "session, or left out"),
+}
+"""What the values of our own options match, and how that is said."""
+
 POOL = 8
 """Maximum number of connections of a client, besides that for messages and that reserved for renewals."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Address, credentials and options of a database. Its repr has no secret, and it cannot be pickled.
+    """Address, credentials and options of a database. Its repr has no secret; `Veiled` cannot be pickled.
 
     Attributes:
         where: for messages to people: hosts, ports and database.
@@ -52,9 +60,6 @@ class Settings:
     messages: bool = True
     trust_pooler: bool = False
     subscriptions: Settings | None = None
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
 
     @property
     def local(self) -> bool:
@@ -84,7 +89,7 @@ def from_url(url: StoreURL) -> Settings:
         ValueError: an option is unknown, or its value wrong.
 
     """
-    url.refuse_options((*LIBPQ_OPTIONS, "pool", "messages", "mode", "pooler", "listen"))
+    url.refuse_options((*LIBPQ_OPTIONS, *CHECKS, "mode", "listen"))
     options = Veiled((key, value) for key, value in url.options.items() if key in LIBPQ_OPTIONS)
     if not url.hosts and url.path and not url.path.startswith("/"):
         raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost/database")
@@ -99,14 +104,18 @@ def from_url(url: StoreURL) -> Settings:
     path = url.path if url.hosts else url.path.lstrip("/")
     if path:
         options["dbname"] = path
-    found = Settings(display_address(options), options, _pool(url), _messages(url), _pooler(url))
+    for key, (pattern, words) in CHECKS.items():
+        if key in url.options and not re.fullmatch(pattern, url.options[key]):
+            raise ValueError(f"option {key!r} in the {url.scheme} URL is {words}")
+    pool, messages = int(url.options.get("pool", POOL)), url.options.get("messages") != "0"
+    found = Settings(display_address(options), options, pool, messages, "pooler" in url.options)
     return replace(found, subscriptions=_direct_settings(url, options)) if "listen" in url.options else found
 
 
 def _direct_settings(url: StoreURL, options: Mapping[str, Any]) -> Settings:
     """Read ``listen=host:port``; all other settings are those of the URL."""
     host, port = parse_address(url.options["listen"])
-    if not host or not _messages(url):
+    if not host or url.options.get("messages") == "0":
         raise ValueError(
             f"option 'listen' in the {url.scheme} URL is host:port of the server itself, and needs messages"
         )
@@ -140,33 +149,9 @@ def display_address(options: Mapping[str, Any]) -> str:
     return f"{places}/{options['dbname']}" if options.get("dbname") else places
 
 
-def _pool(url: StoreURL) -> int:
-    if not _is_number(url.options.get("pool", str(POOL))):
-        raise ValueError(f"option 'pool' in the {url.scheme} URL is a number from 1 to 1000")
-    return int(url.options.get("pool", str(POOL)))
-
-
-def _messages(url: StoreURL) -> bool:
-    if url.options.get("messages", "1") not in ("0", "1"):
-        raise ValueError(f"option 'messages' in the {url.scheme} URL is 1 or 0")
-    return url.options.get("messages", "1") == "1"
-
-
-def _pooler(url: StoreURL) -> bool:
-    if url.options.get("pooler", "session") != "session":
-        raise ValueError(f"option 'pooler' in the {url.scheme} URL is session, or left out")
-    return "pooler" in url.options
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and 0 < int(text) <= 1000
-
-
 def _is_address(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except OSError:
-            continue
-        return True
-    return False
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
