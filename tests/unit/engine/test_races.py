@@ -45,8 +45,8 @@ class Between(dict[Lease, float]):
         super().__init__()
         self.happens = happens
 
-    def items(self) -> Any:
-        found = list(super().items())
+    def copy(self) -> dict[Lease, float]:
+        found = super().copy()
         if found:
             self.happens()
         return found
