@@ -113,7 +113,7 @@ class LeaseTimers:
 
     def add_fresh(self) -> None:
         """Set the timers of the leases that are still fresh. Most were released before."""
-        # Not `list(self.fresh.items())`: the tuples that it makes can start the collector, and so let another thread run.
+        # Not `list(self.fresh.items())`: its tuples can start the collector, whose finalizers let another thread run.
         for lease, when in list(self.fresh.copy().items()):
             self.watched[lease] = None  # before it is removed there: a close must find it in one of both
             if self.fresh.pop(lease, None) is None:  # released just now
