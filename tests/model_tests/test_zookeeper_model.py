@@ -32,7 +32,6 @@ from leasehold.stores.zookeeper.connection.requests import (
     CONTAINER,
     EPHEMERAL,
     SEQUENCE,
-    Asker,
     Node,
     Request,
     Requests,
@@ -122,7 +121,7 @@ class Alike:
         return known.setdefault(real, modelled) == modelled and list(known.values()).count(modelled) == 1
 
 
-class BothTransports(Asker):
+class BothTransports(Requests):
     """One session at each; see `leasehold.stores.zookeeper.connection.session`. What the store hears is of the model.
 
     Attributes:

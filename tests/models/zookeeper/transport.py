@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.zookeeper.connection.errors import Answer, no_session, to_error
-from leasehold.stores.zookeeper.connection.requests import Asker, Request
+from leasehold.stores.zookeeper.connection.requests import Request, Requests
 from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.store import ZooKeeperStore
@@ -76,7 +76,7 @@ class _Question:
         self.answered.set()
 
 
-class ModelTransport(Asker):
+class ModelTransport(Requests):
     """See `leasehold.stores.zookeeper.connection.session.Transport`."""
 
     def __init__(

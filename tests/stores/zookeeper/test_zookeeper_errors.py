@@ -87,9 +87,11 @@ def asked(url: str, *forms: Any) -> BaseException:
     with transport_to(url) as transport:
         for form in forms:
             try:
-                finish(transport.ask(Request(form, lambda value: value), RUNTIME.now() + 5))
-            except (Answer, LeaseholdError) as error:
+                (answer,) = finish(transport.ask_all((Request(form, lambda value: value),), RUNTIME.now() + 5))
+            except LeaseholdError as error:
                 return error
+            if isinstance(answer, Answer):
+                return answer
     raise AssertionError("nothing failed")
 
 
@@ -122,7 +124,7 @@ def out_of_step(request: pytest.FixtureRequest) -> BaseException:
     forms = Transaction([node("/mark"), node("/mark/a")])
     server: ZooKeeperServer = request.getfixturevalue("server")
     with transport_to(server.url) as transport, pytest.raises(LeaseholdError) as caught:
-        finish(transport.ask(Request(forms, lambda value: value[1]), RUNTIME.now() + 5))
+        finish(transport.ask_all((Request(forms, lambda value: value[1]),), RUNTIME.now() + 5))
     return caught.value
 
 

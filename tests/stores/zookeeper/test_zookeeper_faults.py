@@ -107,8 +107,8 @@ def test_a_create_that_arrives_after_the_release_is_removed(
         await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.2))
         session = transport(client).session
         late.remove()  # this server refuses it, as the session has moved on; so it arrives by another way
-        (pending,) = client.store._expiry._pending  # type: ignore[attr-defined]
-        name = f"{path(namespace)}/{stem(pending.state.ticket.id, Mark.LOCK)}"
+        ((_, state, _),) = client.store._expiry._pending  # type: ignore[attr-defined]
+        name = f"{path(namespace)}/{stem(state.ticket.id, Mark.LOCK)}"
         made = create_in_session(zookeeper_server, driver(client).client_id, name)
         assert made.startswith(name), "it was there, though it may be gone by now"
         assert transport(client).session == session

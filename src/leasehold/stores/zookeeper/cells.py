@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.connection.errors import Answer, NoNode
-from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
+from leasehold.stores.zookeeper.connection.requests import Node, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold.stores.zookeeper.nodes import Paths
 from leasehold.stores.zookeeper.queue_nodes import QueueNodes
@@ -114,14 +113,7 @@ class Cells:
         """Return the server's clock in seconds, which each new node contains."""
         now = self._runtime.now()
         if self._asked is None or now - self._asked > CLOCK_FOR:
-            for _ in range(3):
-                create = self._transport.create(f"{self._paths.clock}/now-", b"", EPHEMERAL | SEQUENCE)
-                (made,) = await self._transport.ask_all((create,), until)
-                if isinstance(made, Node):
-                    break
-                await self._queue_nodes.make_parents(self._paths.clock, until)
-            else:
-                raise StoreUnavailable("ZooKeeper: the node for its clock cannot be created")
+            made = await self._queue_nodes.make_probe(self._paths.clock, "now-", until)
             self._ahead, self._asked = made.changed_ms / 1000 - now, now
             await self._transport.ask_all((self._transport.delete(made.path),), until)
         return self._runtime.now() + self._ahead
@@ -129,13 +121,11 @@ class Cells:
     async def _sweep(self, until: float) -> None:
         """Remove some expired cells."""
         (children,) = await self._transport.ask_all((self._transport.children(self._paths.cells),), until)
-        if isinstance(children, NoNode) or not children:
-            return
-        names = sorted(children)
-        self._swept %= len(names)
-        some = [f"{self._paths.cells}/{name}" for name in names[self._swept : self._swept + SWEPT]]
-        self._swept += SWEPT
-        for path in some:
+        names = sorted(names_in(children))
+        start = self._swept % max(1, len(names))
+        self._swept = start + SWEPT
+        for name in names[start : start + SWEPT]:
+            path = f"{self._paths.cells}/{name}"
             found = await self._read(path, until)
             if found.over and found.node is not None:
                 await self._transport.ask_all((self._transport.delete(path, found.node.version),), until)

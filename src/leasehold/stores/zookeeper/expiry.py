@@ -4,22 +4,21 @@ The server knows sessions only: it removes our nodes when our session ends. So t
 ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends
 instead.
 
-A *pending removal* is for the nodes of a ticket that was released while the server did not answer. They would exist as
-long as our session lives. So the job repeats the removal until the server confirms it or the session has ended. A
-create whose reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for
-again several times.
+A ticket that was released while the server did not answer may still have nodes, which would exist as long as our
+session lives. So the job repeats the removal until the server confirms it or the session has ended. A create whose
+reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for again several
+times.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import LeaseholdError
-from leasehold.stores.zookeeper.ticket_state import TicketState
+from leasehold.stores.zookeeper.queue_nodes import TicketState
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
 """Pauses in seconds before the further searches for a ticket whose create had no reply."""
@@ -35,15 +34,6 @@ log = logging.getLogger("leasehold")
 Remove = Callable[[TicketState], Coroutine[Any, Any, bool]]
 
 
-@dataclass(eq=False, slots=True)
-class PendingRemoval:
-    """Nodes to remove at ``when``, and again after each pause in ``again``."""
-
-    state: TicketState
-    when: float
-    again: tuple[float, ...] = ()
-
-
 class ExpiryJob:
     """Expires tickets and repeats removals, for one client."""
 
@@ -56,7 +46,8 @@ class ExpiryJob:
         self._session = session
         self._mutex = runtime.mutex()
         self._wake = runtime.signal()
-        self._pending: list[PendingRemoval] = []
+        self._pending: list[tuple[float, TicketState, tuple[float, ...]]] = []
+        """When to remove the nodes of which ticket, and the pauses before further searches."""
         self._job: Job | None = None
         self._sleeps_until = 0.0
         self._closed = False
@@ -74,10 +65,7 @@ class ExpiryJob:
 
     def remove_later(self, state: TicketState, *, uncertain: bool) -> None:
         """Remove the nodes of a released ticket until that is confirmed; if ``uncertain``, search again later."""
-        now = self._runtime.now()
-        with self._mutex:
-            self._pending.append(PendingRemoval(state, now + RETRY, LOOK_AGAIN if uncertain else ()))
-        self.watch(now + RETRY)
+        self.watch(self._schedule(RETRY, state, LOOK_AGAIN if uncertain else ()))
 
     def stop(self) -> None:
         """Stop the job: the session ends, and all nodes with it."""
@@ -98,14 +86,12 @@ class ExpiryJob:
             for state in [state for state in list(self._states.values()) if state.until <= now]:
                 self._states.pop(state.ticket.id, None)
                 state.over = True
-                await self._clear(PendingRemoval(state, now))
-            for pending in [pending for pending in self._pending if pending.when <= now]:
+                await self._clear(state, ())
+            for pending in [pending for pending in self._pending if pending[0] <= now]:
                 self._pending.remove(pending)
-                await self._clear(pending)
+                await self._clear(*pending[1:])
             with self._mutex:
-                times = [state.until for state in list(self._states.values())] + [
-                    pending.when for pending in self._pending
-                ]
+                times = [state.until for state in list(self._states.values())] + [when for when, *_ in self._pending]
                 now = self._runtime.now()
                 self._sleeps_until = min(times, default=now + LINGER)
                 if self._closed:
@@ -117,22 +103,23 @@ class ExpiryJob:
                     self._job = None
                     return
 
-    async def _clear(self, pending: PendingRemoval) -> None:
-        state = pending.state
+    async def _clear(self, state: TicketState, again: tuple[float, ...]) -> None:
         if state.session != self._session() or self._closed:
             return  # the nodes ended with their session
         try:
             await self._remove(state)
         except LeaseholdError:
-            self._put(pending, RETRY, pending.again)
+            self._schedule(RETRY, state, again)
         except Exception:
             log.exception("the nodes of a ticket for %r could not be removed", state.name)
-            self._put(pending, RETRY * 10, pending.again)
+            self._schedule(RETRY * 10, state, again)
         else:
-            if pending.again:
+            if again:
                 state.uncertain = True
-                self._put(pending, pending.again[0], pending.again[1:])
+                self._schedule(again[0], state, again[1:])
 
-    def _put(self, pending: PendingRemoval, pause: float, again: tuple[float, ...]) -> None:
+    def _schedule(self, pause: float, state: TicketState, again: tuple[float, ...]) -> float:
+        when = self._runtime.now() + pause
         with self._mutex:
-            self._pending.append(PendingRemoval(pending.state, self._runtime.now() + pause, again))
+            self._pending.append((when, state, again))
+        return when

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from leasehold._model import Kind, QueueEntry, View
+from leasehold._model import META_LIMIT, Kind, LeaseTerms, LockMode, QueueEntry, Ticket, View
 from leasehold._rules import UNKNOWN
-from leasehold.stores.zookeeper import entries, order
-from leasehold.stores.zookeeper.connection.errors import NoNode
-from leasehold.stores.zookeeper.connection.requests import Node
+from leasehold.stores.zookeeper import order
+from leasehold.stores.zookeeper.connection.requests import Node, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
-from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, Paths, child_of, parse, read
+from leasehold.stores.zookeeper.nodes import (
+    LEASES,
+    LOCKS,
+    Contender,
+    Mark,
+    Paths,
+    child_of,
+    fields_of,
+    limit_of,
+    owner_of,
+    parse,
+    read,
+)
 
 AT_ONCE = 500
 """Most requests under way at the same time."""
 
+FOREIGN_LEASE = 30.0
+"""Seconds shown as the lease of a holder whose node has none."""
+
 
 async def look(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
     """Return the names in use."""
-    names = [prefix] if exact else await _names(transport, paths, prefix, until)
-    _, *lists = await _ask(
-        transport, [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)], until
-    )
-    found = {name: children for name, children in zip(names, lists, strict=True) if not isinstance(children, NoNode)}
-    views = [
-        await _view(transport, paths.lock(name), name, children, until) for name, children in found.items() if children
-    ]
+    names = [prefix]
+    if not exact:
+        (parts,) = await transport.ask_all((transport.children(paths.space),), until)
+        names = sorted(name for name in map(read, names_in(parts)) if name.startswith(prefix))
+    requests = [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)]
+    _, *lists = await _ask(transport, requests, until)
+    found = {name: children for name, children in zip(names, map(names_in, lists), strict=True) if children}
+    views = [await _view(transport, paths.lock(name), name, children, until) for name, children in found.items()]
     return [view for view in views if view.holders or view.waiters]
-
-
-async def _names(transport: Transport, paths: Paths, prefix: str, until: float) -> list[str]:
-    (parts,) = await transport.ask_all((transport.children(paths.space),), until)
-    if isinstance(parts, NoNode):
-        return []
-    return sorted(name for name in map(read, parts) if name.startswith(prefix))
 
 
 async def _ask(transport: Transport, requests: Sequence[Any], until: float) -> list[Any]:
@@ -49,12 +56,10 @@ async def _view(transport: Transport, path: str, name: str, children: Sequence[s
     contenders, nodes = await _read(transport, path, here, until)
     if contenders or len(here) == len(children):
         return _queue(name, contenders, nodes)
-    lists = await transport.ask_all(
-        (transport.children(f"{path}/{LOCKS}"), transport.children(f"{path}/{LEASES}")), until
-    )
-    queued, leases = (list[str]() if isinstance(one, NoNode) else cast("list[str]", one) for one in lists)
-    waiting, nodes = await _read(transport, f"{path}/{LOCKS}", queued, until)
-    permits, more = await _read(transport, f"{path}/{LEASES}", leases, until)
+    locks, leases = f"{path}/{LOCKS}", f"{path}/{LEASES}"
+    queued, taken = await transport.ask_all((transport.children(locks), transport.children(leases)), until)
+    waiting, nodes = await _read(transport, locks, names_in(queued), until)
+    permits, more = await _read(transport, leases, names_in(taken), until)
     return _semaphore(name, waiting, permits, {**nodes, **more})
 
 
@@ -73,11 +78,11 @@ def _queue(name: str, contenders: Sequence[Contender], nodes: dict[str, Node]) -
     waiters: list[QueueEntry] = []
     for number, one in enumerate(contenders):
         if one.mark in (Mark.READER, Mark.WRITER):
-            alongside = str(entries.fields_of(nodes[one.child].data).get("alongside", ""))
+            alongside = str(fields_of(nodes[one.child].data).get("alongside", ""))
             holds = not order.blockers(one, alongside, contenders, created_at)
         else:
             holds = number == 0
-        (holders if holds else waiters).append(entries.entry(one, nodes[one.child], number, holds=holds))
+        (holders if holds else waiters).append(_entry(one, nodes[one.child], number, holds=holds))
     kind = (holders or waiters)[0].ticket.terms.mode.kind if contenders else Kind.MUTEX
     return View(name, kind, _highest(holders), tuple(holders), tuple(waiters))
 
@@ -89,9 +94,9 @@ def _semaphore(name: str, waiting: Sequence[Contender], permits: Sequence[Conten
 
     def shown(group: Sequence[Contender], number: int, *, holds: bool) -> QueueEntry:
         data = nodes[group[0].child].data
-        limit, wanted = entries.limit_of(data) or UNKNOWN, entries.fields_of(data).get("permits")
+        limit, wanted = limit_of(data) or UNKNOWN, fields_of(data).get("permits")
         count = len(group) if holds or not isinstance(wanted, int) else wanted
-        return entries.entry(group[0], nodes[group[0].child], number, holds=holds, limit=limit, permits=count)
+        return _entry(group[0], nodes[group[0].child], number, holds=holds, limit=limit, permits=count)
 
     holders = [shown(group, number, holds=True) for number, group in enumerate(groups.values())]
     waiters = [
@@ -100,6 +105,32 @@ def _semaphore(name: str, waiting: Sequence[Contender], permits: Sequence[Conten
         if (one.ticket or one.child) not in groups
     ]
     return View(name, Kind.SEMAPHORE, _highest(holders), tuple(holders), tuple(waiters))
+
+
+def _entry(
+    one: Contender, node: Node, number: int, *, holds: bool, limit: int | None = None, permits: int = 1
+) -> QueueEntry:
+    """Return a contender as a queue entry; one of a semaphore has a ``limit``, which may be `UNKNOWN`.
+
+    The time left of a session is not known. The entry has the lease, which its client renews while it lives.
+    """
+    fields = fields_of(node.data)
+    shared = one.mark in (Mark.READER, Mark.WRITER)
+    mode = LockMode(
+        Kind.SEMAPHORE if limit is not None else Kind.READ_WRITE if shared else Kind.MUTEX,
+        exclusive=one.mark is not Mark.READER,
+        upgradeable=one.up and one.mark is Mark.READER,
+        permits=permits,
+        limit=1 if limit is None else limit,
+        fair=bool(fields.get("fair")),
+    )
+    lease, meta = fields.get("lease"), fields.get("meta", "")
+    seconds = float(lease) if isinstance(lease, int | float) and 0 < lease < 1e9 else FOREIGN_LEASE
+    meta = meta if isinstance(meta, str) and len(meta) <= META_LIMIT else ""
+    terms = LeaseTerms(mode, owner_of(node.data), seconds, meta=meta)
+    ticket = Ticket(one.ticket or one.child, terms, str(fields.get("alongside", "")))
+    token = node.mzxid if mode.kind is Kind.READ_WRITE else node.czxid
+    return QueueEntry(ticket, number, seconds, token if holds else None)
 
 
 def _highest(holders: Sequence[QueueEntry]) -> int:

@@ -1,4 +1,4 @@
-"""Paths and names of nodes: the lock and the ticket of a node, and the order of nodes. Pure.
+"""Nodes: their paths, their names (the lock, the ticket and the order of a node), and their data. Pure.
 
 A contender for a lock is a child of the lock's node, named as Apache Curator names it:
 
@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import base64
 import enum
+import json
 import re
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
-from leasehold._model import ticket_id
+from leasehold._model import Kind, Owner, Ticket, ticket_id
 
 _PLAIN = "!#$&'()+,-.:;<=>@_|{}[]*?^`\" "  # '~' is ours, '/' ends a name; both are encoded, and so is what is not ASCII
 
@@ -139,3 +141,48 @@ def path_prefixes(path: str) -> list[str]:
 def child_of(path: str) -> str:
     """Return the last part of a path."""
     return path.rpartition("/")[2]
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+def data_of(ticket: Ticket) -> bytes:
+    """Encode a ticket's terms: one line of JSON, at most some 1.5 KiB, for people and for rules beyond Curator's.
+
+    Curator does not read it, and writes an address as data.
+    """
+    terms, mode = ticket.terms, ticket.terms.mode
+    fields: dict[str, Any] = {"owner": str(terms.owner), "lease": terms.lease}
+    if terms.meta:
+        fields["meta"] = terms.meta
+    if mode.fair:
+        fields["fair"] = True
+    if mode.kind is Kind.SEMAPHORE:
+        fields.update(permits=mode.permits, limit=mode.limit)
+    if ticket.alongside:
+        fields["alongside"] = ticket.alongside
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def fields_of(data: bytes) -> dict[str, Any]:
+    """Decode a node's data; the data of another program yields an owner at most."""
+    try:
+        fields: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        fields = None
+    found = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
+    if isinstance(found.get("owner"), str):
+        return found
+    text = data[:64].decode(errors="replace")
+    return {"owner": text if text.isprintable() and text else "another client"}
+
+
+def owner_of(data: bytes) -> Owner:
+    """Return the owner in the data."""
+    return Owner.parse(str(fields_of(data)["owner"])[:256])
+
+
+def limit_of(data: bytes) -> int | None:
+    """Return the limit in the data of a permit's node; None if it is not ours."""
+    limit = fields_of(data).get("limit")
+    return limit if isinstance(limit, int) and limit > 0 else None

@@ -37,18 +37,16 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
-from leasehold.stores.zookeeper import entries, inspecting
-from leasehold.stores.zookeeper.acquiring import Blocked, Entered, try_enter
+from leasehold.stores.zookeeper import inspecting
+from leasehold.stores.zookeeper.acquiring import Acquirer, Blocked
 from leasehold.stores.zookeeper.cells import Cells
-from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.expiry import ExpiryJob
-from leasehold.stores.zookeeper.nodes import Paths, parse
-from leasehold.stores.zookeeper.queue_nodes import QueueNodes
-from leasehold.stores.zookeeper.ticket_state import Signals, TicketState, folders
+from leasehold.stores.zookeeper.nodes import Paths, owner_of
+from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
 
 VALID = 0.6
 """Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
@@ -96,14 +94,13 @@ class ZooKeeperStore:
         self._mutex = self._runtime.mutex()
         self._states: dict[str, TicketState] = {}
         self._wake_ups = Signals(self._runtime)
-        self._queue_nodes = QueueNodes(self._transport, self._wake_ups, self._runtime.now)
-        self._cells = Cells(self._transport, self._queue_nodes, self._paths, self._runtime)
+        self._acquirer = Acquirer(self._transport, self._wake_ups, self._runtime.now)
+        self._cells = Cells(self._transport, self._acquirer, self._paths, self._runtime)
         self._expiry = ExpiryJob(self._runtime, self._states, self._remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
         until = self._runtime.now() + within
         session = await self._transport.ready(until)
         state = self._state_for(name, ticket, session)
@@ -123,50 +120,54 @@ class ZooKeeperStore:
             if await self._still_there(state, until):
                 return Granted(state.token, since, length)
             state.token = None
-        verdict = await try_enter(self._queue_nodes, state, join=join, until=until)
+        verdict = await self._acquirer.try_enter(state, join=join, until=until)
         if state.session != session.id:  # unless the ticket has expired: then it is too late for the engine, too
             raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
-        if isinstance(verdict, Entered):
-            state.token = verdict.token
-            return Granted(verdict.token, since, length)
-        return await self._blocked(state, verdict, join=join, until=until)
+        if isinstance(verdict, Blocked):
+            return await self._blocked(state, verdict, join=join, until=until)
+        state.token = verdict
+        return Granted(verdict, since, length)
 
     async def _blocked(self, state: TicketState, verdict: Blocked, *, join: bool, until: float) -> Wait | None:
         if join:
-            holder = await self._queue_nodes.watch(state, verdict.path, verdict.holder, until, listing=verdict.listing)
+            holder = await self._acquirer.watch(state, verdict.path, verdict.holder, until, listing=verdict.listing)
             if holder is None:
                 return None
         else:
-            await self._queue_nodes.remove(state, until)
+            await self._acquirer.remove(state, until)
             self._states.pop(state.ticket.id, None)
             (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
-        return Wait(None, ASK_AGAIN, entries.owner_of(holder.data) if isinstance(holder, Node) else None)
+        return Wait(None, ASK_AGAIN, owner_of(holder.data) if isinstance(holder, Node) else None)
 
     async def _still_there(self, state: TicketState, until: float) -> bool:
         """Return whether the nodes of a holder exist, in a session that the leader knows."""
-        paths = list(state.nodes)  # the expiry job may remove them meanwhile
-        _, *nodes = await self._transport.ask_all(
-            [self._transport.sync(self._paths.space), *map(self._transport.get, paths)], until
-        )
-        lost = [path for path, node in zip(paths, nodes, strict=True) if not isinstance(node, Node)]
+        nodes = await self._read(list(state.nodes), until)  # a list: the expiry job may remove some meanwhile
+        lost = [path for path, node in nodes.items() if not isinstance(node, Node)]
         for path in lost:
             state.nodes.pop(path, None)
         return not lost
+
+    async def _read(self, paths: Sequence[str], until: float) -> dict[str, object]:
+        """Return the node at each path, or the error, after the leader has confirmed that it knows the session."""
+        requests = [self._transport.sync(self._paths.space), *map(self._transport.get, paths)]
+        _, *answers = await self._transport.ask_all(requests, until)
+        return dict(zip(paths, answers, strict=True))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; the server notifies the waiters for its node."""
         until = self._runtime.now() + within
         with self._mutex:
             state = self._states.pop(ticket.id, None)
-        if state is None:
-            return await self._leave_for(name, ticket, until)
+        if state is None:  # of another client, or expired
+            paths = await self._acquirer.paths_of(ticket, self._paths.lock(name), until)
+            return await self._acquirer.remove_all(paths, until)
         state.over = True
         self._wake_ups.forget(state.wake_up)
         if state.session != self._session():  # its nodes ended with their session
             return False
         uncertain = state.uncertain
         try:
-            found = await self._queue_nodes.remove(state, until)
+            found = await self._acquirer.remove(state, until)
         except BaseException:
             self._expiry.remove_later(state, uncertain=uncertain)
             raise
@@ -174,30 +175,12 @@ class ZooKeeperStore:
             self._expiry.remove_later(state, uncertain=True)
         return found
 
-    async def _leave_for(self, name: str, ticket: Ticket, until: float) -> bool:
-        """Remove the nodes of a ticket of another client, or of an expired one."""
-        transport, below = self._transport, folders(self._paths.lock(name), ticket.terms.mode.kind)
-        lists = await transport.ask_all([transport.sync(below[0]), *map(transport.children, below)], until)
-        paths = [
-            f"{folder}/{child}"
-            for folder, children in zip(below, lists[1:], strict=True)
-            if not isinstance(children, NoNode)
-            for child in children
-            if ticket.id in (parse(child).ticket, child)
-        ]
-        answers = await transport.ask_all(list(map(transport.delete, paths)), until) if paths else []
-        return not all(isinstance(answer, NoNode) for answer in answers)
-
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Ask the leader whether the session lives, and the server whether each node exists."""
         now, session = self._runtime.now(), self._transport.session
         asked = [(state, self._first_node(state)) for state in (self._states.get(ticket.id) for _, ticket in tickets)]
         paths = [path for _, path in asked if path is not None]
-        found: dict[str, object] = {}
-        if paths:
-            requests = [self._transport.sync(self._paths.space), *map(self._transport.get, paths)]
-            _, *answers = await self._transport.ask_all(requests, now + within)
-            found = dict(zip(paths, answers, strict=True))
+        found = await self._read(paths, now + within) if paths else {}
         return [self._result(state, found.get(path or ""), now, session) for state, path in asked]
 
     def _first_node(self, state: TicketState | None) -> str | None:
@@ -224,12 +207,10 @@ class ZooKeeperStore:
     # --- inspection and cells ------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use."""
         until = self._runtime.now() + PATIENCE
         return await inspecting.look(self._transport, self._paths, prefix, exact=exact, until=until)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        """Change or read a cell."""
         return await self._cells.change(name, change, self._runtime.now() + PATIENCE)
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
@@ -238,9 +219,7 @@ class ZooKeeperStore:
 
     async def diagnose(self) -> list[Finding]:
         """Check the servers' settings and our rights, and explain what they mean for the promises."""
-        return await diagnose(
-            self._transport, self._queue_nodes, self._settings, self._paths, self._runtime.now() + PATIENCE
-        )
+        return await diagnose(self._acquirer, self._settings, self._paths, self._runtime.now() + PATIENCE)
 
     # --- session and fork --------------------------------------------------------------------------------------------
 
@@ -281,7 +260,7 @@ class ZooKeeperStore:
         return state
 
     async def _remove(self, state: TicketState) -> bool:
-        return await self._queue_nodes.remove(state, self._runtime.now() + REMOVED_WITHIN)
+        return await self._acquirer.remove(state, self._runtime.now() + REMOVED_WITHIN)
 
     def _session(self) -> int:
         session = self._transport.session

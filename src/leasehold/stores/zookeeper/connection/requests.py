@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.stores.zookeeper.connection.errors import Answer
+from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.settings import Settings
 
 _requests: Any = importlib.import_module("kazoo.protocol.serialization")
@@ -47,23 +46,16 @@ class Requests:
     """Makes requests; nodes are made with the rights that the settings name."""
 
     def __init__(self, settings: Settings) -> None:
-        match settings.acl:
-            case "creator":
-                self._rights: Any = _security.CREATOR_ALL_ACL
-            case "creator+read":
-                self._rights = _security.CREATOR_ALL_ACL + _security.READ_ACL_UNSAFE
-            case _:
-                self._rights = _security.OPEN_ACL_UNSAFE
+        self._rights: Any = {
+            "creator": _security.CREATOR_ALL_ACL,
+            "creator+read": _security.CREATOR_ALL_ACL + _security.READ_ACL_UNSAFE,
+            "open": _security.OPEN_ACL_UNSAFE,
+        }[settings.acl]
 
     def create(self, path: str, data: bytes, flags: int) -> Request:
         """Create a node; the answer is the node."""
-
-        def read(value: Any) -> Node:
-            made, stat = value
-            return _node(made, data, stat)
-
         kind = _Container if flags == CONTAINER else _requests.Create2
-        return Request(kind(path, data, self._rights, flags), read)
+        return Request(kind(path, data, self._rights, flags), lambda value: _node(value[0], data, value[1]))
 
     def get(self, path: str, watcher: Callable[[Any], None] | None = None) -> Request:
         """Read a node, and watch for its next change; the answer is the node."""
@@ -93,12 +85,6 @@ class Requests:
         """Let the server catch up with its leader, which must still know this session."""
         return Request(_requests.Sync(path), lambda value: None)
 
-    def rights(self, path: str) -> Request:
-        """Read who may do what with a node: pairs of permission bits and ``scheme:id``."""
-        return Request(
-            _requests.GetACL(path), lambda value: [(acl.perms, f"{acl.id.scheme}:{acl.id.id}") for acl in value[0]]
-        )
-
     def all_or_none(self, *forms: Request) -> Request:
         """Make several changes in one transaction; the answer has one for each, or is the first that failed."""
 
@@ -118,24 +104,9 @@ class Requests:
         return Request(_requests.CheckVersion(path, -1), bool)
 
 
-class Asker(Requests, ABC):
-    """Makes requests and sends them."""
-
-    @abstractmethod
-    async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
-        """Send several requests at once; return the answer to each, which may be an error of the class `Answer`.
-
-        Raises:
-            StoreUnavailable: one of them has no answer.
-
-        """
-
-    async def ask(self, request: Request, until: float) -> Any:
-        """Send one request; raise its error if it failed."""
-        (answer,) = await self.ask_all((request,), until)
-        if isinstance(answer, Answer):
-            raise answer
-        return answer
+def names_in(answer: Any) -> list[str]:
+    """Return the names in the answer to `Requests.children`; none if there is no node."""
+    return [] if isinstance(answer, NoNode) else answer
 
 
 def _node(path: str, data: bytes | None, stat: Any) -> Node:

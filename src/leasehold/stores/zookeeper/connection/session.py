@@ -32,7 +32,7 @@ from leasehold.stores.zookeeper.connection.kazoo_client import (
     end_background,
     shut_down,
 )
-from leasehold.stores.zookeeper.connection.requests import Asker, Request
+from leasehold.stores.zookeeper.connection.requests import Request, Requests
 from leasehold.stores.zookeeper.connection.settings import Settings
 
 _connection: Any = importlib.import_module("kazoo.protocol.connection")
@@ -60,7 +60,7 @@ class Session:
     timeout: float
 
 
-class Transport(Asker):
+class Transport(Requests):
     """One session at a time; a new one when the last has expired."""
 
     def __init__(self, runtime: Runtime, settings: Settings, on_event: Callable[[LinkEvent], None]) -> None:
@@ -84,6 +84,12 @@ class Transport(Asker):
     # --- requests ------------------------------------------------------------------------------------------------
 
     async def ask_all(self, requests: Sequence[Request], until: float) -> list[Any]:
+        """Send several requests at once; return the answer to each, which may be an error of the class `Answer`.
+
+        Raises:
+            StoreUnavailable: one of them has no answer.
+
+        """
         if not requests:
             return []
         client = await self._connected(until)
@@ -91,7 +97,7 @@ class Transport(Asker):
         results = [client.handler.async_result() for _ in requests]
         for request, result in zip(requests, results, strict=True):
             client._call(request.form, result)
-        results[-1].rawlink(partial(_set, done))
+        results[-1].rawlink(lambda _: done.set())
         if not await done.wait(max(0.0, until - self._runtime.now())):
             self._cut_if_silent(client, sent)
             raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
@@ -99,15 +105,12 @@ class Transport(Asker):
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
     def _answer(self, request: Request, result: Any) -> Any:
-        if result.exception is None:
-            answer = request.read(result.value)
-            if not isinstance(answer, BaseException):
-                return answer
-            result = _Failed(answer)
-        error = to_error(result.exception, self._settings.where)
-        if isinstance(error, Answer):
-            return error
-        raise error
+        answer = request.read(result.value) if result.exception is None else result.exception
+        if isinstance(answer, BaseException):
+            answer = to_error(answer, self._settings.where)
+            if not isinstance(answer, Answer):
+                raise answer
+        return answer
 
     def _cut_if_silent(self, client: Any, sent: float) -> None:
         """Shut down a connection without any reply since ``sent``: another server may answer."""
@@ -149,7 +152,7 @@ class Transport(Asker):
                 raise self._refused(messages)
 
     def _wake(self) -> None:
-        """Wake the callers that wait for a connection: there will be none."""
+        """Wake the callers that wait for a connection: there is one, or there will be none."""
         with self._mutex:
             wake_ups = list(self._waiting)
         for wake_up in wake_ups:
@@ -202,9 +205,9 @@ class Transport(Asker):
             self.up = link is LinkEvent.UP
             self.session = session if link is LinkEvent.UP else None if link is LinkEvent.EXPIRED else self.session
             self._messages.refused = self._messages.refused or client.client_state == "AUTH_FAILED"
-            wake_ups = list(self._waiting) if self.up or self._messages.refused else []
-        for wake_up in wake_ups:
-            wake_up.set()
+            decided = self.up or self._messages.refused
+        if decided:
+            self._wake()
         self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:
@@ -225,9 +228,7 @@ class Transport(Asker):
         """End the session, so that its nodes are gone at once; wait for that for `CLOSE_WITHIN` seconds at most."""
         with self._mutex:
             client, self._kazoo, self.session, self.up, self._closed = self._kazoo, None, None, False, True
-            wake_ups = list(self._waiting)
-        for wake_up in wake_ups:
-            wake_up.set()
+        self._wake()
         if client is None:
             return
         done = self._runtime.signal()
@@ -242,14 +243,3 @@ class Transport(Asker):
         self._reset()
         if client is not None:
             close_inherited(client)
-
-
-class _Failed:
-    """An answer to a transaction that failed, in the form of kazoo's results."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.exception = error
-
-
-def _set(done: Signal, _: Any) -> None:
-    done.set()

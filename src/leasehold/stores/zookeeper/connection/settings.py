@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,15 @@ SESSION_TIMEOUT = 30.0
 ACLS = ("open", "creator", "creator+read")
 """Who may use our nodes: everybody; only our credentials; only our credentials, but everybody may read."""
 
-TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password", "ssl_check_hostname")
-OPTIONS = ("session_timeout", "acl", "auth", "service", "principal", *TLS_OPTIONS)
+TLS_OPTIONS = {
+    "ssl_ca_certs": "ca",
+    "ssl_certfile": "certfile",
+    "ssl_keyfile": "keyfile",
+    "ssl_keyfile_password": "keyfile_password",
+}
+"""Options of TLS that kazoo takes as they are, with its names."""
+
+OPTIONS = ("session_timeout", "acl", "auth", "service", "principal", "ssl_check_hostname", *TLS_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +124,6 @@ def _tls(url: StoreURL) -> Veiled:
         raise ValueError(f"option 'ssl_check_hostname' in the {url.scheme} URL is true or false")
     if ("ssl_certfile" in url.options) is not ("ssl_keyfile" in url.options):
         raise ValueError(f"options 'ssl_certfile' and 'ssl_keyfile' in the {url.scheme} URL go together")
-    names: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-        "ssl_ca_certs": ("ca", str),
-        "ssl_certfile": ("certfile", str),
-        "ssl_keyfile": ("keyfile", str),
-        "ssl_keyfile_password": ("keyfile_password", str),
-    }
     options = Veiled(use_ssl=True, verify_certs=True, check_hostname=check == "true")
-    for key, (theirs, read) in names.items():
-        if key in url.options:
-            options[theirs] = read(url.options[key])
+    options.update({theirs: url.options[ours] for ours, theirs in TLS_OPTIONS.items() if ours in url.options})
     return options
