@@ -71,9 +71,9 @@ NETWORK = ("/connection/", "stores/etcd/http/")
 """Folders of stores that talk to the network."""
 
 OWN = {
-    "stores/_common/hints.py": {"socket", "threading", "time"},
     "stores/sqlite/database.py": {"threading"},
     "stores/sqlite/busy_wait.py": {"time"},
+    "stores/sqlite/waiting.py": {"socket", "threading", "time"},
 }
 """Files of stores that own a thread, a socket, or a file which others wait for, and with what."""
 

@@ -65,7 +65,6 @@ class MemoryStore:
         self._space = _spaces.setdefault(space, Space(runtime.mutex()))
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to take ``name``."""
         since = self._runtime.now()
         with self._space.mutex:
             step = queues.try_acquire(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
@@ -74,10 +73,9 @@ class MemoryStore:
                 self._space.signals.pop(ticket.id, None)
             elif join and ticket.id not in self._space.signals:
                 self._space.signals[ticket.id] = self._runtime.signal()
-        return _answer(step, since)
+        return step.answer(since, since)
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Remove ``ticket`` and hand the name over."""
         with self._space.mutex:
             waiting = self._space.signals.pop(ticket.id, None)
             if waiting is not None:
@@ -90,7 +88,6 @@ class MemoryStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        """Acquire in order, up to the first name that is not free."""
         since, steps = self._runtime.now(), list[tuple[str, queues.Step]]()
         with self._space.mutex:
             for name, ticket in claims:
@@ -101,16 +98,14 @@ class MemoryStore:
                     break
             for name, step in steps:
                 self._write(name, step)
-        return [_answer(step, since) for _, step in steps]
+        return [step.answer(since, since) for _, step in steps]
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        """Remove each ticket and hand its name over."""
         return [
             await self.release(name, ticket, reason=ReleaseReason.RELEASE, within=within) for name, ticket in leaves
         ]
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Set leases to full length."""
         results: list[RenewalResult] = []
         with self._space.mutex:
             now = self._runtime.now()
@@ -130,15 +125,14 @@ class MemoryStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Return the names in use."""
         with self._space.mutex:
             now = self._runtime.now()
             known = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
-        views = [queues.view(queue, now) for queue in known if _matches(queue.name, prefix, exact)]
+        chosen = [queue for queue in known if (queue.name == prefix if exact else queue.name.startswith(prefix))]
+        views = [queues.view(queue, now) for queue in chosen]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        """Change or read a cell."""
         key, now = (self._namespace, name), self._runtime.now()
         with self._space.mutex:
             cell, until = self._space.cells.get(key, (EMPTY, 0.0))
@@ -150,7 +144,6 @@ class MemoryStore:
         return after
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
-        """Sleep until the cell is written."""
         key, signal = (self._namespace, name), self._runtime.signal()
         with self._space.mutex:
             cell, until = self._space.cells.get(key, (EMPTY, 0.0))
@@ -212,19 +205,6 @@ class MemoryStore:
 
     def __repr__(self) -> str:
         return f"<MemoryStore {self._name!r}>"
-
-
-def _answer(step: queues.Step, since: float) -> Granted | Wait:
-    if step.blocked is not None:
-        by = step.blocked.by
-        return Wait(None, step.blocked.until - since, None if by is None else by.ticket.terms.owner)
-    assert step.mine is not None
-    assert step.mine.token is not None
-    return Granted(step.mine.token, since, step.mine.ticket.terms.lease)
-
-
-def _matches(name: str, prefix: str, exact: bool) -> bool:
-    return name == prefix if exact else name.startswith(prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from leasehold._model import (
     ticket_id,
 )
 from leasehold._runtimes.base import finish
-from leasehold.stores._common import hints
+from leasehold.stores.sqlite import waiting
 from support.patience import until
 
 
@@ -171,7 +171,7 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
         assert any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
     locks.close()
     assert not any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
-    assert not hints._signals
+    assert not waiting._signals
     if sys.platform == "linux":
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the one that lists them is closed by now
@@ -184,25 +184,25 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
-        (bell,) = hints._signals.values()
+        (bell,) = waiting._signals.values()
         stop, thread, port = bell._stop, bell._thread, int(bell._address.split()[1])
         assert thread is not None
 
         def stop_at_once() -> None:
             threading.Event.set(stop)
-            hints._send(port, bell._key)
+            waiting._send(port, bell._key)
             thread.join(10)
 
         monkeypatch.setattr(stop, "set", stop_at_once)
     locks.close()
     assert not thread.is_alive()
-    assert not hints._signals
+    assert not waiting._signals
 
 
 def test_the_idle_notification_thread_ends_by_itself(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hints, "LINGER", 1)
+    monkeypatch.setattr(waiting, "LINGER", 1)
     for _ in range(2):
         with locks.lock("x"):
             assert locks.lock("x").acquire(timeout=0.05) is None

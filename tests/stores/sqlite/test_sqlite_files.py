@@ -33,6 +33,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, kind: str) -> None:
     with client_on(path, proc) as locks, pytest.raises(Unsupported, match=rf"{kind}.*allow_network=1"):
         locks.lock("x").acquire()
     assert not path.parent.exists()
+    path.parent.mkdir(parents=True)
     with client_on(path, proc, allow_network=True) as locks:
         with locks.lock("x", timeout=0):
             pass
@@ -119,6 +120,7 @@ def test_no_permission(tmp_path: Path, what: str) -> None:
     """As a user who may not write, or not even enter."""
     folder = tmp_path / "theirs"
     path = folder / "locks.db"
+    folder.mkdir()
     with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x"):
         pass
     path.chmod(0o444 if what == "file" else 0o666)

@@ -18,8 +18,8 @@ import pytest
 from sqlite_peers import Peer, boottime
 
 from leasehold import Client, StoreUnavailable
-from leasehold.stores._common import hints
-from leasehold.stores._common.hints import HintSignal
+from leasehold.stores.sqlite import waiting
+from leasehold.stores.sqlite.waiting import HintSignal
 
 WORKER = """
 import asyncio, sys, time
@@ -91,7 +91,7 @@ def test_a_release_wakes_the_next_process_long_before_its_own_check(path: Path, 
 
 def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
     peer = peers()
-    peer.ask("setattr(__import__('leasehold.stores._common.hints').stores._common.hints, '_send', lambda *a: None)")
+    peer.ask("setattr(__import__('leasehold.stores.sqlite.waiting').stores.sqlite.waiting, '_send', lambda *a: None)")
     peer.ask("take('x')")
     threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
     began = boottime()
@@ -102,7 +102,7 @@ def test_lost_hints_cost_a_quarter_of_a_second(path: Path, locks: Client, peers:
 def test_without_a_socket_waiters_poll(
     locks: Client, peers: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hints, "_loopback", lambda: None)
+    monkeypatch.setattr(waiting, "_loopback", lambda: None)
     peer = peers()
     peer.ask("take('x')")
     threading.Timer(0.3, lambda: peer.tell("holds['x'].release()")).start()
@@ -117,11 +117,11 @@ def test_forged_hints_do_no_harm(locks: Client) -> None:
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=0.6)))
         waiter.start()
         time.sleep(0.1)
-        address = next(iter(hints._signals))
+        address = next(iter(waiting._signals))
         for _ in range(300):
-            hints._send(int(address.split()[1]), os.urandom(38))
+            waiting._send(int(address.split()[1]), os.urandom(38))
             for ticket in list(locks.store._waiters._waiting):  # type: ignore[attr-defined]
-                hints._send(int(address.split()[1]), bytes.fromhex(address.split()[2]) + ticket.encode())
+                waiting._send(int(address.split()[1]), bytes.fromhex(address.split()[2]) + ticket.encode())
         waiter.join()
         assert got == [None]
 
@@ -142,7 +142,7 @@ def test_an_acquire_and_the_ending_notification_thread_do_not_deadlock(
         time.sleep(0.3)
         return listen(bell)
 
-    monkeypatch.setattr(hints, "LINGER", 1)
+    monkeypatch.setattr(waiting, "LINGER", 1)
     monkeypatch.setattr(HintSignal, "_ends_idle", end_late)
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None

@@ -17,7 +17,7 @@ from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner,
 from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
-from leasehold.stores.sqlite import SQLite, rows, sweep
+from leasehold.stores.sqlite import SQLite, rows, steps
 
 
 class Frozen(BlockingRuntime):
@@ -153,14 +153,14 @@ def test_a_step_costs_the_same_with_a_thousand_waiters(path: Path, locks: Client
             for _ in range(waiting):
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             seen: list[int] = []
-            original = sweep.rows.queue_snapshot.entry_of
+            original = rows.queue_snapshot.entry_of
 
             def counted(row: Any) -> Any:
                 seen.append(1)
                 return original(row)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sweep.rows.queue_snapshot, "entry_of", counted)
+                patch.setattr(rows.queue_snapshot, "entry_of", counted)
                 finish(locks.store.try_acquire(name, Ticket(ticket_id(os.urandom(16)), terms), join=True, within=5))
             return len(seen)
 
@@ -182,9 +182,9 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         dead = Ticket(ticket_id(os.urandom(16)), LeaseTerms(LockMode(), Owner("h", 1, "c"), 0.05))
         finish(locks.store.try_acquire("abandoned", dead, join=True, within=1))
         time.sleep(0.06)
-        monkeypatch.setattr(sweep, "IDLE_LIFE", 30.0)  # not longer than the machine has been up, by whose clock it is
-        raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
-        monkeypatch.setattr(sweep, "EVERY", 1)
+        monkeypatch.setattr(steps, "IDLE_LIFE", 30.0)  # not longer than the machine has been up, by whose clock it is
+        raw(path, "UPDATE name SET used = used - ?", int((steps.IDLE_LIFE + 1) * 1e9))
+        monkeypatch.setattr(steps, "SWEEP_EVERY", 1)
         monkeypatch.setattr(BlockingRuntime, "wall_us", staticmethod(lambda: 1))
         for _ in range(4):
             with locks.lock("used"):
@@ -202,7 +202,7 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_name_in_use_for_hours_is_kept_after_its_release(path: Path, locks: Client) -> None:
     hold = locks.lock("x").acquire()
     assert hold is not None
-    raw(path, "UPDATE name SET used = used - ?", int((sweep.IDLE_LIFE + 1) * 1e9))
+    raw(path, "UPDATE name SET used = used - ?", int((steps.IDLE_LIFE + 1) * 1e9))
     hold.release()
     ((behind,),) = raw(path, "SELECT used FROM name")
     assert boottime() - behind / 1e9 < 600

@@ -57,11 +57,16 @@ def test_the_file_is_not_opened_before_the_first_use(tmp_path: Path) -> None:
         assert not (tmp_path / "a").exists()
 
 
-def test_made_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "locks.db"
+@pytest.mark.parametrize("named", [True, False], ids=["named", "default"])
+def test_the_file_and_its_default_folder_are_made_for_their_owner_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a"))
+    path = tmp_path / "a" / "leasehold" / "locks.db"
     umask = os.umask(0)
     try:
-        with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x"):
+        with Client.from_url(f"sqlite:{path}" if named else None) as locks, locks.lock("x"):
             for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                 assert file.stat().st_mode & 0o777 == 0o600
             for folder in (path.parent, path.parent.parent):

@@ -6,10 +6,11 @@ back, in one transaction. The Redis scripts do the same steps in Lua.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from leasehold._model import Kind, QueueEntry, ReleaseReason, RenewalResult, Ticket, View
+from leasehold._model import Granted, Kind, QueueEntry, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._rules import Blocked, Queue, decide, next_token, successors
 from leasehold.stores._common.uses import refuse_other_use
 
@@ -35,6 +36,15 @@ class Step:
     blocked: Blocked | None = None
     woken: tuple[QueueEntry, ...] = ()
     found: bool = False
+
+    def answer(self, since: float, now: float, longest: float = math.inf) -> Granted | Wait:
+        """Return a store's answer to an acquire at ``now``; a waiter retries after ``longest`` seconds at most."""
+        if self.blocked is not None:
+            by, ask_again = self.blocked.by, min(self.blocked.until - now, longest)
+            return Wait(None, ask_again, None if by is None else by.ticket.terms.owner)
+        assert self.mine is not None
+        assert self.mine.token is not None
+        return Granted(self.mine.token, since, self.mine.ticket.terms.lease)
 
 
 def try_acquire(

@@ -22,7 +22,8 @@ class SQLite:
     """Opens the file at ``path``, an absolute path.
 
     Attributes:
-        path: the file; it and its folder are created at the first use, for their owner only.
+        path: the file; the first use that writes creates it, for its owner only. Its folder must exist, unless it is
+            the default one.
         allow_network: use it on a network file system, too; correct only if one machine alone does.
         machine: what the kernel reports of boot, clock and processes.
 

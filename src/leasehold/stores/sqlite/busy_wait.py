@@ -23,6 +23,11 @@ MAX_ATTEMPT = 0.01
 """Seconds that a call waits for other processes before other calls of its client run."""
 
 
+def end_of_attempt(until: float) -> float:
+    """Return until when one attempt of a call, which must begin before ``until``, may wait for other processes."""
+    return min(until, boottime() + MAX_ATTEMPT)
+
+
 class Busy(StoreUnavailable):
     """Other processes wrote until the attempt was over; nothing was done."""
 
@@ -43,12 +48,15 @@ class Backoff:
         """Return whether other processes have been writing for a while, some ten milliseconds."""
         return self._next >= LONGEST_PAUSE
 
-    def longest(self) -> float:
-        """Return how long the next pause can be."""
-        return self._next * 1.5
+    def try_again(self, ends: float, error: Exception, why: str) -> None:
+        """Sleep before the next try, and longer the next time.
 
-    def sleep(self) -> None:
-        """Sleep, and longer the next time."""
+        Raises:
+            Busy: the attempt, which ``ends`` then, would be over.
+
+        """
+        if boottime() + self._next * 1.5 >= ends:
+            raise Busy(why) from error
         time.sleep(self._next * (0.5 + random.random()))
         self._next = min(self._next * 1.5, LONGEST_PAUSE)
 
@@ -79,24 +87,3 @@ class WriterYield:
         """Sleep if another process waits to write; ``touched`` is when the file was marked."""
         if abs(wall_us() / 1e6 - touched) < FRESH and boottime() - self._wrote < LONGEST_PAUSE:
             time.sleep(min(self._took, LONGEST_PAUSE) * (0.5 + random.random()))
-
-
-class Attempt:
-    """The time for which one attempt of a call may wait for other processes."""
-
-    __slots__ = ("_backoff", "_ends")
-
-    def __init__(self, backoff: Backoff, until: float) -> None:
-        self._ends = min(until, boottime() + MAX_ATTEMPT)
-        self._backoff = backoff
-
-    def try_again(self, error: Exception, why: str) -> None:
-        """Sleep before the next try.
-
-        Raises:
-            Busy: the time of the call or of the attempt is over.
-
-        """
-        if boottime() + self._backoff.longest() >= self._ends:
-            raise Busy(why) from error
-        self._backoff.sleep()

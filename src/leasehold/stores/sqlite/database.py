@@ -32,7 +32,7 @@ from urllib.parse import quote
 from leasehold._runtimes.clock import boottime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.sqlite import failures, volume
-from leasehold.stores.sqlite.busy_wait import Attempt, Backoff, WriterYield
+from leasehold.stores.sqlite.busy_wait import Backoff, WriterYield, end_of_attempt
 from leasehold.stores.sqlite.machine import Machine
 
 T = TypeVar("T")
@@ -68,9 +68,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._file: volume.Identity | None = None
         self._alongside = ("", "")
-        self._files: tuple[
-            volume.Identity | None, ...
-        ] = ()  # the files of the connection: the database and its companions
+        self._files: tuple[volume.Identity | None, ...] = ()  # of the connection: the database and its companions
         self._clock = ("", "")  # boot, and the offset of its clock
         self._pid = 0
         self._closed = False
@@ -83,24 +81,25 @@ class Database:
         ``fence`` is the highest token of all dropped names. An error of ``work`` rolls everything back.
 
         Raises:
+            NoFile: there is no file, and one that only reads makes none.
             Busy: other processes write. Retry until ``until``; other calls run in between.
             StoreUnavailable: it failed, or its outcome is unknown (``unknown``).
             Unsupported: locks do not work with this file.
 
         """
         with self._mutex:
-            return self._transact(work, Attempt(self._backoff, until), writes=writes)
+            return self._transact(work, end_of_attempt(until), writes=writes)
 
-    def _transact(self, work: Callable[[sqlite3.Connection, int], T], attempt: Attempt, *, writes: bool) -> T:
+    def _transact(self, work: Callable[[sqlite3.Connection, int], T], ends: float, *, writes: bool) -> T:
         committing = False
         try:
-            connection, files = self._ready(attempt)
+            connection, files = self._ready(ends, make=writes)
             if writes:
                 self._writer_yield.give_way(files.touched)
             try:
-                self._begin(connection, attempt, "IMMEDIATE" if writes else "DEFERRED")
+                self._begin(connection, ends, "IMMEDIATE" if writes else "DEFERRED")
                 self._writer_yield.begin()
-                fence = self._check_clock(connection, attempt)
+                fence = self._check_clock(connection, ends)
                 self._backoff.reset()
                 result = work(connection, fence)
                 committing = True
@@ -127,7 +126,7 @@ class Database:
 
     # --- opening -----------------------------------------------------------------------------------------------
 
-    def _ready(self, attempt: Attempt) -> tuple[sqlite3.Connection, volume.Files]:
+    def _ready(self, ends: float, *, make: bool) -> tuple[sqlite3.Connection, volume.Files]:
         if self._closed:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
@@ -136,18 +135,18 @@ class Database:
         if self._connection is not None and found.which != self._files:
             self._drop()  # holders in the old file get the loss at the next renewal
         if self._connection is None:
-            self._connection = self._open(attempt)
+            self._connection = self._open(ends, make=make)
             self._alongside = volume.companions(self.path)
             found = volume.files(self.path, self._alongside)
             self._files = found.which
         return self._connection, found
 
-    def _open(self, attempt: Attempt) -> sqlite3.Connection:
+    def _open(self, ends: float, *, make: bool) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise Unsupported(f"SQLite locks need SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
         self._clock = (self.machine.boot(), self.machine.clock())
-        self._file = volume.prepare(self.path, self.machine.mounts(), allow_network=self.allow_network)
+        self._file = volume.prepare(self.path, self.machine.mounts(), allow_network=self.allow_network, make=make)
         if self._file in _inherited:
             raise StoreUnavailable(
                 f"this process was forked while {self.path} was in use in a way that could not be prepared for; use "
@@ -157,19 +156,19 @@ class Database:
         while True:
             connection = _connect(self.path)
             try:
-                self._set_up(connection, attempt)
-                if self._same_boot(connection, attempt):
+                self._set_up(connection, ends)
+                if self._same_boot(connection, ends):
                     return connection
             except BaseException:
                 connection.close()
                 raise
             connection.close()
-            self._take_over(attempt)
+            self._take_over(ends)
 
-    def _set_up(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
-        layout = self._retry(connection, "PRAGMA user_version", attempt)[0]
-        tables = self._retry(connection, "SELECT count(*) FROM sqlite_master", attempt)[0]
-        application = self._retry(connection, "PRAGMA application_id", attempt)[0]  # last: another may create it now
+    def _set_up(self, connection: sqlite3.Connection, ends: float) -> None:
+        layout = self._retry(connection, "PRAGMA user_version", ends)[0]
+        tables = self._retry(connection, "SELECT count(*) FROM sqlite_master", ends)[0]
+        application = self._retry(connection, "PRAGMA application_id", ends)[0]  # last: another may create it now
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
@@ -177,16 +176,16 @@ class Database:
             raise Unsupported(
                 f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
             )
-        mode = self._retry(connection, "PRAGMA journal_mode=WAL", attempt)[0]
+        mode = self._retry(connection, "PRAGMA journal_mode=WAL", ends)[0]
         if mode != "wal":
             raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
         connection.execute("PRAGMA synchronous=FULL")
         if new:
-            self._create(connection, attempt)
+            self._create(connection, ends)
 
-    def _create(self, connection: sqlite3.Connection, attempt: Attempt) -> None:
+    def _create(self, connection: sqlite3.Connection, ends: float) -> None:
         try:
-            self._begin(connection, attempt, "IMMEDIATE")
+            self._begin(connection, ends, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables:  # another process was faster otherwise
                 for statement in _statements():
@@ -201,8 +200,8 @@ class Database:
 
     # --- the clock to which the times belong -------------------------------------------------------------------
 
-    def _same_boot(self, connection: sqlite3.Connection, attempt: Attempt) -> bool:
-        boot, clock, _ = self._retry(connection, CLOCK, attempt)
+    def _same_boot(self, connection: sqlite3.Connection, ends: float) -> bool:
+        boot, clock, _ = self._retry(connection, CLOCK, ends)
         if boot == self._clock[0] and clock != self._clock[1]:
             raise Unsupported(
                 f"{self.path} is in use under another time namespace, whose boot-time clock is offset from this one "
@@ -211,34 +210,35 @@ class Database:
             )
         return bool(boot == self._clock[0])
 
-    def _check_clock(self, connection: sqlite3.Connection, attempt: Attempt) -> int:
-        boot, clock, fence = self._retry(connection, CLOCK, attempt)  # the first read: it may be busy
+    def _check_clock(self, connection: sqlite3.Connection, ends: float) -> int:
+        boot, clock, fence = self._retry(connection, CLOCK, ends)  # the first read: it may be busy
         if (boot, clock) != self._clock:
             raise Unsupported(f"{self.path} was taken over by a machine of another boot; it serves one machine only")
         return int(fence)
 
-    def _take_over(self, attempt: Attempt) -> None:
+    def _take_over(self, ends: float) -> None:
         """Void all entries and delays of an earlier boot; or pause, while other processes have the file open.
 
         Nothing is open in a pause: it must not block another process that tries the same.
         """
         try:
-            self._void_all(attempt)
+            self._void_all(ends)
         except sqlite3.Error as error:
             if failures.code_of(error) not in failures.BUSY:
                 raise
-            attempt.try_again(
+            self._backoff.try_again(
+                ends,
                 error,
                 f"{self.path} was last used under another boot, and something still has it open: another machine, "
                 "a container with a boot identity of its own, or a database tool; it serves one machine only",
             )
 
-    def _void_all(self, attempt: Attempt) -> None:
+    def _void_all(self, ends: float) -> None:
         connection = _connect(self.path)
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the first read: then it locks all others out
             connection.execute("BEGIN IMMEDIATE")
-            if not self._same_boot(connection, attempt):
+            if not self._same_boot(connection, ends):
                 now = int(boottime() * 1e9)
                 connection.execute("DELETE FROM entry")
                 connection.execute("UPDATE name SET blocked_until = 0, used = ?", (now,))
@@ -250,12 +250,12 @@ class Database:
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def _begin(self, connection: sqlite3.Connection, attempt: Attempt, how: str) -> None:
+    def _begin(self, connection: sqlite3.Connection, ends: float, how: str) -> None:
         if connection.in_transaction:  # an interrupt struck between a statement and its end
             _roll_back(connection)
-        self._retry(connection, f"BEGIN {how}", attempt)
+        self._retry(connection, f"BEGIN {how}", ends)
 
-    def _retry(self, connection: sqlite3.Connection, statement: str, attempt: Attempt) -> Any:
+    def _retry(self, connection: sqlite3.Connection, statement: str, ends: float) -> Any:
         """Execute, and retry while the file is busy; return the first row, if there is one."""
         while True:
             try:
@@ -265,7 +265,7 @@ class Database:
                     raise
                 if self._backoff.is_long():
                     volume.mark(self.path)
-                attempt.try_again(error, f"the lock file {self.path} is busy: another process writes")
+                self._backoff.try_again(ends, error, f"the lock file {self.path} is busy: another process writes")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

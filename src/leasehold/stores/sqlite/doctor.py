@@ -14,23 +14,26 @@ SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
 def examine(database: Database, until: float) -> list[Finding]:
-    """Return all findings; errors are raised as for any other operation."""
+    """Return all findings; errors are raised as for any other operation. A missing file is not made."""
 
     def settings(db: sqlite3.Connection, fence: int) -> tuple[str, int]:
         (mode,) = db.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
         return mode, synchronous
 
-    mode, synchronous = database.transact(settings, until, writes=False)
-    return [
-        Finding(Severity.OK, "sqlite file", str(database.path), "its locks are shared by this host's processes"),
-        Finding(Severity.OK, "sqlite version", sqlite3.sqlite_version),
-        _durability(mode, synchronous),
-        _mount(database),
-        *_access(database.path),
-        _clock(database),
-        _liveness(database),
-    ]
+    path, folder = str(database.path), database.path.parent
+    try:
+        durability = _durability(*database.transact(settings, until, writes=False))
+    except volume.NoFile:
+        file = [Finding(Severity.NOTE, "sqlite file", path, "it does not exist; the first acquire makes it")]
+        if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            meaning, remedy = "it does not exist, and this user may not make it", f"grant write access to {folder}"
+            file = [Finding(Severity.ERROR, "sqlite file", path, meaning, remedy)]
+    else:
+        meaning = "its locks are shared by this host's processes"
+        file = [Finding(Severity.OK, "sqlite file", path, meaning), durability, *_access(database.path)]
+    version = Finding(Severity.OK, "sqlite version", sqlite3.sqlite_version)
+    return [version, *file, _mount(database), _clock(database), _liveness(database)]
 
 
 def _durability(mode: str, synchronous: int) -> Finding:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from leasehold._model import Cell, QueueEntry
 from leasehold._rules import Queue
 from leasehold.stores._common.cells import EMPTY
-from leasehold.stores._common.queues import Alive, Step
+from leasehold.stores._common.queues import Alive
 from leasehold.stores._sql import queue_snapshot
 from leasehold.stores._sql.queue_snapshot import (
     ALL,
@@ -93,19 +93,6 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
     return QueueSnapshot(
         snapshot.row, snapshot.queue, snapshot.whole, snapshot.last, snapshot.window, snapshot.hints, processes
     )
-
-
-def advance(
-    db: sqlite3.Connection, key: Key, ticket: str | None, now: float, take: Callable[[QueueSnapshot], Step]
-) -> tuple[QueueSnapshot, Step]:
-    """Read the name and take a step, with as many waiters as it needs; nothing is written yet."""
-    window = WINDOW
-    while True:
-        snapshot = read(db, key, ticket, now, window)
-        step = take(snapshot)
-        if snapshot.suffices(step.queue):
-            return snapshot, step
-        window *= 2
 
 
 def write(

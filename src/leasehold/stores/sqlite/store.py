@@ -20,6 +20,7 @@ a long wait does not delay short ones (see `busy_wait`).
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,13 +41,13 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common import queues
-from leasehold.stores._common.cells import apply_change, check_fence
+from leasehold.stores._common.cells import EMPTY, apply_change, check_fence
 from leasehold.stores.sqlite import doctor, rows
 from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine
 from leasehold.stores.sqlite.steps import Steps
-from leasehold.stores.sqlite.sweep import Sweeper
+from leasehold.stores.sqlite.volume import NoFile
 from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
 
 T = TypeVar("T")
@@ -72,12 +73,10 @@ class SQLiteStore:
     def _start(self) -> None:
         self._steps = Steps(self._runtime, self._machine)
         self._waiters = Waiters(self._runtime, self._machine, self._look_for)
-        self._sweeper = Sweeper(self._machine)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        """Try to acquire ``name``."""
         since = self._runtime.now()
         until = since + within
         return await self._retry_busy(lambda: self._claim(name, ticket, join, since, until), until)
@@ -86,24 +85,24 @@ class SQLiteStore:
         key = self._key(name)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
-            now, me = self._runtime.now(), self._steps.process()
-            snapshot, step = self._steps.claim(db, key, ticket, now, fence, join=join)
-            hint_signal = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
-            rows.write(db, key, snapshot, step.queue, now, me, hint_signal or "")
-            self._sweeper.step(db, now, me)
-            return snapshot, step, now, hint_signal
+            now = self._runtime.now()
+            snapshot, step = self._steps.try_acquire(db, key, ticket, now, fence, join=join)
+            address = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
+            self._steps.write(db, key, snapshot, step, now, address or "")
+            self._steps.sweep(db, now)
+            return snapshot, step, now, address
 
         waited = self._waiters.signal(ticket.id) is not None
         try:
-            snapshot, step, now, hint_signal = self._database.transact(work, until)
+            snapshot, step, now, address = self._database.transact(work, until)
         except BaseException:
             if not waited:  # perhaps nothing was written, and its client will not release it
                 self._waiters.forget(ticket.id)
             raise
-        self._waiters.set(snapshot.hints_of(step.woken))
+        self._waiters.wake_all(snapshot.hints_of(step.woken))
         if step.blocked is None:
             self._waiters.forget(ticket.id)
-        return _answer(step, since, now, notified=hint_signal is not None)
+        return step.answer(since, now, LOOK_EVERY if address is None else math.inf)
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
@@ -119,26 +118,25 @@ class SQLiteStore:
         def work(
             db: sqlite3.Connection, fence: int
         ) -> tuple[list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]], float]:
-            now, me = self._runtime.now(), self._steps.process()
+            now = self._runtime.now()
             taken = list[tuple[rows.Key, rows.QueueSnapshot, queues.Step]]()
             for name, ticket in claims:
                 key = self._key(name)
-                taken.append((key, *self._steps.claim(db, key, ticket, now, fence, join=False)))
+                taken.append((key, *self._steps.try_acquire(db, key, ticket, now, fence, join=False)))
                 if taken[-1][2].blocked is not None:
                     taken = taken if keep else taken[-1:]
                     break
             for key, snapshot, step in taken:
-                rows.write(db, key, snapshot, step.queue, now, me, "")
-            self._sweeper.step(db, now, me)
+                self._steps.write(db, key, snapshot, step, now)
+            self._steps.sweep(db, now)
             return taken, now
 
         taken, now = self._database.transact(work, until)
         for _, snapshot, step in taken:
-            self._waiters.set(snapshot.hints_of(step.woken))
-        return [_answer(step, since, now, notified=False) for _, _, step in taken]
+            self._waiters.wake_all(snapshot.hints_of(step.woken))
+        return [step.answer(since, now, LOOK_EVERY) for _, _, step in taken]
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
-        """Remove ``ticket`` and hand the name over."""
         until = self._runtime.now() + within
         (found,) = await self._retry_busy(lambda: self._leave([(name, ticket)], reason, until), until)
         return found
@@ -154,17 +152,16 @@ class SQLiteStore:
 
         def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
             now = self._runtime.now()
-            left = [self._steps.leave(db, self._key(name), ticket.id, reason, now, fence) for name, ticket in leaves]
-            self._sweeper.step(db, now, self._steps.process())
+            left = [self._steps.release(db, self._key(name), ticket.id, reason, now, fence) for name, ticket in leaves]
+            self._steps.sweep(db, now)
             return left
 
         left = self._database.transact(work, until)
         for snapshot, step in left:
-            self._waiters.set(snapshot.hints_of(step.woken))
+            self._waiters.wake_all(snapshot.hints_of(step.woken))
         return [step.found for _, step in left]
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Set leases to full length."""
         until = self._runtime.now() + within
         return await self._retry_busy(lambda: self._renew(tickets, until), until)
 
@@ -196,7 +193,7 @@ class SQLiteStore:
         def work(db: sqlite3.Connection, fence: int) -> tuple[int | None, float, int] | None:
             return rows.expiry(db, self._key(name), ticket.id)
 
-        found = self._database.transact(work, self._runtime.now() + PATIENCE, writes=False)
+        found = self._read(work, self._runtime.now() + PATIENCE, None)
         if found is None:
             return None
         token, expires, _ = found
@@ -210,7 +207,7 @@ class SQLiteStore:
             return [self._steps.worth_asking(db, self._key(name), ticket) for name, ticket in first.items()]
 
         try:
-            worth = self._database.transact(work, self._runtime.now() + LOOK_EVERY, writes=False)
+            worth = self._read(work, self._runtime.now() + LOOK_EVERY, [list(first.values())])
         except LeaseholdError:  # the next operation meets the error
             return []
         return [ticket for tickets in worth for ticket in tickets]
@@ -218,23 +215,19 @@ class SQLiteStore:
     # --- looking, cells ----------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show names in use."""
         until = self._runtime.now() + PATIENCE
         return await self._retry_busy(lambda: self._read_views(prefix, exact, until), until)
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
         def work(db: sqlite3.Connection, fence: int) -> list[View]:
-            now, me = self._runtime.now(), self._steps.process()
+            now = self._runtime.now()
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
-            snapshots = [rows.read(db, (self._space, name), None, now, rows.ALL) for name in found]
-            settled = [queues.settle(snapshot.queue, now, snapshot.alive(self._machine, me)) for snapshot in snapshots]
-            return [queues.view(queue, now) for queue in settled]
+            return [queues.view(self._steps.settled(db, (self._space, name), now), now) for name in found]
 
-        views = self._database.transact(work, until, writes=False)
+        views = self._read(work, until, [])
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        """Change or read a cell."""
         check_fence(change)
         until = self._runtime.now() + PATIENCE
         return await self._retry_busy(lambda: self._change(name, change, until), until)
@@ -247,10 +240,19 @@ class SQLiteStore:
             after = apply_change(rows.read_cell(db, key, now), change)
             if after.changed:
                 rows.write_cell(db, key, after, now, change.ttl)
-                self._sweeper.step(db, now, self._steps.process())
+                self._steps.sweep(db, now)
             return after
 
-        return self._database.transact(work, until, writes=change.value is not None)
+        if change.value is None:
+            return self._read(work, until, apply_change(EMPTY, change))
+        return self._database.transact(work, until)
+
+    def _read(self, work: Callable[[sqlite3.Connection, int], T], until: float, nothing: T) -> T:
+        """Run a transaction that only reads; return ``nothing`` if there is no file, and make none."""
+        try:
+            return self._database.transact(work, until, writes=False)
+        except NoFile:
+            return nothing
 
     async def _retry_busy(self, call: Callable[[], T], until: float) -> T:
         """Repeat a call while other processes write, until ``until``; other calls of this client run in between."""
@@ -289,15 +291,3 @@ class SQLiteStore:
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {str(self._database.path)!r}>"
-
-
-def _answer(step: queues.Step, since: float, now: float, *, notified: bool) -> Granted | Wait:
-    """Return the answer to an attempt; a waiter that is not ``notified`` of changes checks more often."""
-    if step.blocked is not None:
-        by, ask_again = step.blocked.by, step.blocked.until - now
-        return Wait(
-            None, ask_again if notified else min(ask_again, LOOK_EVERY), None if by is None else by.ticket.terms.owner
-        )
-    assert step.mine is not None
-    assert step.mine.token is not None
-    return Granted(step.mine.token, since, step.mine.ticket.terms.lease)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
 
 REMOTE = frozenset(
     {
@@ -41,19 +41,29 @@ class Mount:
         return self.kind in REMOTE or self.kind.startswith("fuse.")
 
 
-def prepare(path: Path, mounts: str, *, allow_network: bool) -> Identity:
-    """Check the file system, create the file and its folder if they are missing, and return its identity.
+class NoFile(Exception):
+    """There is no file, and none was to be made: nobody holds a lock in it."""
+
+
+def prepare(path: Path, mounts: str, *, allow_network: bool, make: bool) -> Identity:
+    """Check the file system, ``make`` the file if it is missing, and return its identity.
 
     Raises:
+        NoFile: it is missing, and must not be made.
         Unsupported: locks would not work there.
         StoreUnavailable: it cannot be created or reached.
 
     """
     try:
         _check_mount(path, mounts, allow_network=allow_network)
-        _make_folder(path.parent)
-        _make_file(path)
+        _check_folder(path, make=make)
+        if make:
+            _make_file(path)
+        elif not path.exists():
+            raise NoFile
         found = os.stat(path)
+    except StoreRefused:
+        raise
     except OSError as error:
         what = f"{error.strerror}: {error.filename or path}"
         raise StoreUnavailable(f"the lock file {path} cannot be made or reached ({what})") from error
@@ -136,10 +146,18 @@ def _check_mount(path: Path, mounts: str, *, allow_network: bool) -> None:
         )
 
 
-def _make_folder(folder: Path) -> None:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
+def _check_folder(path: Path, *, make: bool) -> None:
+    """Refuse a folder that does not exist, since its name may be mistyped. The default one is made."""
+    from leasehold.stores.registry import default_path
+
+    missing = [folder for folder in path.parents if not folder.exists()]
+    if missing and path != Path(os.path.abspath(default_path())):
+        raise StoreRefused(
+            f"the lock file {path} cannot be made or reached: the folder {path.parent} does not exist; make that "
+            "folder, or correct the path in the URL"
+        )
+    for folder in reversed(missing) if make else ():
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _make_file(path: Path) -> None:

@@ -1,16 +1,38 @@
-"""The waiters of one client, and the three ways to wake them: directly, by a datagram, by a periodic check."""
+"""The waiters of one client, and the three ways to wake them: directly, by a datagram, by a periodic check.
+
+A *hint* to check again is a call in this process, or else a loopback datagram to the client's one thread for them. A
+lost, late, duplicated or forged hint does no harm: a waiter reads the file after each hint, and the thread reads it at
+a stated interval, too. A `HintSignal` has an address only while its thread runs: network namespace, port and a random
+key. So a hint to a port that another program uses by now has no effect.
+"""
 
 from __future__ import annotations
 
+import hmac
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leasehold._runtimes.base import Flavor, Runtime, Signal
-from leasehold.stores._common.hints import KEY_BYTES, HintSignal, hint
 from leasehold.stores.sqlite.machine import Machine
 
 LOOK_EVERY = 0.25
 """Seconds between two checks for dead holders and lost hints: about the delay after a crash or a lost hint."""
+
+LINGER = 40
+"""Checks in a row without a waiter after which the thread and its socket end; the next waiter starts them again."""
+
+CLOSE_PATIENCE = 2.0
+"""Seconds that closing waits for the thread, which may be reading the file."""
+
+KEY_BYTES = 16
+
+log = logging.getLogger("leasehold")
 
 Look = Callable[[Mapping[str, str]], Sequence[str]]
 """Takes each name with waiters, and our first ticket there; returns the tickets that must check again."""
@@ -25,7 +47,7 @@ class Waiter:
 
 
 class Waiters:
-    """Safe to use from any thread. The thread for notifications runs only while there are waiters."""
+    """Safe to use from any thread. The thread for hints runs only while there are waiters."""
 
     def __init__(self, runtime: Runtime, machine: Machine, look: Look) -> None:
         self._runtime = runtime
@@ -44,10 +66,7 @@ class Waiters:
             if ticket not in self._waiting:
                 self._waiting[ticket] = Waiter(name, self._runtime.signal())
             if self._hint_signal is None and self._runtime.flavor is not Flavor.SIMULATED:
-                key, network = self._runtime.random_bytes(KEY_BYTES), self._machine.network()
-                self._hint_signal = HintSignal(
-                    key, network, rung=self.wake, look=self._look, waited_for=self._waited_for, every=LOOK_EVERY
-                )
+                self._hint_signal = HintSignal(self, self._runtime.random_bytes(KEY_BYTES), self._machine.network())
             hint_signal = self._hint_signal
         return None if hint_signal is None else hint_signal.listen()
 
@@ -64,19 +83,17 @@ class Waiters:
             waiter = self._waiting.get(ticket)
         return None if waiter is None else waiter.signal
 
-    def wake(self, ticket: str) -> None:
-        """Let a waiter of this client check again, if there is one."""
+    def wake(self, ticket: str) -> bool:
+        """Let a waiter of this client check again; return whether there is one."""
         signal = self.signal(ticket)
         if signal is not None:
             signal.set()
+        return signal is not None
 
-    def set(self, hints: Mapping[str, str]) -> None:
-        """Notify the waiters with these tickets, in this client or at these addresses."""
+    def wake_all(self, hints: Mapping[str, str]) -> None:
+        """Wake the waiters with these tickets, in this client or at these addresses."""
         for ticket, address in hints.items():
-            signal = self.signal(ticket)
-            if signal is not None:
-                signal.set()
-            elif address:
+            if not self.wake(ticket) and address:
                 hint(address, ticket, self._machine.network())
 
     def close(self) -> None:
@@ -91,11 +108,12 @@ class Waiters:
         if self._hint_signal is not None:
             self._hint_signal.after_fork()
 
-    def _waited_for(self) -> bool:
+    def waited_for(self) -> bool:
+        """Return whether there are waiters."""
         with self._mutex:
             return bool(self._waiting)
 
-    def _look(self) -> bool:
+    def check(self) -> bool:
         """Check for all waiters at once; return whether there are any."""
         with self._mutex:
             waiting = {ticket: waiter.name for ticket, waiter in self._waiting.items()}
@@ -105,3 +123,170 @@ class Waiters:
         for ticket in self._worth_asking(first):
             self.wake(ticket)
         return True
+
+
+class HintSignal:
+    """The thread that receives the hints for one client, and checks for its waiters. Safe to use from any thread."""
+
+    def __init__(self, waiters: Waiters, key: bytes, network: str) -> None:
+        """Make one without a thread; hints carry ``key``, and ``network`` identifies the namespace of the port."""
+        self._waiters = weakref.ref(waiters)  # the thread alone must not keep a client alive
+        self._key = key
+        self._network = network
+        self._mutex = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._port = 0
+        self._address = ""
+
+    def listen(self) -> str | None:
+        """Start the thread if needed; return the address for hints, None if no thread can be started.
+
+        The waiter must be registered before, so that the thread does not end now.
+        """
+        with self._mutex:
+            if self._thread is None:
+                self._start()
+            return self._address if self._thread is not None else None
+
+    def receive(self, ticket: str) -> None:
+        """Take a hint."""
+        waiters = self._waiters()
+        if waiters is not None:
+            waiters.wake(ticket)
+
+    def close(self) -> None:
+        """End the thread and close the socket."""
+        with self._mutex:
+            thread, port = self._thread, self._port  # read before the stop, after which the thread closes the socket
+            self._stop.set()
+            self._silence()
+            if thread is not None and port:
+                _send(port, self._key)  # wakes the thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_PATIENCE)
+
+    def after_fork(self) -> None:
+        """Close, in a forked child, the copy of the socket; the parent's own stays open."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _start(self) -> None:
+        self._stop = threading.Event()
+        self._socket = listener = _loopback()
+        self._port = listener.getsockname()[1] if listener is not None else 0
+        self._address = f"{self._network} {self._port} {self._key.hex()}"
+        thread = threading.Thread(
+            target=self._run, args=(listener, self._stop), name="leasehold-sqlite-hints", daemon=True
+        )
+        _signals[self._address] = self
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be started: a waiter polls by itself
+            self._silence()
+            if listener is not None:
+                listener.close()
+        else:
+            self._thread = thread
+
+    def _run(self, listener: socket.socket | None, stop: threading.Event) -> None:
+        idle, due = 0, time.monotonic() + LOOK_EVERY
+        try:
+            while not stop.is_set():
+                left = due - time.monotonic()
+                if left > 0:  # a stream of hints must not delay the check, which replaces lost ones
+                    ticket = self._hear(listener, stop, left)
+                    if ticket:
+                        self.receive(ticket)
+                    continue
+                due = time.monotonic() + LOOK_EVERY
+                idle = 0 if self._check() else idle + 1
+                if idle >= LINGER and self._ends_idle():
+                    return
+        finally:
+            if listener is not None:
+                listener.close()
+
+    def _hear(self, listener: socket.socket | None, stop: threading.Event, timeout: float) -> str:
+        """Return the ticket of a hint; empty for noise, or if nothing came in time."""
+        if listener is None:
+            stop.wait(timeout)
+            return ""
+        try:
+            listener.settimeout(timeout)
+            data = listener.recv(256)
+        except TimeoutError:
+            return ""
+        except OSError:
+            stop.wait(timeout)
+            return ""
+        known = hmac.compare_digest(data[:KEY_BYTES], self._key)
+        return data[KEY_BYTES:].decode("ascii", "replace") if known else ""
+
+    def _check(self) -> bool:
+        waiters = self._waiters()
+        try:
+            return waiters is not None and waiters.check()
+        except Exception:
+            log.exception("a poll for grants failed unexpectedly; polling continues")
+            return True
+
+    def _ends_idle(self) -> bool:
+        with self._mutex:  # no check in here: it locks the file, whose user may wait in `listen` for this mutex
+            waiters = self._waiters()
+            if waiters is not None and waiters.waited_for():
+                return False
+            self._silence()
+            return True
+
+    def _silence(self) -> None:
+        self._thread = None
+        self._socket = None
+        _signals.pop(self._address, None)
+
+
+_signals: weakref.WeakValueDictionary[str, HintSignal] = weakref.WeakValueDictionary()
+
+
+def hint(address: str, ticket: str, network: str) -> None:
+    """Send a hint for ``ticket`` to ``address``: at once in this process, else by a datagram.
+
+    Nothing is sent to another network namespace: the port there is not the port here.
+    """
+    hint_signal = _signals.get(address)
+    if hint_signal is not None:
+        hint_signal.receive(ticket)
+        return
+    try:
+        there, port, key = address.rsplit(" ", 2)
+        data = bytes.fromhex(key) + ticket.encode("ascii", "replace")
+    except ValueError:
+        return  # no address: the waiter polls by itself
+    if there == network and port.isdecimal() and 0 < int(port) < 65536:
+        _send(int(port), data)
+
+
+def _send(port: int, data: bytes) -> None:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(data, ("127.0.0.1", port))
+    except OSError:
+        log.debug("a wake-up hint could not be sent; the waiter polls by itself", exc_info=True)
+
+
+def _loopback() -> socket.socket | None:
+    listener = None
+    try:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener.bind(("127.0.0.1", 0))
+    except OSError:
+        if listener is not None:
+            listener.close()
+        return None
+    return listener
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_signals.clear)  # the parent's signals do not belong to the child
