@@ -13,8 +13,7 @@ from leasehold.stores.sqlite.store import SQLiteStore
 
 __all__ = ["SQLite", "SQLiteStore", "from_url"]
 
-YES = frozenset({"1", "true", "yes", "on"})
-NO = frozenset({"0", "false", "no", "off"})
+FLAGS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,6 @@ def from_url(url: StoreURL) -> SQLite:
 
 
 def _flag(text: str) -> bool:
-    if text.lower() not in YES | NO:
+    if text.lower() not in FLAGS:
         raise ValueError(f"allow_network is 1 or 0, not {text!r}")
-    return text.lower() in YES
+    return FLAGS[text.lower()]

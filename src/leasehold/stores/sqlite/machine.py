@@ -82,9 +82,9 @@ class Machine:
 
     def process(self) -> Process:
         """Return the calling process, or the guard that stands for it."""
-        stat = _Stat.parse(self._read("self/stat" if self._guard is None else f"{self._guard}/stat"))
+        stat = _start_and_end(self._read("self/stat" if self._guard is None else f"{self._guard}/stat"))
         pid = os.getpid() if self._guard is None else self._guard
-        return Process(pid, stat.started if stat else 0, self._link("self/ns/pid"))
+        return Process(pid, stat[0] if stat else 0, self._link("self/ns/pid"))
 
     def is_gone(self, other: Process, me: Process) -> bool:
         """Say whether ``other``, a process of this boot, has certainly ended. In doubt it has not.
@@ -102,8 +102,8 @@ class Machine:
             pass
         if not other.started or self._link("self") != str(os.getpid()):  # /proc is that of another pid namespace
             return False
-        stat = _Stat.parse(self._read(f"{other.pid}/stat"))  # empty if hidden from us, or just ended: next time
-        return stat is not None and (stat.started != other.started or stat.ended)
+        stat = _start_and_end(self._read(f"{other.pid}/stat"))  # empty if hidden from us, or just ended: next time
+        return stat is not None and (stat[0] != other.started or stat[1])
 
     def _read(self, path: str) -> str:
         with suppress(OSError), open(f"{self._proc}/{path}", encoding="utf-8", errors="surrogateescape") as file:
@@ -116,19 +116,16 @@ class Machine:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    started: int
-    ended: bool
+def _start_and_end(stat: str) -> tuple[int, bool] | None:
+    """Return from ``/proc/PID/stat`` (see proc(5)) when the process began, and whether it has ended; None if unknown.
 
-    @classmethod
-    def parse(cls, text: str) -> _Stat | None:
-        """Read ``/proc/PID/stat`` (see proc(5)); the command in parentheses may have anything in it."""
-        fields = text.rpartition(")")[2].split()
-        if len(fields) < 20:
-            return None
-        state, threads, started = fields[0], int(fields[17]), int(fields[19])
-        return cls(started, state in "ZXx" and threads <= 1)  # a first thread may end before the others
+    The command in parentheses may have anything in it.
+    """
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20:
+        return None
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return started, state in "ZXx" and threads <= 1  # a first thread may end before the others
 
 
 def _boot_session() -> str:

@@ -6,10 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from leasehold._model import Cell, QueueEntry
+from leasehold._model import Cell
 from leasehold._rules import Queue
 from leasehold.stores._common.cells import EMPTY
-from leasehold.stores._common.queues import Alive
 from leasehold.stores._sql import queue_snapshot
 from leasehold.stores._sql.queue_snapshot import (
     ALL,
@@ -23,7 +22,7 @@ from leasehold.stores._sql.queue_snapshot import (
     ns,
     row_of,
 )
-from leasehold.stores.sqlite.machine import Machine, Process
+from leasehold.stores.sqlite.machine import Process
 
 __all__ = ["ALL", "WINDOW", "Key", "QueueSnapshot", "ns"]
 
@@ -63,18 +62,6 @@ class QueueSnapshot(queue_snapshot.QueueSnapshot):
     """The queue of one name as it was read, with the process of each entry."""
 
     processes: dict[str, Process] = field(default_factory=dict[str, Process])
-
-    def alive(self, machine: Machine, me: Process) -> Alive:
-        """Return a function that checks whether an entry's process lives; it asks the kernel once for each process."""
-        gone: dict[Process, bool] = {}
-
-        def lives(entry: QueueEntry) -> bool:
-            process = self.processes.get(entry.ticket.id, me)
-            if process not in gone:
-                gone[process] = machine.is_gone(process, me)
-            return not gone[process]
-
-        return lives
 
 
 def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, window: int) -> QueueSnapshot:

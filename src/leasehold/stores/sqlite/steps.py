@@ -48,6 +48,12 @@ class Steps:
         self._swept_name: int | None = None  # the row at which the last sweep ended
         self._swept_cell: int | None = None
 
+    def process(self) -> Process:
+        """Return this process; a forked child asks again."""
+        if self._me is None or self._asked_by != os.getpid():
+            self._me, self._asked_by = self._machine.process(), os.getpid()
+        return self._me
+
     def try_acquire(
         self, db: sqlite3.Connection, key: rows.Key, ticket: Ticket, now: float, fence: int, *, join: bool
     ) -> tuple[rows.QueueSnapshot, Step]:
@@ -69,7 +75,7 @@ class Steps:
             return queues.release(queue, ticket, reason=reason, now=now, floor=floor, alive=alive)
 
         snapshot, step = self._advance(db, key, ticket, now, change)
-        self.write(db, key, snapshot, step, now)
+        rows.write(db, key, snapshot, step.queue, now, self.process(), "")
         return snapshot, step
 
     def renew(self, db: sqlite3.Connection, key: rows.Key, ticket: Ticket, now: float) -> RenewalResult:
@@ -105,19 +111,7 @@ class Steps:
     def settled(self, db: sqlite3.Connection, key: rows.Key, now: float) -> Queue:
         """Return the whole queue, without expired entries and those of dead processes."""
         snapshot = rows.read(db, key, None, now, rows.ALL)
-        return queues.settle(snapshot.queue, now, snapshot.alive(self._machine, self._process()))
-
-    def write(
-        self,
-        db: sqlite3.Connection,
-        key: rows.Key,
-        snapshot: rows.QueueSnapshot,
-        step: Step,
-        now: float,
-        hint: str = "",
-    ) -> None:
-        """Write what a step changed; a new entry gets the hint."""
-        rows.write(db, key, snapshot, step.queue, now, self._process(), hint)
+        return queues.settle(snapshot.queue, now, self._alive(snapshot))
 
     def sweep(self, db: sqlite3.Connection, now: float) -> None:
         """Sweep if it is time."""
@@ -161,18 +155,25 @@ class Steps:
         change: Callable[[Queue, Alive], Step],
     ) -> tuple[rows.QueueSnapshot, Step]:
         """Read the name and take a step, with as many waiters as it needs; nothing is written yet."""
-        me, window = self._process(), rows.WINDOW
+        window = rows.WINDOW
         while True:
             snapshot = rows.read(db, key, ticket, now, window)
-            step = change(snapshot.queue, snapshot.alive(self._machine, me))
+            step = change(snapshot.queue, self._alive(snapshot))
             if snapshot.suffices(step.queue):
                 return snapshot, step
             window *= 2
 
-    def _process(self) -> Process:
-        if self._me is None or self._asked_by != os.getpid():
-            self._me, self._asked_by = self._machine.process(), os.getpid()
-        return self._me
+    def _alive(self, snapshot: rows.QueueSnapshot) -> Alive:
+        """Return a function that checks whether an entry's process lives; it asks the kernel once for each process."""
+        me, gone = self.process(), dict[Process, bool]()
+
+        def alive(entry: QueueEntry) -> bool:
+            process = snapshot.processes.get(entry.ticket.id, me)
+            if process not in gone:
+                gone[process] = self._machine.is_gone(process, me)
+            return not gone[process]
+
+        return alive
 
     def _floor(self, fence: int) -> int:
         return max(self._runtime.wall_us(), fence + 1)

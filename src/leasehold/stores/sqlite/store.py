@@ -88,7 +88,7 @@ class SQLiteStore:
             now = self._runtime.now()
             snapshot, step = self._steps.try_acquire(db, key, ticket, now, fence, join=join)
             address = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
-            self._steps.write(db, key, snapshot, step, now, address or "")
+            rows.write(db, key, snapshot, step.queue, now, self._steps.process(), address or "")
             self._steps.sweep(db, now)
             return snapshot, step, now, address
 
@@ -127,7 +127,7 @@ class SQLiteStore:
                     taken = taken if keep else taken[-1:]
                     break
             for key, snapshot, step in taken:
-                self._steps.write(db, key, snapshot, step, now)
+                rows.write(db, key, snapshot, step.queue, now, self._steps.process(), "")
             self._steps.sweep(db, now)
             return taken, now
 
@@ -224,7 +224,7 @@ class SQLiteStore:
             found = list(rows.names(db, self._space, prefix.encode("utf-8", "surrogatepass"), now, exact=exact))
             return [queues.view(self._steps.settled(db, (self._space, name), now), now) for name in found]
 
-        views = self._read(work, until, [])
+        views = self._read(work, until, list[View]())
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:

@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from leasehold._runtimes.base import Flavor, Runtime, Signal
 from leasehold.stores.sqlite.machine import Machine
@@ -38,14 +37,6 @@ Look = Callable[[Mapping[str, str]], Sequence[str]]
 """Takes each name with waiters, and our first ticket there; returns the tickets that must check again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """A waiting ticket of this client."""
-
-    name: str
-    signal: Signal
-
-
 class Waiters:
     """Safe to use from any thread. The thread for hints runs only while there are waiters."""
 
@@ -54,7 +45,7 @@ class Waiters:
         self._machine = machine
         self._worth_asking = look
         self._mutex = runtime.mutex()
-        self._waiting: dict[str, Waiter] = {}  # by ticket, in order of arrival
+        self._waiting: dict[str, tuple[str, Signal]] = {}  # name and signal by ticket, in order of arrival
         self._hint_signal: HintSignal | None = None
 
     def expect(self, name: str, ticket: str) -> str | None:
@@ -64,7 +55,7 @@ class Waiters:
         """
         with self._mutex:
             if ticket not in self._waiting:
-                self._waiting[ticket] = Waiter(name, self._runtime.signal())
+                self._waiting[ticket] = (name, self._runtime.signal())
             if self._hint_signal is None and self._runtime.flavor is not Flavor.SIMULATED:
                 self._hint_signal = HintSignal(self, self._runtime.random_bytes(KEY_BYTES), self._machine.network())
             hint_signal = self._hint_signal
@@ -73,15 +64,14 @@ class Waiters:
     def forget(self, ticket: str) -> None:
         """Remove a waiter, and wake a caller that still sleeps for it, as when the client is closed."""
         with self._mutex:
-            waiter = self._waiting.pop(ticket, None)
-        if waiter is not None:
-            waiter.signal.set()
+            _, signal = self._waiting.pop(ticket, ("", None))
+        if signal is not None:
+            signal.set()
 
     def signal(self, ticket: str) -> Signal | None:
-        """Return the signal on which the ticket's task or thread sleeps."""
+        """Return the signal on which the ticket's task or thread sleeps; None if it does not wait."""
         with self._mutex:
-            waiter = self._waiting.get(ticket)
-        return None if waiter is None else waiter.signal
+            return self._waiting.get(ticket, ("", None))[1]
 
     def wake(self, ticket: str) -> bool:
         """Let a waiter of this client check again; return whether there is one."""
@@ -116,10 +106,9 @@ class Waiters:
     def check(self) -> bool:
         """Check for all waiters at once; return whether there are any."""
         with self._mutex:
-            waiting = {ticket: waiter.name for ticket, waiter in self._waiting.items()}
-        if not waiting:
+            first = {name: ticket for ticket, (name, _) in reversed(self._waiting.items())}
+        if not first:
             return False
-        first = {name: ticket for ticket, name in reversed(waiting.items())}
         for ticket in self._worth_asking(first):
             self.wake(ticket)
         return True
