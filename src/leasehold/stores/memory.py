@@ -160,7 +160,6 @@ class MemoryStore:
                     del self._space.subscriptions[key]
 
     async def diagnose(self) -> list[Finding]:
-        """There is nothing to set."""
         found = "only clients of this process share it"
         return [
             Finding(Severity.NOTE, "memory", found, "locks end with the process", "use sqlite: for several processes")

@@ -20,7 +20,15 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores.zookeeper import from_url
-from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, Answer, Outcome, to_error
+from leasehold.stores.zookeeper.connection.errors import (
+    ANSWERS,
+    LASTING,
+    MEANINGS,
+    UNKNOWN,
+    UNSUPPORTED,
+    Answer,
+    to_error,
+)
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, Request
 from leasehold.stores.zookeeper.connection.session import Transport
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -190,13 +198,13 @@ def test_nothing_is_done_and_it_says_what_to_do(name: str, request: pytest.Fixtu
     if name in ANSWERS:
         assert type(said) is ANSWERS[name]
     else:
-        meaning = MEANINGS[name]
+        kind, words = MEANINGS[name]
         assert f"({name})" in str(said)
-        assert meaning.words in str(said)
-        assert isinstance(said, Unsupported) is (meaning.outcome is Outcome.UNSUPPORTED)
+        assert words in str(said)
+        assert isinstance(said, Unsupported) is (kind is UNSUPPORTED)
         if isinstance(said, StoreUnavailable):
-            assert said.unknown is (meaning.outcome is Outcome.UNKNOWN)
-            assert said.lasting is (meaning.outcome is Outcome.LASTING)
+            assert said.unknown is (kind is UNKNOWN)
+            assert said.lasting is (kind is LASTING)
         assert "wr0ng" not in str(said)
     with request.getfixturevalue("server").connect() as client:
         assert client.get_children("/mark") == []

@@ -28,13 +28,11 @@ class Slot:
     signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
-        """Return the signal to wait for."""
         if self.signal is None:
             self.signal = runtime.signal()
         return self.signal
 
     def set(self) -> None:
-        """Wake the waiter, if there is one."""
         if self.signal is not None:
             self.signal.set()
 

@@ -33,7 +33,7 @@ class Busy(StoreUnavailable):
 
 
 class Backoff:
-    """The pauses between tries, shared by all calls of a client: a new call does not begin with the shortest."""
+    """The pauses between tries, shared by all calls of a client: the shortest comes after the file was free."""
 
     __slots__ = ("_next",)
 
@@ -41,7 +41,6 @@ class Backoff:
         self._next = SHORTEST_PAUSE
 
     def reset(self) -> None:
-        """Begin with the shortest pause again: the file was free."""
         self._next = SHORTEST_PAUSE
 
     def is_long(self) -> bool:
@@ -75,11 +74,9 @@ class WriterYield:
         self._since = self._wrote = self._took = 0.0
 
     def begin(self) -> None:
-        """Record that a transaction begins."""
         self._since = boottime()
 
     def end(self) -> None:
-        """Record that it ended."""
         self._wrote = boottime()
         self._took = self._wrote - self._since
 

@@ -35,6 +35,9 @@ LAST_NAME = "SELECT coalesce(max(id), 0) FROM name"
 LAST_CELL = "SELECT coalesce(max(id), 0) FROM cell"
 RAISE_FENCE = "UPDATE host SET fence = max(fence, ?)"
 
+Change = Callable[[Queue, Alive], Step]
+"""What happens to a queue."""
+
 
 class Steps:
     """The steps of one client. The database's mutex guards them."""
@@ -147,12 +150,7 @@ class Steps:
         self._swept_cell = found[-1][0] if len(found) == SWEPT else 0
 
     def _advance(
-        self,
-        db: sqlite3.Connection,
-        key: rows.Key,
-        ticket: str | None,
-        now: float,
-        change: Callable[[Queue, Alive], Step],
+        self, db: sqlite3.Connection, key: rows.Key, ticket: str | None, now: float, change: Change
     ) -> tuple[rows.QueueSnapshot, Step]:
         """Read the name and take a step, with as many waiters as it needs; nothing is written yet."""
         window = rows.WINDOW

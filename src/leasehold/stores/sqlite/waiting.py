@@ -99,7 +99,6 @@ class Waiters:
             self._hint_signal.after_fork()
 
     def waited_for(self) -> bool:
-        """Return whether there are waiters."""
         with self._mutex:
             return bool(self._waiting)
 
@@ -140,7 +139,6 @@ class HintSignal:
             return self._address if self._thread is not None else None
 
     def receive(self, ticket: str) -> None:
-        """Take a hint."""
         waiters = self._waiters()
         if waiters is not None:
             waiters.wake(ticket)

@@ -124,11 +124,10 @@ class Paths:
         return f"{self.space}~clock"
 
     def lock(self, name: str) -> str:
-        """Return the node of a lock, below which its contenders are."""
+        """Return the node below which the contenders of a lock are."""
         return f"{self.space}/{spell(name)}"
 
     def cell(self, name: str) -> str:
-        """Return the node of a cell."""
         return f"{self.cells}/{spell(name)}"
 
 

@@ -214,7 +214,6 @@ class ZooKeeperStore:
         return await self._cells.change(name, change, self._runtime.now() + PATIENCE)
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
-        """Sleep until the cell's node changes."""
         await self._cells.changed(name, version, self._runtime.now() + timeout)
 
     async def diagnose(self) -> list[Finding]:
@@ -239,7 +238,6 @@ class ZooKeeperStore:
         self._wake_ups.set(None)
 
     async def close(self) -> None:
-        """End the session."""
         self._expiry.stop()
         await self._transport.close()
         await self._expiry.join(1.0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
 
@@ -29,23 +28,6 @@ class NotEmpty(Answer):
     """The node has children."""
 
 
-class Outcome(enum.Enum):
-    """Whether a failed request was carried out."""
-
-    NOT_DONE = "not done"  # it may be sent again
-    UNKNOWN = "unknown"  # it may have been carried out: repeat it only where that is harmless
-    LASTING = "lasting"  # not done; a retry fails until somebody changes a setting
-    UNSUPPORTED = "unsupported"  # never, with this server
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What an error means, and the remedy, for users."""
-
-    outcome: Outcome
-    words: str
-
-
 ANSWERS: Mapping[str, type[Answer]] = {
     "NoNodeError": NoNode,
     "NodeExistsError": NodeExists,
@@ -54,43 +36,60 @@ ANSWERS: Mapping[str, type[Answer]] = {
 }
 """kazoo's name of an error to ours, where it is an answer."""
 
+Error = Callable[[str], LeaseholdError]
+"""Makes an error of a message."""
+
 TOO_OLD = "it does not know a request that locks need (create2, containers); use ZooKeeper 3.5.3 or later"
 
-MEANINGS: Mapping[str, Meaning] = {
-    "ConnectionLoss": Meaning(Outcome.UNKNOWN, "the connection was lost"),
-    "RequestTimeoutError": Meaning(Outcome.UNKNOWN, "the request took too long"),
-    "SystemZookeeperError": Meaning(Outcome.UNKNOWN, "the server failed"),
-    "RuntimeInconsistency": Meaning(Outcome.UNKNOWN, "the server failed"),
-    "SessionExpiredError": Meaning(Outcome.NOT_DONE, "the session has expired"),
-    "ConnectionClosedError": Meaning(Outcome.NOT_DONE, "the connection is closed"),
-    "SessionMovedError": Meaning(Outcome.NOT_DONE, "the session has moved to another server"),
-    "ThrottledOpError": Meaning(Outcome.NOT_DONE, "the server is overloaded (throttled)"),
-    "NoAuthError": Meaning(
-        Outcome.LASTING,
+NOT_DONE: Error = StoreUnavailable
+"""It may be sent again."""
+
+UNKNOWN: Error = partial(StoreUnavailable, unknown=True)
+"""It may have been carried out: repeat it only where that is harmless."""
+
+LASTING: Error = StoreRefused
+"""Not done; a retry fails until somebody changes a setting."""
+
+UNSUPPORTED: Error = Unsupported
+"""Never, with this server."""
+
+MEANINGS: Mapping[str, tuple[Error, str]] = {
+    "ConnectionLoss": (UNKNOWN, "the connection was lost"),
+    "RequestTimeoutError": (UNKNOWN, "the request took too long"),
+    "SystemZookeeperError": (UNKNOWN, "the server failed"),
+    "RuntimeInconsistency": (UNKNOWN, "the server failed"),
+    "SessionExpiredError": (NOT_DONE, "the session has expired"),
+    "ConnectionClosedError": (NOT_DONE, "the connection is closed"),
+    "SessionMovedError": (NOT_DONE, "the session has moved to another server"),
+    "ThrottledOpError": (NOT_DONE, "the server is overloaded (throttled)"),
+    "NoAuthError": (
+        LASTING,
         "the rights of a node do not allow it; `leasehold doctor` says which are needed; check user and password, "
         "and that they are those of the nodes' creator",
     ),
-    "AuthFailedError": Meaning(Outcome.LASTING, "the credentials were refused; check user and password in the URL"),
-    "SessionClosedRequireSaslError": Meaning(
-        Outcome.LASTING, "it serves only clients with SASL; write ?auth=sasl with user and password in the URL"
+    "AuthFailedError": (LASTING, "the credentials were refused; check user and password in the URL"),
+    "SessionClosedRequireSaslError": (
+        LASTING,
+        "it serves only clients with SASL; write ?auth=sasl with user and password in the URL",
     ),
-    "InvalidACLError": Meaning(
-        Outcome.LASTING, "it does not take our rights (acl); with acl=creator credentials are needed that it knows"
+    "InvalidACLError": (
+        LASTING,
+        "it does not take our rights (acl); with acl=creator credentials are needed that it knows",
     ),
-    "QuotaExceededError": Meaning(Outcome.LASTING, "the quota is used up; raise it or remove nodes"),
-    "EphemeralOnLocalSessionError": Meaning(
-        Outcome.LASTING, "it has local sessions, which cannot hold locks; set localSessionsUpgradingEnabled=true"
+    "QuotaExceededError": (LASTING, "the quota is used up; raise it or remove nodes"),
+    "EphemeralOnLocalSessionError": (
+        LASTING,
+        "it has local sessions, which cannot hold locks; set localSessionsUpgradingEnabled=true",
     ),
-    "UnimplementedError": Meaning(Outcome.UNSUPPORTED, TOO_OLD),
-    "MarshallingError": Meaning(Outcome.UNSUPPORTED, TOO_OLD),
-    "BadArgumentsError": Meaning(Outcome.UNSUPPORTED, "it does not take the path of a node"),
-    "NoChildrenForEphemeralsError": Meaning(
-        Outcome.LASTING, "a parent node of the lock is ephemeral and can have no children; remove it"
+    "NoChildrenForEphemeralsError": (
+        LASTING,
+        "a parent node of the lock is ephemeral and can have no children; remove it",
     ),
+    "UnimplementedError": (UNSUPPORTED, TOO_OLD),
+    "MarshallingError": (UNSUPPORTED, TOO_OLD),
+    "BadArgumentsError": (UNSUPPORTED, "it does not take the path of a node"),
 }
-"""kazoo's name of an error to what it means. What is not listed is unknown."""
-
-UNLISTED = Meaning(Outcome.UNKNOWN, "an error that is not expected")
+"""kazoo's name of an error to ours, and what it means and what to do, for users. What is not listed is unknown."""
 
 
 def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
@@ -98,14 +97,8 @@ def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
     name = type(error).__name__
     if name in ANSWERS:
         return ANSWERS[name]()
-    meaning = MEANINGS.get(name, UNLISTED)
-    text = f"ZooKeeper at {where}: {meaning.words} ({name})"
-    match meaning.outcome:
-        case Outcome.UNSUPPORTED:
-            return Unsupported(text)
-        case Outcome.LASTING:
-            return StoreRefused(text)
-    return StoreUnavailable(text, unknown=meaning.outcome is Outcome.UNKNOWN)
+    make, words = MEANINGS.get(name, (UNKNOWN, "an error that is not expected"))
+    return make(f"ZooKeeper at {where}: {words} ({name})")
 
 
 HINTS: Mapping[str, str] = {

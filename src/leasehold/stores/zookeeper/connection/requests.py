@@ -74,7 +74,6 @@ class Requests:
         return Request(_requests.GetChildren2(path, None), lambda value: (list[str](value[0]), int(value[1].version)))
 
     def delete(self, path: str, version: int = -1) -> Request:
-        """Remove a node."""
         return Request(_requests.Delete(path, version), lambda value: None)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Request:
