@@ -1,1 +1,1 @@
-"""Parts that several stores share: queues and cells as values, clock samples, waiting tickets, a keyed lock, hints."""
+"""Parts that several stores share: queues and cells as values, clock samples, waiting tickets, a keyed lock."""
