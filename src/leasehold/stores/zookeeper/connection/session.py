@@ -97,7 +97,7 @@ class Transport(Requests):
         results = [client.handler.async_result() for _ in requests]
         for request, result in zip(requests, results, strict=True):
             client._call(request.form, result)
-        results[-1].rawlink(lambda _: done.set())
+        results[-1].rawlink(partial(_set, done))
         if not await done.wait(max(0.0, until - self._runtime.now())):
             self._cut_if_silent(client, sent)
             raise StoreUnavailable(f"ZooKeeper at {self._settings.where} did not answer in time", unknown=True)
@@ -243,3 +243,7 @@ class Transport(Requests):
         self._reset()
         if client is not None:
             close_inherited(client)
+
+
+def _set(done: Signal, _: Any) -> None:
+    done.set()
