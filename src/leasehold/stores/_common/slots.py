@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.stores._common.clock_sample import GrantMessage
 
 
-@dataclass(eq=False, slots=True)
 class Slot:
     """One waiting ticket. ``news`` means that a retry is worthwhile; it is set before the signal, and read after."""
 
-    name: str
-    ticket: str
-    news: bool = False
-    grant_message: GrantMessage | None = None
-    listed: bool = False  # whether it is listed with the other waiters of the name
-    watching: bool = False  # whether it watches the holder's lease and has a timer that ends with it
-    until: float = 0.0  # boot-time clock at which that lease ends, as of its last request
-    handed_over: float | None = None  # that end as the previous watching ticket knew it, which waits no more
-    called: bool = False  # whether the news is that a retry is worthwhile
-    asked: int = 0  # server time in microseconds of the last reply that it waits: older messages are ignored
-    signal: Signal | None = None  # made at the first wait: most tickets never wait
+    # Each acquire makes one, and the constructor of a dataclass is slower.
+    __slots__ = (
+        "asked",
+        "called",
+        "grant_message",
+        "handed_over",
+        "listed",
+        "name",
+        "news",
+        "signal",
+        "ticket",
+        "until",
+        "watching",
+    )
+
+    def __init__(self, name: str, ticket: str) -> None:
+        self.name = name
+        self.ticket = ticket
+        self.news = False
+        self.grant_message: GrantMessage | None = None
+        self.listed = False  # whether it is listed with the other waiters of the name
+        self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
+        self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
+        self.handed_over: float | None = None  # that end as the previous watching ticket knew it, which waits no more
+        self.called = False  # whether the news is that a retry is worthwhile
+        self.asked = 0  # server time in microseconds of the last reply that it waits: older messages are ignored
+        self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
         if self.signal is None:
