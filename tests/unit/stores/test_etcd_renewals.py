@@ -1,0 +1,49 @@
+"""What may happen to a ticket while a batch of renewals waits for etcd: made to happen there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.keys import Keys
+from leasehold.stores.etcd.renewing import Renewals
+from leasehold.stores.etcd.sessions import KeepAlive
+from leasehold.stores.etcd.waiting import TicketState
+
+RUNTIME = BlockingRuntime()
+
+
+class Session:
+    id = 7
+
+
+def ticket_state(name: str, session: Any, keys: Keys, *, ends_in: float) -> TicketState:
+    ticket = Ticket(name * 32, LeaseTerms(LockMode(Kind.MUTEX), Owner("host", 1, "client"), 30.0))
+    state = TicketState(RUNTIME, name, ticket, session, KeepAlive(RUNTIME.now(), 30.0), keys)
+    state.acquiring, state.until = False, RUNTIME.now() + ends_in
+    return state
+
+
+def test_a_ticket_under_which_an_acquire_succeeds_meanwhile_is_not_removed() -> None:
+    keys, session, removed = Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/"), Session(), list[TicketState]()
+    living = ticket_state("a", session, keys, ends_in=30.0)
+    expired = ticket_state("b", session, keys, ends_in=-1.0)
+
+    class Sessions:
+        async def renew(self, session: Any, until: float, *, urgent: bool) -> StoreUnavailable:
+            expired.until = RUNTIME.now() + 30.0  # an acquire renews it now, from another thread
+            return StoreUnavailable("no answer", unknown=True)  # as `gather` hands it over
+
+    async def remove(those: Any, until: float) -> dict[TicketState, StoreUnavailable]:
+        removed.extend(those)
+        return {}
+
+    nothing: Any = None
+    renewals = Renewals(RUNTIME, nothing, Sessions(), nothing, keys)  # type: ignore[arg-type]
+    renewals.remove_keys = remove  # type: ignore[method-assign]
+    results, left = finish(renewals.renew([living, expired], [], RUNTIME.now() + 5.0))
+    assert results == [RenewalResult.UNKNOWN, RenewalResult.UNKNOWN]
+    assert (removed, left, expired.being_removed) == ([], set(), False)
