@@ -177,7 +177,7 @@ def test_without_faults_nobody_loses_anything(elects: bool, seed: int) -> None:
 
 def test_another_order_for_each_would_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenario finds it if locks are taken in the order in which they are given."""
-    monkeypatch.setattr("leasehold.primitives.locks.multi_members.sorted", lambda names: list(names), raising=False)
+    monkeypatch.setattr("leasehold.primitives.locks.multi_lock.sorted", lambda names: list(names), raising=False)
     with pytest.raises(AssertionError, match="waits for ever"):
         run_seeds(range(30), elects=False, hostile=False)  # faults end a deadlock sooner or later
 

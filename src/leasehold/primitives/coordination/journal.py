@@ -29,7 +29,7 @@ from leasehold._engine.engine import Engine
 from leasehold._model import Cell, Change
 from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 
-S = TypeVar("S")
+S = TypeVar("S", bound=tuple[Any, ...])
 
 FORM = b"s"
 """The first byte of the stored value."""
@@ -54,23 +54,18 @@ class Seen(Generic[S]):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Codec(Generic[S]):
-    """Converts a state to JSON values, and back."""
-
-    spell: Callable[[S], object]
-    read: Callable[[Any], S]
-
-
 class Journal(Generic[S]):
-    """One state. ``kind`` keeps the names of different primitives apart."""
+    """One state, a named tuple, stored as a JSON list. ``kind`` keeps the names of different primitives apart.
 
-    def __init__(self, engine: Engine, kind: str, name: str, codec: Codec[S], ttl: float) -> None:
+    ``read`` makes a state of what JSON decoded.
+    """
+
+    def __init__(self, engine: Engine, kind: str, name: str, read: Callable[[Any], S], ttl: float) -> None:
         can = engine.store.capabilities
         if not (can.cells and can.fencing):
             raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
         self._engine = engine
-        self._codec = codec
+        self._decode = read
         self._ttl = ttl
         self._name = _validate.name(name)
         self._cell = _validate.name(f"{kind}/{name}")
@@ -128,7 +123,7 @@ class Journal(Generic[S]):
 
     def _spelled(self, state: S, own: bytes, cell: Cell) -> bytes:
         ids = [own, *_ids(cell.value)][:KEPT]
-        text = json.dumps(self._codec.spell(state), separators=(",", ":")).encode()
+        text = json.dumps(state, separators=(",", ":")).encode()
         return b"".join((FORM, len(ids).to_bytes(2, "big"), *ids, text))
 
     def _seen(self, cell: Cell) -> Seen[S]:
@@ -138,7 +133,7 @@ class Journal(Generic[S]):
             if cell.value[:1] != FORM:
                 raise ValueError("another form")
             body = cell.value[3 + ID * int.from_bytes(cell.value[1:3], "big") :]
-            return Seen(self._codec.read(json.loads(body)), cell.version)
+            return Seen(self._decode(json.loads(body)), cell.version)
         except (ValueError, TypeError, KeyError, IndexError):
             raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
 

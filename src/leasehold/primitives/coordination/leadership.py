@@ -106,24 +106,19 @@ class Leadership(Hold):
     Use it with ``with``: it is resigned at the end, and `LeaseLost` is raised there if it was lost meanwhile.
     """
 
-    __slots__ = ("_lead",)
+    __slots__ = ()
 
-    def __init__(self, core: AsyncLeadership) -> None:
-        super().__init__(core)
-        self._lead = core
+    _core: AsyncLeadership
 
     @property
     def value(self) -> Any:
         """The value of this leader."""
-        return self._lead.value
+        return self._core.value
 
     def proclaim(self, value: Meta | None) -> None:
         """Change the value of this leader, as `AsyncLeadership.proclaim` does."""
-        run_sync(self._lead.proclaim(value))
+        run_sync(self._core.proclaim(value))
 
     def resign(self) -> bool:
         """End the lead; the same as `release`."""
-        return run_sync(self._lead.resign())
-
-    def __repr__(self) -> str:
-        return repr(self._lead).replace("<Async", "<", 1)
+        return run_sync(self._core.resign())

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Scope, run_sync
-from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.bases import AsyncContext, ContextFacade
 from leasehold.primitives.locks.hold_list import HoldList
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
 
-class AsyncHold:
+class AsyncHold(AsyncContext):
     """A lock that is held, until it is released or lost.
 
     Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
@@ -173,16 +173,6 @@ class AsyncHold:
             self._handle = None
         return self
 
-    @ends_block
-    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._exit(block, error)
-
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease alive until the release."""
         interrupted = self._leave_scope(error)
@@ -220,21 +210,13 @@ class AsyncHold:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
 
 
-class Hold:
+class Hold(ContextFacade[AsyncHold]):
     """A lock that is held, until it is released or lost.
 
     Use it with ``with``: it is released at the end, and `LeaseLost` is raised there if it was lost meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_core")
-
-    def __init__(self, core: AsyncHold) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._core.name
+    __slots__ = ()
 
     @property
     def token(self) -> int:
@@ -280,19 +262,6 @@ class Hold:
     def __enter__(self) -> Self:
         run_sync(self._core._enter(opened(self)))
         return self
-
-    @ends_block
-    def __exit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        run_sync(self._core._exit(block, error))
-
-    def __repr__(self) -> str:
-        return repr(self._core).replace("<AsyncHold", "<Hold", 1)
 
     def __reduce__(self) -> str:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")

@@ -19,7 +19,7 @@ one: its time begins when all are held. If one is lost meanwhile, all are releas
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -27,15 +27,16 @@ from leasehold._engine.acquire import acquire
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
 from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._model import Kind
 from leasehold._runtimes.base import run_sync
-from leasehold._runtimes.blocks import Block, opened
+from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex, Mutex
 from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
-from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
 
 
 @dataclass(slots=True)
@@ -115,10 +116,7 @@ class AsyncMultiLock(AsyncLock):
         return False
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncMultiHold]:
-        return self._enter(opened(self))
-
-    async def _enter(self, block: Block | None) -> AsyncMultiHold:
-        return cast(AsyncMultiHold, await super()._enter(block))
+        return cast("Coroutine[Any, Any, AsyncMultiHold]", self._enter(opened(self)))
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
@@ -253,18 +251,85 @@ class MultiLock(Mutex):
 
     """
 
-    def __init__(self, core: AsyncMultiLock) -> None:
-        super().__init__(core)
-        self._several = core
+    _core: AsyncMultiLock
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the locks, in the order in which they are acquired."""
-        return self._several.names
+        return self._core.names
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
         """Acquire all of them, or none and return None. As `AsyncMultiLock.acquire`."""
-        return self._acquired(run_sync(self._several._acquire(blocking, timeout)), MultiHold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), MultiHold)
 
     def __enter__(self) -> MultiHold:
-        return MultiHold(run_sync(self._several._enter(opened(self))))
+        return MultiHold(run_sync(self._core._enter(opened(self))))
+
+
+def members_of(
+    locks: Iterable[str | AsyncMutex | AsyncSemaphore], named: Callable[[str], AsyncLock]
+) -> tuple[AsyncMutex, ...]:
+    """Return the locks in order of their names; ``named`` makes one of a name.
+
+    Raises:
+        TypeError: something is neither a name nor a lock of the same flavor.
+        ValueError: there is none, or two different ones have the same name.
+
+    """
+    refuse_no_list(locks)
+    members: dict[str, AsyncMutex] = {}
+    for item in locks:
+        for member in _spread(item, named):
+            other = members.setdefault(member.name, member)
+            if not _same(member, other):
+                raise ValueError(
+                    f"multi_lock got two different locks named {member.name!r}; it takes each name once, as one thing "
+                    "of one client (for several permits: semaphore.permits(n))"
+                )
+    if not members:
+        raise ValueError("multi_lock got no names")
+    return tuple(members[name] for name in sorted(members))
+
+
+def _spread(item: object, named: Callable[[str], AsyncLock]) -> tuple[AsyncMutex, ...]:
+    if isinstance(item, str):
+        return (named(item),)
+    if isinstance(item, AsyncMultiLock):
+        return tuple(item._members)
+    if isinstance(item, AsyncSemaphore):
+        return (item.permits(1),)
+    if isinstance(item, AsyncMutex):
+        return (item,)
+    raise TypeError(
+        "multi_lock takes names, and locks of clients of the same flavor (of an RWLock its reader() or writer()), "
+        f"not {item!r}"
+    )
+
+
+def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
+    """Return whether two members are the same lock: an item that is listed twice is acquired once."""
+    if one is other:
+        return True
+    mine, theirs = one._options.terms.mode, other._options.terms.mode
+    alike = type(one) is type(other) and one._engine is other._engine and mine == theirs
+    return alike and mine.kind is not Kind.SEMAPHORE
+
+
+def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
+    """Return the async cores of sync locks, for `members_of`."""
+    refuse_no_list(locks)
+    return [_core(item) for item in locks]
+
+
+def refuse_no_list(locks: object) -> None:
+    """Raise TypeError for one name where a list is expected: its letters would become names."""
+    if isinstance(locks, str | bytes) or not isinstance(locks, Iterable):
+        raise TypeError(f"multi_lock takes a list of names or locks, not {locks!r}; for one name write [name]")
+
+
+def _core(item: Any) -> Any:
+    if isinstance(item, Mutex | Semaphore):
+        return item._core
+    if isinstance(item, AsyncMutex | AsyncSemaphore):
+        raise TypeError(f"{item!r} is a lock of an AsyncClient, and this client blocks")
+    return item
