@@ -130,28 +130,36 @@ class Template:
         self._text = text
         self._signature = signature
         try:
-            self._parts = list(string.Formatter().parse(text))
+            parts = list(string.Formatter().parse(text))
         except ValueError as error:
             raise ValueError(f"the name {text!r} is no format string: {error}") from None
-        fields = [index for index, part in enumerate(self._parts) if part[1] is not None]
-        for index in fields:
-            self._check(index, where, last=index == fields[-1])
+        fields = [index for index, part in enumerate(parts) if part[1] is not None]
+        self._parts: list[tuple[str, str | None, str, str | None, str]] = []  # the last: what a field must not run into
+        for index, (literal, field, spec, conversion) in enumerate(parts):
+            following = ""
+            if field is not None:
+                self._check(field, spec or "", conversion, where)
+                if index != fields[-1]:
+                    following = self._separator(parts[index + 1][0])
+            self._parts.append((literal, field, spec or "", conversion, following))
         if not fields:
             _validate.name(self.render((), {}))
 
-    def _check(self, index: int, where: str, *, last: bool) -> None:
-        _, field, spec, conversion = self._parts[index]
-        root = re.split(r"[.\[]", field or "", maxsplit=1)[0]
+    def _check(self, field: str, spec: str, conversion: str | None, where: str) -> None:
+        root = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not root or root.isdecimal():
             raise ValueError(f"the name {self._text!r} has a field without a name; write the argument's: {{order_id}}")
         if root not in self._signature.parameters:
             known = ", ".join(self._signature.parameters) or "none"
             raise ValueError(f"{where} has no argument {root!r}, which the name {self._text!r} uses; it has: {known}")
-        if "{" in (spec or "") or conversion not in (None, "r", "s", "a"):
+        if "{" in spec or conversion not in (None, "r", "s", "a"):
             raise ValueError(f"the name {self._text!r} formats {field!r} in a way that is not supported; make it plain")
-        following = "" if last else self._parts[index + 1][0][:1]
-        if not last and (not following or following.isalnum() or following == "%"):
+
+    def _separator(self, following: str) -> str:
+        sign = following[:1]
+        if not sign or sign.isalnum() or sign == "%":
             raise ValueError(f"the fields of the name {self._text!r} need a separator that is a sign, as {{a}}:{{b}}")
+        return sign
 
     def render(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the name for a call."""
@@ -162,18 +170,13 @@ class Template:
             bound = call.arguments
         formatter = string.Formatter()
         pieces: list[str] = []
-        followed = [part[0][:1] for part in self._parts[1:]]
-        followed += [""] * (len(self._parts) - len(followed))
-        for index, (literal, field, spec, conversion) in enumerate(self._parts):
+        for literal, field, spec, conversion, following in self._parts:
             pieces.append(literal)
             if field is not None:
                 value, _ = formatter.get_field(field, (), bound)
-                text = format(formatter.convert_field(value, conversion), spec or "")
-                pieces.append(_fenced(_own(text, field), followed[index] if self._more(index) else ""))
+                text = format(formatter.convert_field(value, conversion), spec)
+                pieces.append(_fenced(_own(text, field), following))
         return "".join(pieces)
-
-    def _more(self, index: int) -> bool:
-        return any(part[1] is not None for part in self._parts[index + 1 :])
 
 
 def _own(text: str, field: str) -> str:

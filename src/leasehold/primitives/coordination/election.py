@@ -33,10 +33,11 @@ from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.bases import refuse_coroutines
-from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership, Office
+from leasehold.primitives.coordination.leadership import KIND, AsyncLeadership, Leadership
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, Mutex
 from leasehold.primitives.locks.options import Options
+from leasehold.primitives.values.register import Register
 
 EVERY = 1.0
 """Seconds between two polls of an observer."""
@@ -77,7 +78,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
-        self._office = Office(engine, name)
+        self._proclaimed = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
 
     async def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
         """Wait until this candidate leads; the same as `acquire`.
@@ -196,7 +197,7 @@ class AsyncElection(AsyncLock):
             return got
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._office)
+        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._proclaimed)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""
@@ -214,15 +215,14 @@ class AsyncElection(AsyncLock):
             entry = await self._entry()
             if entry is None or entry.token is None:
                 return None
-            said = await self._office.read()
-            if said is None or said.token <= entry.token or entry.token == token:
+            said, value = (await self._proclaimed.read()).value or (0, None)
+            if said <= entry.token or entry.token == token:
                 break
             token = entry.token  # the lead has changed since; if not, the store's tokens began anew
-        owner = str(entry.ticket.terms.owner)
-        if said is not None and said.token == entry.token:
-            return Leader(said.value, entry.token, owner)
-        meta = entry.ticket.terms.meta
-        return Leader(json.loads(meta) if meta else None, entry.token, owner)
+        if said != entry.token:
+            meta = entry.ticket.terms.meta
+            value = json.loads(meta) if meta else None
+        return Leader(value, entry.token, str(entry.ticket.terms.owner))
 
     async def _entry(self) -> QueueEntry | None:
         views = await self._engine.store.inspect(self.name, exact=True)

@@ -18,8 +18,7 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.locks.options import Options
 
 H = TypeVar("H")

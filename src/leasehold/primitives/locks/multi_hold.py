@@ -11,8 +11,7 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
 
 
 @dataclass(frozen=True, slots=True, eq=False)

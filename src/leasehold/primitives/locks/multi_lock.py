@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, cast
 
 from leasehold._engine.acquire import acquire
@@ -44,7 +45,6 @@ class Progress:
     """The state of one acquire.
 
     Attributes:
-        start: boot-time clock at its start.
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
         parts: the locks that it holds so far.
@@ -52,7 +52,6 @@ class Progress:
 
     """
 
-    start: float
     until: float
     waits: bool
     parts: list[Part] = field(default_factory=list[Part])
@@ -124,7 +123,7 @@ class AsyncMultiLock(AsyncLock):
             engine.ready()
         runtime = self._engine.runtime
         start, caller = runtime.now(), runtime.me()
-        progress = Progress(start, float("inf") if limit is None else start + limit, limit != 0)
+        progress = Progress(float("inf") if limit is None else start + limit, limit != 0)
         while True:
             not_acquired = await self._run(progress)
             if not_acquired is not None:
@@ -186,23 +185,22 @@ class AsyncMultiLock(AsyncLock):
         return await self._wait_for(self._members[len(progress.parts)], progress)
 
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
-        first = self._members[start]._engine
-        end = start
-        while end < len(self._members) and _is_direct(self._members[end]) and self._members[end]._engine is first:
-            end += 1
-        return self._members[start : min(end, start + AT_ONCE)] if first.store.capabilities.together else ()
+        """Return the members from ``start`` on that are acquired in one request to one store."""
+        engine, some = self._members[start]._engine, self._members[start : start + AT_ONCE]
+        if not engine.store.capabilities.together:
+            return ()
+        return list(takewhile(lambda member: isinstance(member, AsyncLock) and member._engine is engine, some))
 
     async def _wait_for(self, member: AsyncMutex, progress: Progress) -> NotAcquired | None:
         left = max(0.0, progress.until - self._engine.runtime.now())
-        engine = member._engine
-        if not _is_direct(member):
-            hold = await member._acquire(True, -1 if left == float("inf") else left)
+        engine, timeout = member._engine, None if left == float("inf") else left
+        if not isinstance(member, AsyncLock):  # it counts its holds itself
+            hold = await member._acquire(True, -1 if timeout is None else timeout)
             if isinstance(hold, NotAcquired):
                 return hold
             progress.add(Part(engine, hold._lease, hold), hold._handle)
             hold._handle = None
             return None
-        timeout = None if left == float("inf") else left
         handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=progress.waits), timeout)
         if isinstance(handle, NotAcquired):
             return handle
@@ -233,11 +231,6 @@ class AsyncMultiLock(AsyncLock):
         except LeaseLost:  # a lost lease needs no release
             pass
         progress.handles.clear()
-
-
-def _is_direct(member: AsyncMutex) -> bool:
-    """Return whether holding it means holding one lease without a re-entry count."""
-    return isinstance(member, AsyncLock)
 
 
 class MultiLock(Mutex):

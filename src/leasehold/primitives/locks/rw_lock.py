@@ -24,7 +24,7 @@ wait for nobody, and there is no deadlock.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -53,10 +53,6 @@ class Role(enum.Enum):
         """Return the lock mode of a ticket in this role."""
         exclusive, upgradeable = self is Role.WRITER, self is Role.UPGRADEABLE
         return LockMode(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
-
-
-Upgrade = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
-"""Acquires the writer's side alongside an upgradeable entry, for the caller of that entry."""
 
 
 class AsyncSide(AsyncReentrant):
@@ -94,9 +90,10 @@ class AsyncSide(AsyncReentrant):
 class AsyncUpgradeableHold(AsyncHold):
     """A reader's hold that may become the writer's."""
 
-    __slots__ = ("_upgrade",)
+    __slots__ = ("_entry", "_writer")
 
-    _upgrade: Upgrade
+    _entry: Entry
+    _writer: AsyncSide
 
     async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
         """Become the writer: wait until the present readers release; nobody else writes before.
@@ -117,7 +114,8 @@ class AsyncUpgradeableHold(AsyncHold):
         """
         self._engine.ready()
         self.raise_if_lost()
-        got = await self._upgrade(timeout)
+        # Not for the calling task: the hold may have been passed to one that has no entry here.
+        got = await self._writer._acquire_for(self._entry.caller, self._writer._limit(True, timeout))
         if isinstance(got, NotAcquired):
             self.raise_if_lost()
             return None
@@ -139,15 +137,10 @@ class AsyncUpgradeable(AsyncSide):
         return cast("Coroutine[Any, Any, AsyncUpgradeableHold]", self._enter(opened(self)))
 
     def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
-        writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
-
-        async def upgrade(timeout: Seconds | None) -> AsyncHold | NotAcquired:
-            # Not for the calling task: the hold may have been passed to one that has no entry here.
-            return await writer._acquire_for(entry.caller, writer._limit(True, timeout))
-
         hold = super()._hold(entry, handle)
         assert isinstance(hold, AsyncUpgradeableHold)
-        hold._upgrade = upgrade
+        hold._entry = entry
+        hold._writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
         return hold
 
 

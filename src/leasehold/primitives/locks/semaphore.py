@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.request import NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
 from leasehold.primitives.locks.options import Options
 
@@ -96,12 +94,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        got = await self.permits(n)._acquire(blocking, timeout)
-        if isinstance(got, NotAcquired):
-            return None
-        owned = self._hold_list.owned
-        owned[id(got)] = got
-        return got  # in the next statement: see `HoldList.owned`
+        return await self.permits(n).acquire(blocking, timeout)
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
