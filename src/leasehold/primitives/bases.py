@@ -17,18 +17,35 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, ends_block
+from leasehold.errors import LeaseholdError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+E = TypeVar("E", bound=LeaseholdError)
+
+
 class AsyncPrimitive:
-    """A primitive of one client."""
+    """A primitive of one client, or the part of one that speaks with the store."""
 
     __slots__ = ("__weakref__", "_engine", "_name")
 
     _engine: Engine
     _name: str
+
+    def _error(
+        self,
+        kind: type[E],
+        message: str,
+        *,
+        token: int | None = None,
+        waited: float | None = None,
+        held_by: str | None = None,
+    ) -> E:
+        """Make an error that names this primitive and its client."""
+        owner = str(self._engine.owner)
+        return kind(message, name=self._name, owner=owner, token=token, waited=waited, held_by=held_by)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"

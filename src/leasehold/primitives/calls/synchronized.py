@@ -143,7 +143,7 @@ class Template:
                     following = self._separator(parts[index + 1][0])
             self._parts.append((literal, field, spec or "", conversion, following))
         if not fields:
-            _validate.name(self.render((), {}))
+            _validate.name(self.render())
 
     def _check(self, field: str, spec: str, conversion: str | None, where: str) -> None:
         root = re.split(r"[.\[]", field, maxsplit=1)[0]
@@ -161,7 +161,7 @@ class Template:
             raise ValueError(f"the fields of the name {self._text!r} need a separator that is a sign, as {{a}}:{{b}}")
         return sign
 
-    def render(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def render(self, /, *args: Any, **kwargs: Any) -> str:
         """Return the name for a call."""
         bound: Mapping[str, Any] = {}
         if any(part[1] is not None for part in self._parts):
@@ -198,25 +198,27 @@ def _fenced(text: str, following: str) -> str:
 class CallName:
     """The name of the lock for each call of one function, and the argument that receives the hold."""
 
-    def __init__(self, name: str | Callable[..., str], function: Callable[..., Any], hold: str | None) -> None:
-        signature = inspect.signature(function)
-        where = title(function)
-        self._template: Template | None = None
-        if isinstance(name, str):
-            self._template = Template(_validate.name(name), _without(signature, hold), where)
-        elif not callable(name):
-            raise TypeError(f"the name must be a str or a function that returns one, not {type(name).__name__}")
-        self._name = name
+    def __init__(self, name: Naming, function: Callable[..., Any], hold: str | None) -> None:
+        signature, where = inspect.signature(function), title(function)
         self._hold = hold
+        self._name_of: Callable[..., str]
+        if isinstance(name, str):
+            own = [parameter for parameter in signature.parameters.values() if parameter.name != hold]
+            self._name_of = Template(_validate.name(name), signature.replace(parameters=own), where).render
+        elif callable(name):
+            self._name_of = name
+        else:
+            raise TypeError(f"the name must be a str or a function that returns one, not {type(name).__name__}")
         if hold is not None:
-            _check_hold(signature, hold, where)
+            parameter = signature.parameters.get(hold)
+            if parameter is None or parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+                raise TypeError(
+                    f"{where} needs a keyword-only argument {hold!r} to get the hold: (..., *, {hold}=None)"
+                )
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call."""
-        if self._template is not None:
-            return _validate.name(self._template.render(args, kwargs))
-        assert callable(self._name)
-        return _validate.name(self._name(*args, **kwargs))
+        return _validate.name(self._name_of(*args, **kwargs))
 
     def put_hold(self, kwargs: dict[str, Any], hold: object) -> None:
         """Add the hold to the arguments, if the function has a parameter for it."""
@@ -227,14 +229,3 @@ class CallName:
         """Raise TypeError for a call that passes the argument of the hold itself."""
         if self._hold in kwargs:
             raise TypeError(f"the argument {self._hold!r} is the hold, which the decorator passes; leave it out")
-
-
-def _without(signature: inspect.Signature, hold: str | None) -> inspect.Signature:
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != hold]
-    return signature.replace(parameters=parameters)
-
-
-def _check_hold(signature: inspect.Signature, hold: str, where: str) -> None:
-    parameter = signature.parameters.get(hold)
-    if parameter is None or parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-        raise TypeError(f"{where} needs a keyword-only argument {hold!r} to get the hold: (..., *, {hold}=None)")

@@ -45,6 +45,7 @@ from leasehold.errors import (
     NotHeld,
     StoreUnavailable,
 )
+from leasehold.primitives.bases import AsyncPrimitive
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import SHORT, Met, Over, Rounds, Waiting
 from leasehold.primitives.coordination.journal import Journal, Seen
@@ -99,7 +100,7 @@ class Inside(dict[int, Member]):
                 self.pop(key, None)
 
 
-class Members:
+class Members(AsyncPrimitive):
     """The members of one barrier in one client, and the rounds that it shares with other clients."""
 
     def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
@@ -194,11 +195,7 @@ class Members:
         """Depart, and wait until all members have departed."""
         limit = self._limit(timeout)
         if member is None:
-            raise NotHeld(
-                f"the calling thread or task is not inside barrier {self._name!r}",
-                name=self._name,
-                owner=str(self._engine.owner),
-            )
+            raise self._error(NotHeld, f"the calling thread or task is not inside barrier {self._name!r}")
         start = self._runtime.now()
         try:
             await self._depart(member)
@@ -307,11 +304,10 @@ class Members:
         if rounds is None:
             return Rounds(self.parties, int(self._drop_dead))
         if (rounds.parties, bool(rounds.drop_dead)) != (self.parties, self._drop_dead):
-            raise NameInUse(
+            raise self._error(
+                NameInUse,
                 f"the barrier {self._name!r} has {rounds.parties} parties and drop_dead={bool(rounds.drop_dead)} where "
                 f"others use it, not {self.parties} and {self._drop_dead}; use those, another name, or reset it",
-                name=self._name,
-                owner=str(self._engine.owner),
             )
         return rounds
 
@@ -333,17 +329,10 @@ class Members:
     def _timed_out(self, start: float, what: str) -> LeaseholdError:
         waited = self._runtime.now() - start
         kind = AcquireTimeout if self._drop_dead else BrokenBarrier
-        return kind(
-            f"barrier {self._name!r}: {what} after {waited:.3g} s",
-            name=self._name,
-            owner=str(self._engine.owner),
-            waited=waited,
-        )
+        return self._error(kind, f"barrier {self._name!r}: {what} after {waited:.3g} s", waited=waited)
 
     def _ended(self, fate: Met | Waiting | Over, member: Member) -> LeaseholdError:
         return self._broken(fate.why) if isinstance(fate, Over) and fate.why else member.lease.error()
 
     def _broken(self, why: str) -> BrokenBarrier:
-        return BrokenBarrier(
-            f"the barrier {self._name!r} is broken: {why}", name=self._name, owner=str(self._engine.owner)
-        )
+        return self._error(BrokenBarrier, f"the barrier {self._name!r} is broken: {why}")

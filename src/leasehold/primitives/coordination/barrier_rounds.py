@@ -71,9 +71,14 @@ class Rounds(NamedTuple):
 
 def read(plain: Any) -> Rounds:
     """Make the rounds of what JSON decoded."""
-    fields: list[Any] = [tuple(field) if isinstance(field, list) else field for field in plain]
-    rounds = Rounds(*fields)
-    return rounds._replace(ended=tuple(Ended(*each) for each in rounds.ended))
+    rounds = Rounds(*plain)
+    return rounds._replace(
+        arrived=tuple(rounds.arrived),
+        staying=tuple(rounds.staying),
+        met=tuple(rounds.met),
+        inside=tuple(rounds.inside),
+        ended=tuple(Ended(*each) for each in rounds.ended),
+    )
 
 
 def arrive(rounds: Rounds, me: str, *, stays: bool) -> Rounds:

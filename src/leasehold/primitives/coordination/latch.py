@@ -155,11 +155,10 @@ class AsyncLatch(AsyncNamed):
         if seen is None:
             return Tally(self._total, self._total)
         if seen.total != self._total:
-            raise NameInUse(
+            raise self._error(
+                NameInUse,
                 f"the latch {self.name!r} has the count {seen.total} where others use it, not {self._total}; "
                 "use that, take another name, or reset it",
-                name=self.name,
-                owner=str(self._engine.owner),
             )
         return seen
 

@@ -70,11 +70,10 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         """
         hold = self._last(self._engine.runtime.me())
         if hold is None:
-            raise NotHeld(
+            raise self._error(
+                NotHeld,
                 f"lock {self.name!r} is not held through this object by the calling thread or task; what another one "
                 "acquired (as asyncio.wait_for does on Python 3.11, in a task of its own) is released by its hold",
-                name=self.name,
-                owner=str(self._engine.owner),
             )
         await hold.release()
 
@@ -120,11 +119,10 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         if mine is None and len({other for other, _ in entered}) == 1:
             mine = entered[-1]
         if mine is None:
-            raise NotHeld(
+            raise self._error(
+                NotHeld,
                 f"the block of lock {self.name!r} ends in a thread or task that did not begin it; "
                 "give each its own lock object",
-                name=self.name,
-                owner=str(self._engine.owner),
             )
         del self._entered[id(mine[1])]
         return mine[1]
@@ -153,10 +151,9 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
     def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
         held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
         why = f"held by {held_by}" if held_by else not_acquired.blocked_why
-        return AcquireTimeout(
+        return self._error(
+            AcquireTimeout,
             f"could not acquire {self.name!r} within {not_acquired.waited:.3g} s" + (f": {why}" if why else ""),
-            name=self.name,
-            owner=str(self._engine.owner),
             waited=not_acquired.waited,
             held_by=held_by,
         )

@@ -161,12 +161,8 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
         start = runtime.now()
         hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
         if hold is None:
-            raise AcquireTimeout(
-                f"another was still fetching {self.key!r}",
-                name=self.key,
-                owner=str(self._engine.owner),
-                waited=runtime.now() - start,
-            )
+            waited = runtime.now() - start
+            raise self._error(AcquireTimeout, f"another was still fetching {self.key!r}", waited=waited)
         async with hold:
             seen = await self._value.read()
             if _good(seen, refused):

@@ -20,6 +20,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
+from leasehold.primitives.bases import AsyncPrimitive
 
 MARK = 8
 """Bytes that identify a write."""
@@ -96,7 +97,7 @@ def _json(value: object) -> bytes:
         raise kind(f"the value is neither bytes nor can JSON express it: {error}") from None
 
 
-class StoredCell:
+class StoredCell(AsyncPrimitive):
     """One cell of the store. ``kind`` separates the names of different primitives."""
 
     def __init__(self, engine: Engine, kind: str, name: str) -> None:
@@ -151,12 +152,8 @@ class Register(StoredCell):
         if ours:
             return Record(body.value(), cell.version, changed=True)
         if fence is not None and fence < cell.fence:
-            raise LeaseLost(
-                f"the write to {self._name!r} came too late: it has token {fence}, and {cell.fence} has written",
-                name=self._name,
-                owner=str(self._engine.owner),
-                token=fence,
-            )
+            why = f"the write to {self._name!r} came too late: it has token {fence}, and {cell.fence} has written"
+            raise self._error(LeaseLost, why, token=fence)
         if repeated and if_version is not None and cell.version > if_version + 1:
             raise self._overtaken()
         return self._record(cell)
