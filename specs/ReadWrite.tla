@@ -2,7 +2,7 @@
 (* The read-write lock: readers together, a writer alone, one upgradeable reader beside them, in order of arrival.
 
    What it stands for: src/leasehold/_rules.py (conflicts, decide, successors), the same in
-   src/leasehold/stores/redis/scripts/shared_{common,claim,leave}.lua, and src/leasehold/primitives/locks/rw_entries.py, which refuses
+   src/leasehold/stores/redis/scripts/shared_{common,claim,leave}.lua, and src/leasehold/primitives/locks/rw_lock.py, which refuses
    what could wait for ever: an upgrade of a plain reader.
 
    Modelled. Each client asks for a role, waits, holds, leaves, and begins anew, for ever. An upgradeable reader may ask to

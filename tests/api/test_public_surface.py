@@ -107,6 +107,8 @@ def member_text(member: object) -> str:
         return f"{signature(member.__func__)}  # {type(member).__name__}"
     if inspect.isfunction(member):
         return signature(member) + "  # async" * inspect.iscoroutinefunction(member)
+    if hasattr(member, "__wrapped__"):  # of `ends_block`, which takes the block away
+        return signature(member.__wrapped__).replace("block: Block, ", "")
     return ""
 
 

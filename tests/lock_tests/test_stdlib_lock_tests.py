@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from leasehold import Barrier, BrokenBarrier, Client, Hold, NotHeld, Semaphore
-from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.lock import Mutex
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.sqlite.store import SQLiteStore

@@ -14,7 +14,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold._validate import LONGEST_LEASE
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.stores.memory import Memory
 
 

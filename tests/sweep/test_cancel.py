@@ -2,117 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from operations import (
-    OPERATIONS,
-    Operation,
-    acquire,
-    acquire_and_release,
-    attempt,
-    latch,
-    lonely,
-    meeting,
-    nobody_is_there,
-    release_by_the_lock,
-)
+from operations import OPERATIONS, nobody_is_there
+from suspensions import HOLD_UP, LEASE, Slow, nothing_is_left, outcome
 
-from leasehold import AsyncClient, AsyncHold, LeaseholdError
-from leasehold._engine.lease_states import ENDED, State
+from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory
-from leasehold_lab.faulty_store import METHODS, Fault, Faulty, Kind
+from leasehold_lab.faulty_store import Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Scheduler, Task
 
-LEASE = 20.0
-HOLD_UP = 8  # suspensions of each call of the store, before and after it has its effect
-
-
-class Slow:
-    """Opens a memory store each of whose calls suspends several times before and after its effect."""
-
-    def __init__(self, opener: Memory, hold_up: int = HOLD_UP) -> None:
-        self.opener = opener
-        self.hold_up = hold_up
-
-    def open(self, runtime: Any, namespace: str) -> Any:
-        return SlowStore(self.opener.open(runtime, namespace), self.hold_up)
-
-
-class SlowStore:
-    def __init__(self, inner: Any, hold_up: int) -> None:
-        self._inner = inner
-        self._hold_up = hold_up
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        if name not in (*METHODS, "wait", "wait_for_cell"):
-            return value
-
-        async def call(*args: Any, **options: Any) -> Any:
-            for _ in range(self._hold_up // 2):
-                await asyncio.sleep(0)
-            answer = await value(*args, **options)
-            for _ in range(self._hold_up // 2):
-                await asyncio.sleep(0)
-            return answer
-
-        return call
-
-
 TWO_CLAIMS = {"upgrade", "step_down", "permits", "meeting", "several", "several_kinds", "several_in_vain", "lead"}
-
-
-class Cancelling:
-    """Steps a coroutine, and throws a cancellation in at its k-th suspension, as a task would."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], at: int, cancel: Callable[[], object]) -> None:
-        self.work, self.at, self.cancel = work, at, cancel
-        self.met = 0
-
-    def __await__(self) -> Any:
-        step, value = self.work.send, None
-        while True:
-            try:
-                wanted = step(value)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                return stop.value
-            self.met += 1
-            if self.met == self.at + 1:
-                self.cancel()
-            try:
-                value, step = (yield wanted), self.work.send
-            except BaseException as error:
-                value, step = error, self.work.throw  # type: ignore[assignment]
-
-
-async def outcome(harness: Harness, client: AsyncClient, name: str, at: int, current: Callable[[], Any]) -> bool:
-    """Run an operation in a job of its own, cancelled at suspension ``at``; return whether it had that many."""
-    met: list[Cancelling] = []
-
-    async def work() -> AsyncHold | None:
-        task = current()
-        met.append(Cancelling(OPERATIONS[name](harness, client, LEASE), at, task.cancel))  # type: ignore[arg-type]
-        hold = await met[0]
-        if hold is not None:
-            hold.raise_if_lost()
-            await hold.release()  # held and returned: it is whole
-        return None
-
-    job = harness.spawn(work)
-    await job.join()
-    error = job.exception()
-    assert error is None or isinstance(error, asyncio.CancelledError), error
-    reached = met[0].met > at
-    assert reached == isinstance(error, asyncio.CancelledError), "a cancellation is never swallowed"
-    return reached
-
-
-async def nothing_is_left(client: AsyncClient, looker: AsyncClient) -> None:
-    assert await looker.holds() == []
-    assert client._engine.watchdog.leases() == []
 
 
 def sweep(harness: Harness, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
@@ -237,115 +140,6 @@ def test_cancelling_close_still_closes(steps: int) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         assert await looker.holds() == []
-
-    AsyncioHarness().run(body)
-
-
-def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
-    """A loop that is dropped throws GeneratorExit into its tasks: nothing may be awaited then."""
-
-    client = AsyncClient(Memory("closed coroutine"))
-
-    async def body() -> Coroutine[Any, Any, Any]:
-        await client.lock("a").acquire()
-        work = client.lock("a").acquire()
-        assert work.send(None) is not None
-        return work
-
-    work = asyncio.run(body())
-    work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
-    assert all(lease.state is not State.QUEUED for lease in client._engine.watchdog.leases()), "it is renewed no more"
-
-
-class Dropping:
-    """Steps a coroutine, and closes it at its k-th suspension, as a loop that is dropped does with its tasks."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
-        self.work, self.at = work, at
-        self.met = 0
-
-    def __await__(self) -> Any:
-        while True:
-            try:
-                wanted = self.work.send(None)
-            except StopIteration as stop:
-                return stop.value
-            self.met += 1
-            if self.met > self.at:
-                if wanted is not None:
-                    wanted._asyncio_future_blocking = False
-                self.work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
-                return None
-            yield wanted
-
-
-async def several_without_a_block(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
-    readers = client.rw_lock("0", lease=lease).reader()
-    hold = await client.multi_lock([readers, "a", "b", "c"], lease=lease).acquire()
-    assert hold is not None
-    await hold.renew()
-    return hold
-
-
-async def meeting_without_a_block(harness: Harness, client: AsyncClient, lease: float) -> None:
-    barrier = client.barrier("a", 1, lease=lease)
-    await barrier.wait()
-    await barrier.enter()
-    await barrier.leave()
-
-
-async def in_vain(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
-    hold = await client.lock("a", lease=lease).acquire()
-    assert await client.lock("a", lease=lease).acquire(timeout=0.02) is None
-    return hold
-
-
-DROPPED = (
-    *(acquire, acquire_and_release, release_by_the_lock, attempt, latch, lonely, meeting, in_vain),
-    *(several_without_a_block, meeting_without_a_block),
-)
-"""What is dropped inside a block of a lock, that block's end awaits its release, as a generator's may."""
-
-
-@pytest.mark.parametrize("operation", DROPPED, ids=lambda operation: operation.__name__)
-def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewed_no_more(operation: Operation) -> None:
-    async def body(harness: Harness) -> int:
-        for at in range(1000):
-            client = harness.client(Slow(Memory(f"dropped-{operation}-{at}")))
-            work = Dropping(operation(harness, client, LEASE), at)  # type: ignore[arg-type]
-            hold = await work
-            if work.met <= at:
-                await (hold.release() if hold is not None else asyncio.sleep(0))
-                return at
-            await asyncio.sleep(0.01)  # what was shielded goes on
-            for lease in client._engine.watchdog.leases():
-                assert not lease.is_reachable() or lease.state in ENDED
-            await client.close()
-        raise AssertionError("it never ends")
-
-    assert AsyncioHarness().run(body) >= HOLD_UP
-
-
-def test_dropped_while_it_gives_up_it_says_nothing() -> None:
-    class Dropped:
-        def __init__(self, client: AsyncClient) -> None:
-            self.client = client
-            self.leaving = False
-
-        def __await__(self) -> Any:
-            work = self.client.lock("a").acquire(timeout=0.02)
-            while not self.leaving:
-                yield work.send(None)
-                attempts = list(self.client._engine.attempts)
-                self.leaving = any(one._lease.state is State.RELEASED for one in attempts)  # type: ignore[union-attr]
-            work.close()
-
-    async def body(harness: Harness) -> None:
-        memory = Memory("gives up")
-        async with harness.client(memory).lock("a"):
-            dropped = Dropped(harness.client(Slow(memory)))
-            await dropped
-            assert dropped.leaving
 
     AsyncioHarness().run(body)
 

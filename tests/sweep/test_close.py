@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from operations import OPERATIONS, PARTIES
-from test_cancel import LEASE, Slow, nobody_is_there
+from operations import OPERATIONS, PARTIES, nobody_is_there
+from suspensions import LEASE, Slow
 
 from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory

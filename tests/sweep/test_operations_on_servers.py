@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from operations import OPERATIONS, done, nobody_is_there
 from places import SYSTEMS, place_of
-from test_cancel import LEASE, outcome
+from suspensions import LEASE, outcome
 
 from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from places import SYSTEMS, place_of
-from test_cancel import Cancelling, Slow
+from suspensions import Cancelling, Slow
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
 from leasehold.store_api import Opener

@@ -10,8 +10,7 @@ from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_locks import AsyncClientLocks
 from leasehold.primitives.calls.once import AsyncOnce
 from leasehold.primitives.calls.scheduled import AsyncScheduled
-from leasehold.primitives.coordination.barrier import AsyncBarrier
-from leasehold.primitives.coordination.barrier_rounds import parties_of
+from leasehold.primitives.coordination.barrier import AsyncBarrier, parties_of
 from leasehold.primitives.coordination.election import AsyncElection
 from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
 from leasehold.primitives.coordination.latch import AsyncLatch

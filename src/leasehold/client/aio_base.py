@@ -16,8 +16,7 @@ from leasehold._validate import Seconds
 from leasehold.events import Observer
 from leasehold.observability.log import Logged
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.rlock import Reentries
-from leasehold.primitives.locks.rw_entries import Entries
+from leasehold.primitives.locks.rlock import Entries
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
@@ -57,7 +56,6 @@ class AsyncClientBase:
             response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
             observer=Logged(observer),
         )
-        self._reentries = Reentries()
         self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
         process.remember(self)
@@ -200,7 +198,6 @@ class AsyncClientBase:
 
     def _after_fork(self) -> None:
         self._usual.clear()  # they name the parent as the owner
-        self._reentries.clear()
         self._entries.clear()
         self._engine.after_fork()
 

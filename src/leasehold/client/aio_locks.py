@@ -9,14 +9,11 @@ from leasehold._model import Kind, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_base import AsyncClientBase
 from leasehold.primitives.calls.synchronized import AsyncSynchronized, Naming
-from leasehold.primitives.locks.lock import AsyncLock
-from leasehold.primitives.locks.multi_lock import AsyncMultiLock
-from leasehold.primitives.locks.multi_members import members_of
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex
+from leasehold.primitives.locks.multi_lock import AsyncMultiLock, members_of
 from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
 from leasehold.primitives.locks.rlock import AsyncRLock
-from leasehold.primitives.locks.rw_entries import Role
-from leasehold.primitives.locks.rw_lock import AsyncRWLock
+from leasehold.primitives.locks.rw_lock import AsyncRWLock, Role
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
 
 
@@ -81,7 +78,7 @@ class AsyncClientLocks(AsyncClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncRLock(self._engine, _validate.name(name), checked, self._reentries)
+        return AsyncRLock(self._engine, _validate.name(name), checked, self._entries)
 
     def rw_lock(
         self,
@@ -215,7 +212,7 @@ class AsyncClientLocks(AsyncClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncSynchronized(self._engine, name, hold, checked, self._reentries)
+        return AsyncSynchronized(self._engine, name, hold, checked, self._entries)
 
     def _exclusive(
         self,

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from leasehold._validate import Meta, Seconds
 from leasehold.client.blocking_base import ClientBase
 from leasehold.primitives.calls.synchronized import Naming, Synchronized
-from leasehold.primitives.locks.lock import Lock
-from leasehold.primitives.locks.multi_lock import MultiLock
-from leasehold.primitives.locks.multi_members import cores_of
-from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.lock import Lock, Mutex
+from leasehold.primitives.locks.multi_lock import MultiLock, cores_of
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.rlock import RLock
 from leasehold.primitives.locks.rw_lock import RWLock

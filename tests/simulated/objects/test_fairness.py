@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from leasehold import AsyncClient
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 

@@ -177,7 +177,7 @@ def test_without_faults_nobody_loses_anything(elects: bool, seed: int) -> None:
 
 def test_another_order_for_each_would_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenario finds it if locks are taken in the order in which they are given."""
-    monkeypatch.setattr("leasehold.primitives.locks.multi_members.sorted", lambda names: list(names), raising=False)
+    monkeypatch.setattr("leasehold.primitives.locks.multi_lock.sorted", lambda names: list(names), raising=False)
     with pytest.raises(AssertionError, match="waits for ever"):
         run_seeds(range(30), elects=False, hostile=False)  # faults end a deadlock sooner or later
 
@@ -194,8 +194,8 @@ def test_the_scenario_finds_a_value_of_an_older_leader(monkeypatch: pytest.Monke
     """A cell that is believed whoever wrote it shows what the leader before said."""
 
     async def believe_the_cell(self) -> Leader | None:  # type: ignore[no-untyped-def]
-        entry, said = await self._entry(), await self._office.read()
-        return None if entry is None or said is None else Leader(said.value, entry.token, "")
+        entry, said = await self._entry(), await self._proclaimed.read()
+        return None if entry is None or said.value is None else Leader(said.value[1], entry.token, "")
 
     monkeypatch.setattr("leasehold.primitives.coordination.election.AsyncElection._leader", believe_the_cell)
     with pytest.raises(AssertionError, match="of another leader"):

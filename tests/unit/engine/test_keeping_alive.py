@@ -14,7 +14,7 @@ import pytest
 from holding_cases import LEASE, LOCKS, Make, simulate, taken
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
-from leasehold.primitives.locks import mutex
+from leasehold.primitives.locks import lock
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
@@ -205,7 +205,7 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
 
 
 def test_a_thread_that_stalls_before_it_receives_the_grant_gets_a_valid_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    acquire = mutex.acquire
+    acquire = lock.acquire
 
     def slowly(*args: Any) -> Any:
         async def run() -> Any:
@@ -215,7 +215,7 @@ def test_a_thread_that_stalls_before_it_receives_the_grant_gets_a_valid_hold(mon
 
         return run()
 
-    monkeypatch.setattr(mutex, "acquire", slowly)
+    monkeypatch.setattr(lock, "acquire", slowly)
     with Client(Memory("stalled before its hold")) as client:
         hold = client.lock("a", lease=1.5).acquire()
         assert hold is not None

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, Client, LeaseLost
 from leasehold._model import Change
-from leasehold.primitives.coordination import barrier_members, barrier_record
+from leasehold.primitives.coordination import barrier_members
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import Rounds
 from leasehold.stores.memory import Memory
@@ -140,7 +140,7 @@ def test_who_was_stopped_while_it_waited_alone_is_told(drop_dead: bool) -> None:
 
 
 def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier_record, "LIFE", 20.0)
+    monkeypatch.setattr(barrier_members, "LIFE", 20.0)
     monkeypatch.setattr(barrier_members, "TOUCH", 5.0)
 
     async def body(harness: Harness) -> None:
@@ -156,7 +156,7 @@ def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: p
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "leaving"])
 def test_what_the_store_has_forgotten_is_broken(monkeypatch: pytest.MonkeyPatch, leaving: bool) -> None:
-    monkeypatch.setattr(barrier_record, "LIFE", 5.0)
+    monkeypatch.setattr(barrier_members, "LIFE", 5.0)
 
     async def body(harness: Harness) -> None:
         one, other = barriers(harness, 2, 2)

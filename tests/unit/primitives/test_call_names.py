@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold import AsyncClient, AsyncHold, Client, Hold
-from leasehold.primitives.calls.call_names import CallName
+from leasehold.primitives.calls.synchronized import CallName
 from leasehold.stores.memory import Memory
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
 from leasehold.errors import NameInUse
-from leasehold.primitives.locks.rw_entries import Role
+from leasehold.primitives.locks.rw_lock import Role
 from leasehold.stores._common import queues
 
 ME = Owner("host", 1, "client")
@@ -77,7 +77,7 @@ def role_of(entry: QueueEntry) -> Role:
 
 
 class Library(Table):
-    """Parties that read and write, each as `rw_entries` lets it."""
+    """Parties that read and write, each as `rw_lock` lets it."""
 
     def __init__(self, *, fair: bool) -> None:
         super().__init__(fair=fair)

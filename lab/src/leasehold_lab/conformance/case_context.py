@@ -14,7 +14,7 @@ from leasehold._inspection import LockInfo
 from leasehold._model import Capabilities, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.client import AsyncClient
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.store_api import Opener
 from leasehold_lab.runtimes.harnesses import Harness
 

@@ -21,8 +21,8 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
-from leasehold.primitives.calls.callables import refuse_coroutines
-from leasehold.primitives.locks.inner_lock import guard
+from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
+from leasehold.primitives.locks.lock import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -36,7 +36,7 @@ AsyncWork = Callable[P, T | Coroutine[Any, Any, T]]
 """As `Work`; a coroutine function too."""
 
 
-class AsyncOnce(Generic[T]):
+class AsyncOnce(AsyncPrimitive, Generic[T]):
     """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
@@ -54,12 +54,12 @@ class AsyncOnce(Generic[T]):
         self._register = Register(engine, "once", key)
         self._lock = guard(engine, "once", key, lease=lease, timeout=timeout)
         self._ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
-        self._key = key
+        self._name = key
 
     @property
     def key(self) -> str:
         """What identifies the work."""
-        return self._key
+        return self._name
 
     async def run(self, work: AsyncWork[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the kept result, or do ``work(*args, **kwargs)`` and keep what it returns.
@@ -107,11 +107,8 @@ class AsyncOnce(Generic[T]):
             raise TypeError(f"the result of {self.key!r} cannot be kept: {problem}") from None
         return record
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
 
-
-class Once(Generic[T]):
+class Once(Facade[AsyncOnce[T]], Generic[T]):
     """Work that is done once for its key; later callers get its result. Generic in the result.
 
     Example:
@@ -123,9 +120,6 @@ class Once(Generic[T]):
         ```
 
     """
-
-    def __init__(self, core: AsyncOnce[T]) -> None:
-        self._core = core
 
     @property
     def key(self) -> str:
@@ -151,6 +145,3 @@ class Once(Generic[T]):
     def done(self) -> bool:
         """Return whether it was done and the result is still kept."""
         return run_sync(self._core.done())
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"

@@ -20,14 +20,14 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
-from leasehold.primitives.calls.callables import refuse_coroutines
-from leasehold.primitives.locks.inner_lock import guard
+from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
+from leasehold.primitives.locks.lock import guard
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.values.register import Body, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
 
-class AsyncScheduled:
+class AsyncScheduled(AsyncNamed):
     """A job of which each tick runs in one instance only.
 
     Example:
@@ -56,11 +56,6 @@ class AsyncScheduled:
         self._stamp = Register(engine, "scheduled", name)
         self._name = name
 
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return self._name
-
     async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)``, unless another instance does this tick or has done it. Never waits for others.
 
@@ -88,11 +83,8 @@ class AsyncScheduled:
             await ready(outside(work, *args, **kwargs))
         return True
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
-
-class Scheduled:
+class Scheduled(NamedFacade[AsyncScheduled]):
     """A job of which each tick runs in one instance only.
 
     Example:
@@ -106,14 +98,6 @@ class Scheduled:
         ```
 
     """
-
-    def __init__(self, core: AsyncScheduled) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return self._core.name
 
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)`` unless another instance does this tick or has done it. Never waits for others.
@@ -131,6 +115,3 @@ class Scheduled:
         """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any
 
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
-from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
+from leasehold.primitives.bases import AsyncContext, AsyncNamed, ContextFacade
 from leasehold.primitives.coordination.barrier_members import Inside, Members
 from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.semaphore import permits_of
+
+MOST = 1000
+"""The largest number of parties: their record fits into a cell."""
 
 
-class AsyncBarrier:
+def parties_of(value: object) -> int:
+    """Check a number of parties: a whole number from 1 to `MOST`."""
+    return permits_of(value, "parties", MOST)
+
+
+class AsyncBarrier(AsyncNamed, AsyncContext):
     """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
@@ -39,14 +48,9 @@ class AsyncBarrier:
         self._name = name
 
     @property
-    def name(self) -> str:
-        """The barrier's name."""
-        return self._name
-
-    @property
     def parties(self) -> int:
         """How many meet."""
-        return self._members.book.parties
+        return self._members.parties
 
     async def wait(self, timeout: Seconds | None = None) -> int:
         """Wait until all are there, and go on.
@@ -65,14 +69,13 @@ class AsyncBarrier:
             StoreUnavailable: the store did not answer.
 
         """
-        member = await self._members.meet(timeout, stays=False)
-        return member.index
+        return (await self._members.meet(timeout, stays=False)).index
 
     async def enter(self, timeout: Seconds | None = None) -> int:
         """Wait until all are there, and be inside, until `leave`. Otherwise as `wait`."""
-        return await self._enter(timeout, None)
+        return await self._enter(None, timeout)
 
-    async def _enter(self, timeout: Seconds | None, block: Block | None) -> int:
+    async def _enter(self, block: Block | None, timeout: Seconds | None = None) -> int:
         key, inside = self._engine.runtime.me().key, self._inside
         if key in inside and inside[key].lives():
             raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
@@ -102,35 +105,25 @@ class AsyncBarrier:
     async def abort(self) -> None:
         """Break it: whoever waits or is inside gets `BrokenBarrier`, and so does who comes later, until `reset`."""
         self._engine.ready()
-        await self._members.book.abort(f"{self._engine.owner} aborted it")
+        await self._members.abort(f"{self._engine.owner} aborted it")
 
     async def reset(self) -> None:
         """Make it whole and empty: whoever waits or is inside gets `BrokenBarrier`, who comes later does not."""
         self._engine.ready()
-        await self._members.book.reset()
+        await self._members.reset()
 
     async def broken(self) -> bool:
         """Return whether it is broken."""
         self._engine.ready()
-        return (await self._members.book.look()).broken != ""
+        return (await self._members.rounds()).broken != ""
 
     async def n_waiting(self) -> int:
         """Return how many wait for others to come."""
         self._engine.ready()
-        return len((await self._members.book.look()).arrived)
+        return len((await self._members.rounds()).arrived)
 
     def __aenter__(self) -> Coroutine[Any, Any, int]:
-        return self._enter(None, opened(self))
-
-    @ends_block
-    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._exit(block, error)
+        return self._enter(opened(self))
 
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease of this member alive until it has left."""
@@ -143,7 +136,7 @@ class AsyncBarrier:
         return f"<{type(self).__name__} {self.name!r} of {self.parties}>"
 
 
-class Barrier:
+class Barrier(ContextFacade[AsyncBarrier]):
     """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
@@ -159,14 +152,6 @@ class Barrier:
         ```
 
     """
-
-    def __init__(self, core: AsyncBarrier) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The barrier's name."""
-        return self._core.name
 
     @property
     def parties(self) -> int:
@@ -202,17 +187,4 @@ class Barrier:
         return run_sync(self._core.n_waiting())
 
     def __enter__(self) -> int:
-        return run_sync(self._core._enter(None, opened(self)))
-
-    @ends_block
-    def __exit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        run_sync(self._core._exit(block, error))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.parties}>"
+        return run_sync(self._core._enter(opened(self)))

@@ -11,9 +11,9 @@ Theory of operation
    without an entry is dead, whatever was lost before.
 
 Whoever looks for dead members reads the rounds *before* the entries: a member of these rounds had an entry before. The
-step that follows concerns only those that are still members. Each newcomer looks for dead members. So does the first
-waiter every `LOOK` seconds, the second half as often, and so on: many waiters cause few requests. That bounds the delay
-after the lease.
+step that follows concerns only those that are still members. Each newcomer looks for dead members, and so does each
+member that leaves. So does the first waiter every `LOOK` seconds, the second half as often, and so on: many waiters
+cause few requests. That bounds the delay after the lease.
 
 If a member dies after a step:
 
@@ -25,6 +25,7 @@ If a member dies after a step:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from leasehold import _validate
@@ -40,18 +41,26 @@ from leasehold.errors import (
     BrokenBarrier,
     LeaseholdError,
     LeaseLost,
+    NameInUse,
     NotHeld,
+    StoreUnavailable,
 )
+from leasehold.primitives.bases import AsyncPrimitive
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
-from leasehold.primitives.coordination.barrier_record import DIED, LIFE, Book
-from leasehold.primitives.coordination.barrier_rounds import SHORT, Broken, Left, Met, Over, Rounds, Waiting
+from leasehold.primitives.coordination.barrier_rounds import SHORT, Met, Over, Rounds, Waiting
+from leasehold.primitives.coordination.journal import Journal, Seen
 from leasehold.primitives.locks.options import Options
 
 LOOK = 1.0
 """Seconds between two checks for dead members, by the first waiter."""
 
+LIFE = 7 * 86_400.0
+"""Seconds after the last change at which the rounds expire."""
+
 TOUCH = LIFE / 4
-"""Seconds after which a waiter writes the record again, so that it does not expire."""
+"""Seconds after which a waiter writes the rounds again, so that they do not expire."""
+
+DIED = "a member died, or was stopped for longer than its lease"
 
 
 @dataclass(eq=False, slots=True)
@@ -63,12 +72,18 @@ class Member:
     handle: object  # what keeps the lease alive; None when a block has it
     round: int = 0
     index: int = 0
-    inside: bool = False
+    departed: bool = False
 
     @property
     def id(self) -> str:
         """Its id in the rounds: the first characters of its ticket."""
         return self.lease.ticket.id[:SHORT]
+
+    def fate(self, rounds: Rounds | None) -> Met | Waiting | Over:
+        """Return how its round stands; after it departed, how the leaving of the others stands."""
+        if self.departed:
+            return rounds_of.fate_inside(rounds, self.round)
+        return rounds_of.fate(rounds, self.round, self.id)
 
     def lives(self) -> bool:
         """Return whether it still holds its entry, and its thread or task has not ended."""
@@ -85,30 +100,30 @@ class Inside(dict[int, Member]):
                 self.pop(key, None)
 
 
-class Members:
-    """The members of one barrier in one client."""
+class Members(AsyncPrimitive):
+    """The members of one barrier in one client, and the rounds that it shares with other clients."""
 
     def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._options = options
         self._drop_dead = drop_dead
+        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, rounds_of.read, LIFE)
+        self._queue = _validate.name(f"barrier/{_validate.name(name)}")  # where members have their entries
         self._name = name
-        self.book = Book(engine, name, options.terms.mode.limit, drop_dead=drop_dead)
+        self.parties = options.terms.mode.limit
 
     # --- arriving -----------------------------------------------------------------------------------------------
 
     async def meet(self, timeout: Seconds | None, *, stays: bool) -> Member:
         """Arrive, and wait for the others; with ``stays`` the member keeps its entry."""
-        limit = _validate.timeout(timeout)
-        limit = self._options.timeout if timeout is None else limit
+        limit = self._limit(timeout)
         self._engine.ready()
         start = self._runtime.now()
-        until = float("inf") if limit is None else start + limit
-        member = await self._acquire_entry(limit)
+        member = await self._acquire_entry(limit, start)
         try:
             await self._arrive(member, stays=stays)
-            await self._until_met(member, start, until)
+            await self._until_met(member, start, start + limit)
         except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             member.handle = None
             raise
@@ -119,84 +134,72 @@ class Members:
             await self._release_entry(member)
         return member
 
-    async def _acquire_entry(self, limit: float | None) -> Member:
-        options, caller = self._options, self._runtime.me()
-        start = self._runtime.now()
-        got = await acquire(self._engine, AcquireRequest(self.book.queue, options.terms, join=limit != 0), limit)
+    async def _acquire_entry(self, limit: float, start: float) -> Member:
+        caller, within = self._runtime.me(), None if limit == float("inf") else limit
+        got = await acquire(self._engine, AcquireRequest(self._queue, self._options.terms, join=limit != 0), within)
         if isinstance(got, NotAcquired):
-            if not self._drop_dead:
-                await self.book.abort(self._late())
-            raise self._timed_out(start, "there was no room: others are inside, or on their way out")
+            raise await self._late(start, "there was no room: others are inside, or on their way out")
         return Member(got.lease, caller, got)
 
     async def _arrive(self, member: Member, *, stays: bool) -> None:
-        await self.book.look_for_dead(await self.book.read())
+        await self._look_for_dead(await self._journal.read())
 
         def step(rounds: Rounds) -> Rounds:
             if rounds.broken:
-                raise self.book.broken(rounds.broken)
-            member.round, member.inside = rounds.round, stays
+                raise self._broken(rounds.broken)
+            member.round = rounds.round
             return rounds_of.arrive(rounds, member.id, stays=stays)
 
-        await self.book.change(step)
+        await self._change(step)
 
     async def _until_met(self, member: Member, start: float, until: float) -> None:
-        pace, look_at, written = Pace(), self._runtime.now() + LOOK, (0, 0.0)
+        fate = await self._until_decided(member, until, self._runtime.now() + LOOK)
+        if isinstance(fate, Waiting):  # no time, or no entry, is left; unless the round meets at the last moment
+            in_time = member.lease.check_deadline()  # else the process was stopped for too long
+
+            def step(rounds: Rounds) -> Rounds | None:
+                if not isinstance(member.fate(rounds), Waiting):
+                    return None
+                if self._drop_dead:
+                    return rounds_of.withdraw(rounds, member.id)
+                return rounds_of.break_(rounds, self._why_late() if in_time else DIED)
+
+            fate = member.fate(await self._change(step))
+            if in_time and not isinstance(fate, Met):
+                raise self._timed_out(start, "the others were not there")
+        if not isinstance(fate, Met):
+            raise self._ended(fate, member)
+        member.index = fate.index
+
+    async def _until_decided(self, member: Member, until: float, look_at: float) -> Met | Waiting | Over:
+        """Wait until the others have arrived, or departed; return `Waiting` when the time or the entry ends first."""
+        pace, written = Pace(), (0, 0.0)
         while True:
-            seen = await self.book.read(self._patience(until))
-            fate = rounds_of.fate(seen.state, member.round, member.id)
-            if isinstance(fate, Met):
-                member.index = fate.index
-                return
-            if not isinstance(fate, Waiting):
-                raise self._failure(fate, member)
-            now = self._runtime.now()
+            patience = max(0.0, min(self._options.terms.lease, until - self._runtime.now()))
+            seen = await self._journal.read(patience)
+            fate = member.fate(seen.state)
+            now, end = self._runtime.now(), until if member.departed else min(until, member.lease.deadline)
+            if not isinstance(fate, Waiting) or now >= end or not (member.departed or member.lease.check_deadline()):
+                return fate
             written = written if written[0] == seen.version else (seen.version, now)
-            if not member.lease.check_deadline() or now >= until:
-                return await self._give_up(member, start)
             if now >= look_at:
-                await self.book.look_for_dead(seen, touch=now - written[1] > TOUCH)
-                look_at = now + LOOK * (fate.place + 1)
+                await self._look_for_dead(seen, touch=now - written[1] > TOUCH)
+                look_at = now + LOOK * (1 + (self._runtime.jitter() if member.departed else fate.place))
                 continue
-            await self.book.changed(seen.version, min(until, look_at, member.lease.deadline) - now, pace)
-
-    async def _give_up(self, member: Member, start: float) -> None:
-        """End the wait after the timeout or the loss of the entry, unless the round met at the last moment."""
-        late = member.lease.check_deadline()  # else the process was stopped for too long
-
-        def step(rounds: Rounds) -> Rounds | None:
-            if not isinstance(rounds_of.fate(rounds, member.round, member.id), Waiting):
-                return None
-            if self._drop_dead:
-                return rounds_of.withdraw(rounds, member.id)
-            return rounds_of.break_(rounds, self._late() if late else DIED)
-
-        after = await self.book.change(step)
-        fate = rounds_of.fate(after, member.round, member.id)
-        if isinstance(fate, Met):
-            member.index = fate.index
-            return
-        if late:
-            raise self._timed_out(start, "the others were not there")
-        raise self._failure(fate, member)
+            await self._journal.changed(seen.version, min(end, look_at) - now, pace)
+            self._engine.refuse_closed()
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
     async def leave(self, member: Member | None, timeout: Seconds | None) -> None:
         """Depart, and wait until all members have departed."""
-        limit = _validate.timeout(timeout)
-        limit = self._options.timeout if timeout is None else limit
+        limit = self._limit(timeout)
         if member is None:
-            raise NotHeld(
-                f"the calling thread or task is not inside barrier {self._name!r}",
-                name=self._name,
-                owner=str(self._engine.owner),
-            )
+            raise self._error(NotHeld, f"the calling thread or task is not inside barrier {self._name!r}")
         start = self._runtime.now()
-        until = float("inf") if limit is None else start + limit
         try:
             await self._depart(member)
-            await self._until_left(member, start, until)
+            await self._until_left(member, start, start + limit)
         except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             member.handle = None
             raise
@@ -212,30 +215,17 @@ class Members:
         def step(rounds: Rounds) -> Rounds | None:
             if member.id in rounds.inside:
                 return rounds_of.depart(rounds, member.id)
-            ended = rounds_of.fate_inside(rounds, member.round)
-            raise self.book.broken(ended.why) if isinstance(ended, Broken) else member.lease.error()
+            raise self._ended(rounds_of.fate_inside(rounds, member.round), member)
 
-        await self.book.change(step)
+        await self._change(step)
+        member.departed = True
 
     async def _until_left(self, member: Member, start: float, until: float) -> None:
-        pace, look_at = Pace(), 0.0
-        while True:
-            seen = await self.book.read(self._patience(until))
-            fate = rounds_of.fate_inside(seen.state, member.round)
-            if isinstance(fate, Left):
-                return
-            if isinstance(fate, Broken):
-                raise self.book.broken(fate.why)
-            now = self._runtime.now()
-            if now >= until:
-                if not self._drop_dead:
-                    await self.book.abort(self._late())
-                raise self._timed_out(start, "others are still inside")
-            if now >= look_at:
-                await self.book.look_for_dead(seen)
-                look_at = now + LOOK * (1 + self._runtime.jitter())
-                continue
-            await self.book.changed(seen.version, min(until, look_at) - now, pace)
+        fate = await self._until_decided(member, until, look_at=0.0)
+        if isinstance(fate, Waiting):
+            raise await self._late(start, "others are still inside")
+        if isinstance(fate, Over):
+            raise self._ended(fate, member)
 
     async def fail(self, member: Member | None, error: BaseException) -> None:
         """Leave alone after an error in the block: the barrier breaks, or the others continue without this member."""
@@ -254,7 +244,7 @@ class Members:
 
         try:
             if member.round:
-                await self.book.change(step)
+                await self._change(step)
         except LeaseholdError:  # the others detect that its entry has ended
             pass
         finally:
@@ -266,23 +256,83 @@ class Members:
         except LeaseLost:  # the rounds have decided already
             pass
 
-    # --- errors -------------------------------------------------------------------------------------------------
+    # --- the rounds ---------------------------------------------------------------------------------------------
 
-    def _patience(self, until: float) -> float:
-        return max(0.0, min(self._options.terms.lease, until - self._runtime.now()))
+    async def rounds(self) -> Rounds:
+        """Return the present rounds."""
+        return self._mine((await self._journal.read()).state)
 
-    def _late(self) -> str:
+    async def abort(self, why: str) -> None:
+        """Break the barrier."""
+        await self._change(lambda rounds: None if rounds.broken else rounds_of.break_(rounds, why))
+
+    async def reset(self) -> None:
+        """Reset the barrier, also with another number of parties than before."""
+
+        def step(rounds: Rounds | None) -> Rounds | None:
+            if rounds is None:
+                return None
+            fresh = rounds_of.reset(rounds, f"{self._engine.owner} reset it")
+            return fresh._replace(parties=self.parties, drop_dead=int(self._drop_dead))
+
+        await self._journal.change(step)
+
+    async def _change(self, step: Callable[[Rounds], Rounds | None]) -> Rounds:
+        """Make a change exactly once, through an outage, too: there is an entry already, and others wait."""
+        seen = await self._journal.change(lambda rounds: step(self._mine(rounds)), self._engine.response_timeout)
+        return self._mine(seen.state)
+
+    async def _look_for_dead(self, seen: Seen[Rounds], *, touch: bool = False) -> None:
+        """Remove those members of the rounds ``seen`` that have no entry; with ``touch`` write in any case."""
+        members = () if seen.state is None else seen.state.members()
+        if not members:
+            return
+        try:
+            views = await self._engine.store.inspect(self._queue, exact=True)
+        except StoreUnavailable as error:  # the next request detects whether the store is down
+            if error.lasting:
+                raise
+            return
+        alive = {entry.ticket.id[:SHORT] for view in views for entry in view.holders}
+        dead = [member for member in members if member not in alive]
+        if dead:
+            await self._change(lambda rounds: rounds_of.bury(rounds, dead, DIED))
+        elif touch:
+            await self._change(lambda rounds: rounds)
+
+    def _mine(self, rounds: Rounds | None) -> Rounds:
+        if rounds is None:
+            return Rounds(self.parties, int(self._drop_dead))
+        if (rounds.parties, bool(rounds.drop_dead)) != (self.parties, self._drop_dead):
+            raise self._error(
+                NameInUse,
+                f"the barrier {self._name!r} has {rounds.parties} parties and drop_dead={bool(rounds.drop_dead)} where "
+                f"others use it, not {self.parties} and {self._drop_dead}; use those, another name, or reset it",
+            )
+        return rounds
+
+    # --- timeouts and errors ------------------------------------------------------------------------------------
+
+    def _limit(self, timeout: Seconds | None) -> float:
+        limit = self._options.timeout if timeout is None else _validate.timeout(timeout)
+        return float("inf") if limit is None else limit
+
+    async def _late(self, start: float, what: str) -> LeaseholdError:
+        """End a wait for room or for the others' leaving, and return its error."""
+        if not self._drop_dead:
+            await self.abort(self._why_late())
+        return self._timed_out(start, what)
+
+    def _why_late(self) -> str:
         return f"{self._engine.owner} waited for longer than its timeout"
-
-    def _failure(self, fate: Broken | Over | Met | Waiting, member: Member) -> LeaseholdError:
-        return self.book.broken(fate.why) if isinstance(fate, Broken) else member.lease.error()
 
     def _timed_out(self, start: float, what: str) -> LeaseholdError:
         waited = self._runtime.now() - start
         kind = AcquireTimeout if self._drop_dead else BrokenBarrier
-        return kind(
-            f"barrier {self._name!r}: {what} after {waited:.3g} s",
-            name=self._name,
-            owner=str(self._engine.owner),
-            waited=waited,
-        )
+        return self._error(kind, f"barrier {self._name!r}: {what} after {waited:.3g} s", waited=waited)
+
+    def _ended(self, fate: Met | Waiting | Over, member: Member) -> LeaseholdError:
+        return self._broken(fate.why) if isinstance(fate, Over) and fate.why else member.lease.error()
+
+    def _broken(self, why: str) -> BrokenBarrier:
+        return self._error(BrokenBarrier, f"the barrier {self._name!r} is broken: {why}")

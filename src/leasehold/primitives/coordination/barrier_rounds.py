@@ -15,12 +15,9 @@ store as long as it is a member: a member without an entry is dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Any
-
-from leasehold.primitives.coordination.journal import Codec
-from leasehold.primitives.locks.semaphore import permits_of
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 SHORT = 11
 """Characters of a ticket that identify a member."""
@@ -29,31 +26,20 @@ REMEMBERED = 16
 """Recorded rounds that ended without a meeting, with their reasons."""
 
 
-MOST = 1000
-"""The largest number of parties: their record fits into a cell."""
-
-
-def parties_of(value: object) -> int:
-    """Check a number of parties: a whole number from 1 to `MOST`."""
-    return permits_of(value, "parties", MOST)
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A round that ended without a meeting; with ``inside``, the stay inside after its meeting."""
+class Ended(NamedTuple):
+    """A round that ended without a meeting; with ``inside`` = 1, the stay inside after its meeting."""
 
     round: int
-    inside: bool
+    inside: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """The stored state of a barrier.
+class Rounds(NamedTuple):
+    """The stored state of a barrier, in the order in which the fields are stored.
 
     Attributes:
         parties: how many meet.
-        drop_dead: whether a dead member is dropped instead of breaking the barrier.
+        drop_dead: 1 if a dead member is dropped, 0 if it breaks the barrier.
         round: the round in which members arrive now.
         arrived: its members so far, in order.
         staying: those of them that will be inside.
@@ -67,7 +53,7 @@ class Rounds:
     """
 
     parties: int
-    drop_dead: bool = False
+    drop_dead: int = 0
     round: int = 1
     arrived: tuple[str, ...] = ()
     staying: tuple[str, ...] = ()
@@ -83,14 +69,26 @@ class Rounds:
         return self.arrived + self.inside
 
 
+def read(plain: Any) -> Rounds:
+    """Make the rounds of what JSON decoded."""
+    rounds = Rounds(*plain)
+    return rounds._replace(
+        arrived=tuple(rounds.arrived),
+        staying=tuple(rounds.staying),
+        met=tuple(rounds.met),
+        inside=tuple(rounds.inside),
+        ended=tuple(Ended(*each) for each in rounds.ended),
+    )
+
+
 def arrive(rounds: Rounds, me: str, *, stays: bool) -> Rounds:
     """Add a member; if it is the last, the round has met."""
     arrived = (*rounds.arrived, me)
     staying = (*rounds.staying, me) if stays else rounds.staying
     if len(arrived) < rounds.parties:
-        return replace(rounds, arrived=arrived, staying=staying)
-    met = replace(rounds, round=rounds.round + 1, arrived=(), staying=(), met_round=rounds.round, met=arrived)
-    return replace(met, inside_round=rounds.round, inside=staying) if staying else met
+        return rounds._replace(arrived=arrived, staying=staying)
+    met = rounds._replace(round=rounds.round + 1, arrived=(), staying=(), met_round=rounds.round, met=arrived)
+    return met._replace(inside_round=rounds.round, inside=staying) if staying else met
 
 
 def withdraw(rounds: Rounds, me: str) -> Rounds | None:
@@ -112,103 +110,66 @@ def bury(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
 
 def break_(rounds: Rounds, why: str) -> Rounds:
     """End the round and the stay inside; nobody may arrive until a reset."""
-    return replace(reset(rounds, why), broken=rounds.broken or why)
+    return reset(rounds, why)._replace(broken=rounds.broken or why)
 
 
-def reset(rounds: Rounds, why: str, like: Rounds | None = None) -> Rounds:
-    """End the round and the stay inside for their members, and begin a new round with the parties of ``like``."""
+def reset(rounds: Rounds, why: str) -> Rounds:
+    """End the round and the stay inside for their members, and begin a new round."""
     ended = list(rounds.ended)
     if rounds.arrived:
-        ended.append(Ended(rounds.round, False, why))
+        ended.append(Ended(rounds.round, 0, why))
     if rounds.inside:
-        ended.append(Ended(rounds.inside_round, True, why))
-    begun = replace(rounds, broken="", arrived=(), staying=(), inside=(), ended=tuple(ended[-REMEMBERED:]))
-    if like is not None:
-        begun = replace(begun, parties=like.parties, drop_dead=like.drop_dead)
-    return replace(begun, round=rounds.round + 1) if rounds.arrived else begun
+        ended.append(Ended(rounds.inside_round, 1, why))
+    begun = rounds._replace(broken="", arrived=(), staying=(), inside=(), ended=tuple(ended[-REMEMBERED:]))
+    return begun._replace(round=rounds.round + 1) if rounds.arrived else begun
 
 
 def _without(rounds: Rounds, gone: Collection[str]) -> Rounds:
     def stay(members: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(member for member in members if member not in gone)
 
-    return replace(rounds, arrived=stay(rounds.arrived), staying=stay(rounds.staying), inside=stay(rounds.inside))
+    return rounds._replace(arrived=stay(rounds.arrived), staying=stay(rounds.staying), inside=stay(rounds.inside))
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """The round met; ``index`` is the member's place in the order of arrival."""
+    """The round met; ``index`` is the member's place in the order of arrival. After it departed: all have departed."""
 
-    index: int
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Some members are missing. ``place``: how many arrived before this one."""
+    """Some members are missing, or still inside. ``place``: how many arrived before this one."""
 
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The round ended without a meeting."""
-
-    why: str
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The barrier continued without this member, which had lost its entry."""
+    """The round ended without a meeting; without ``why``, the barrier continued without a member that had died."""
+
+    why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """All members that were inside have departed."""
-
-
-def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Broken | Over:
+def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Over:
     """Return the state of a member that arrived in ``round_``."""
-    if rounds is None:
-        return Broken("the store has forgotten it")
-    if me in rounds.met and rounds.met_round == round_:
+    if rounds is not None and me in rounds.met and rounds.met_round == round_:
         return Met(rounds.met.index(me))
-    if me in rounds.arrived and rounds.round == round_:
+    if rounds is not None and me in rounds.arrived and rounds.round == round_:
         return Waiting(rounds.arrived.index(me))
     return _ended(rounds, round_, inside=False) or Over()
 
 
-def fate_inside(rounds: Rounds | None, round_: int) -> Left | Waiting | Broken:
+def fate_inside(rounds: Rounds | None, round_: int) -> Met | Waiting | Over:
     """Return the state of the stay inside after ``round_``, for a member that has departed."""
+    if rounds is not None and rounds.inside_round == round_ and rounds.inside:
+        return Waiting()
+    return _ended(rounds, round_, inside=True) or Met()
+
+
+def _ended(rounds: Rounds | None, round_: int, *, inside: bool) -> Over | None:
     if rounds is None:
-        return Broken("the store has forgotten it")
-    if rounds.inside_round == round_ and rounds.inside:
-        return Waiting(0)
-    return _ended(rounds, round_, inside=True) or Left()
-
-
-def _ended(rounds: Rounds, round_: int, *, inside: bool) -> Broken | None:
+        return Over("the store has forgotten it")
     whys = (ended.why for ended in rounds.ended if ended.round == round_ and ended.inside == inside)
-    return next((Broken(why) for why in whys), None)
-
-
-def _spell(rounds: Rounds) -> object:
-    return [
-        *(rounds.parties, int(rounds.drop_dead), rounds.round, rounds.arrived, rounds.staying),
-        *(rounds.met_round, rounds.met, rounds.inside_round, rounds.inside, rounds.broken),
-        [[ended.round, int(ended.inside), ended.why] for ended in rounds.ended],
-    ]
-
-
-def _read(plain: Any) -> Rounds:
-    parties, drop_dead, round_, arrived, staying, met_round, met, inside_round, inside, broken, ended = plain
-    return Rounds(
-        *(parties, bool(drop_dead), round_, tuple(arrived), tuple(staying)),
-        *(met_round, tuple(met), inside_round, tuple(inside), broken),
-        tuple(Ended(number, bool(within), why) for number, within, why in ended),
-    )
-
-
-CODEC: Codec[Rounds] = Codec(_spell, _read)
-
-Step = Callable[[Rounds], Rounds | None]
-"""A change of the rounds; None changes nothing."""
+    return next((Over(why) for why in whys), None)

@@ -29,15 +29,15 @@ from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.request import NotAcquired
 from leasehold._model import QueueEntry
 from leasehold._runtimes.base import outside, ready, run_sync
-from leasehold._runtimes.blocks import Block, opened
+from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
-from leasehold.primitives.calls.callables import refuse_coroutines
-from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership, Office
+from leasehold.primitives.bases import refuse_coroutines
+from leasehold.primitives.coordination.leadership import KIND, AsyncLeadership, Leadership
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.lock import AsyncLock
-from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.locks.lock import AsyncLock, Mutex
 from leasehold.primitives.locks.options import Options
+from leasehold.primitives.values.register import Register
 
 EVERY = 1.0
 """Seconds between two polls of an observer."""
@@ -78,7 +78,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
-        self._office = Office(engine, name)
+        self._proclaimed = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
 
     async def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
         """Wait until this candidate leads; the same as `acquire`.
@@ -180,10 +180,7 @@ class AsyncElection(AsyncLock):
                     raise
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncLeadership]:
-        return self._enter(opened(self))
-
-    async def _enter(self, block: Block | None) -> AsyncLeadership:
-        return cast(AsyncLeadership, await super()._enter(block))
+        return cast("Coroutine[Any, Any, AsyncLeadership]", self._enter(opened(self)))
 
     async def _elected(self, *, patient: bool) -> AsyncLeadership:
         while True:
@@ -200,7 +197,7 @@ class AsyncElection(AsyncLock):
             return got
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._office)
+        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._proclaimed)
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""
@@ -218,15 +215,14 @@ class AsyncElection(AsyncLock):
             entry = await self._entry()
             if entry is None or entry.token is None:
                 return None
-            said = await self._office.read()
-            if said is None or said.token <= entry.token or entry.token == token:
+            said, value = (await self._proclaimed.read()).value or (0, None)
+            if said <= entry.token or entry.token == token:
                 break
             token = entry.token  # the lead has changed since; if not, the store's tokens began anew
-        owner = str(entry.ticket.terms.owner)
-        if said is not None and said.token == entry.token:
-            return Leader(said.value, entry.token, owner)
-        meta = entry.ticket.terms.meta
-        return Leader(json.loads(meta) if meta else None, entry.token, owner)
+        if said != entry.token:
+            meta = entry.ticket.terms.meta
+            value = json.loads(meta) if meta else None
+        return Leader(value, entry.token, str(entry.ticket.terms.owner))
 
     async def _entry(self) -> QueueEntry | None:
         views = await self._engine.store.inspect(self.name, exact=True)
@@ -247,9 +243,7 @@ class Election(Mutex):
 
     """
 
-    def __init__(self, core: AsyncElection) -> None:
-        super().__init__(core)
-        self._election = core
+    _core: AsyncElection
 
     def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
         """Wait until this candidate leads; the same as `acquire`. As `AsyncElection.campaign`."""
@@ -257,23 +251,23 @@ class Election(Mutex):
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
         """Wait until this candidate leads, as `campaign` says."""
-        return self._acquired(run_sync(self._election._acquire(blocking, timeout)), Leadership)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Leadership)
 
     def resign(self) -> None:
         """End the lead that the calling thread won last through this object; the same as `release`."""
-        run_sync(self._election.resign())
+        run_sync(self._core.resign())
 
     def proclaim(self, value: Meta | None) -> None:
         """Change what the leader says of itself, if the calling thread leads. As `AsyncElection.proclaim`."""
-        run_sync(self._election.proclaim(value))
+        run_sync(self._core.proclaim(value))
 
     def leader(self) -> Leader | None:
         """Return who leads now, with value and token; None if nobody does."""
-        return run_sync(self._election.leader())
+        return run_sync(self._core.leader())
 
     def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:
         """Yield who leads now, and again at each change of leader or value. As `AsyncElection.observe`."""
-        return _blocking(self._election.observe(every))
+        return _blocking(self._core.observe(every))
 
     def run(self, work: Callable[[Leadership], Any]) -> Any:
         """Campaign, call ``work(leadership)`` while leading, resign when it ends. As `AsyncElection.run`.
@@ -281,10 +275,10 @@ class Election(Mutex):
         A blocking work cannot be cut short when the lead is lost: let it call ``leadership.raise_if_lost()``.
         """
         refuse_coroutines(work)
-        return run_sync(self._election.run(lambda core: work(Leadership(core))))
+        return run_sync(self._core.run(lambda core: work(Leadership(core))))
 
     def __enter__(self) -> Leadership:
-        return Leadership(run_sync(self._election._enter(opened(self))))
+        return Leadership(run_sync(self._core._enter(opened(self))))
 
 
 def _blocking(stream: AsyncIterator[Leader | None]) -> Iterator[Leader | None]:

@@ -18,7 +18,7 @@ The number of ids is bounded, and so is the life of the state: a cell that nobod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -27,9 +27,9 @@ from leasehold._engine import cell_wait
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._model import Cell, Change
-from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
+from leasehold.primitives.values.register import StoredCell
 
-S = TypeVar("S")
+S = TypeVar("S", bound=tuple[Any, ...])
 
 FORM = b"s"
 """The first byte of the stored value."""
@@ -54,31 +54,21 @@ class Seen(Generic[S]):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Codec(Generic[S]):
-    """Converts a state to JSON values, and back."""
+class Journal(StoredCell, Generic[S]):
+    """One state, a named tuple, stored as a JSON list. ``kind`` keeps the names of different primitives apart.
 
-    spell: Callable[[S], object]
-    read: Callable[[Any], S]
+    ``read`` makes a state of what JSON decoded.
+    """
 
-
-class Journal(Generic[S]):
-    """One state. ``kind`` keeps the names of different primitives apart."""
-
-    def __init__(self, engine: Engine, kind: str, name: str, codec: Codec[S], ttl: float) -> None:
-        can = engine.store.capabilities
-        if not (can.cells and can.fencing):
-            raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
-        self._engine = engine
-        self._codec = codec
+    def __init__(self, engine: Engine, kind: str, name: str, read: Callable[[Any], S], ttl: float) -> None:
+        super().__init__(engine, kind, name)
+        _validate.name(self._cell)
+        self._decode = read
         self._ttl = ttl
-        self._name = _validate.name(name)
-        self._cell = _validate.name(f"{kind}/{name}")
 
     async def read(self, patience: float | None = None) -> Seen[S]:
         """Read the state; with ``patience``, tolerate an outage of so many seconds."""
-        within = self._engine.response_timeout if patience is None else max(patience, self._engine.response_timeout)
-        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), within, through_outage=patience is not None)
+        cell, _ = await self._request(Change(), patience)
         return self._seen(cell)
 
     async def change(self, decide: Callable[[S | None], S | None], patience: float | None = None) -> Seen[S]:
@@ -101,34 +91,27 @@ class Journal(Generic[S]):
         await cell_wait.changed(self._engine, self._cell, version, timeout=timeout, pace=pace)
 
     async def _change(self, decide: Callable[[S | None], S | None], patience: float | None) -> Seen[S]:
-        within = self._engine.response_timeout if patience is None else max(patience, self._engine.response_timeout)
         runtime, pause = self._engine.runtime, FIRST_PAUSE
         own = runtime.random_bytes(ID)
-        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), within, through_outage=patience is not None)
+        cell, _ = await self._request(Change(), patience)
         while True:
             wanted = decide(self._seen(cell).state)
             if wanted is None:
                 return self._seen(cell)
             before = cell.version
             change = Change(self._spelled(wanted, own, cell), if_version=before, ttl=self._ttl)
-            cell, repeated = await self._send(change, within, through_outage=patience is not None)
+            cell, repeated = await self._request(change, patience)
             if cell.changed or own in _ids(cell.value):
                 return Seen(wanted, cell.version) if cell.changed else self._seen(cell)
             if repeated and cell.version > before + KEPT:
-                raise self._unknown()
+                raise self._unknown(f"a change of {self._name!r} was lost, and too many others followed to tell")
             await runtime.sleep(pause * runtime.jitter())  # jitter: clients that collided do not collide again
             pause = min(2 * pause, LONGEST_PAUSE)
-            cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), within, through_outage=True)
-
-    async def _send(self, change: Change, within: float, *, through_outage: bool) -> tuple[Cell, bool]:
-        return await self._engine.repeat(lambda _: self._ask(change), within, through_outage=through_outage)
-
-    def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return self._engine.store.compare_and_set(self._cell, change)
+            cell, _ = await self._request(Change(), patience or 0.0)
 
     def _spelled(self, state: S, own: bytes, cell: Cell) -> bytes:
         ids = [own, *_ids(cell.value)][:KEPT]
-        text = json.dumps(self._codec.spell(state), separators=(",", ":")).encode()
+        text = json.dumps(state, separators=(",", ":")).encode()
         return b"".join((FORM, len(ids).to_bytes(2, "big"), *ids, text))
 
     def _seen(self, cell: Cell) -> Seen[S]:
@@ -138,16 +121,9 @@ class Journal(Generic[S]):
             if cell.value[:1] != FORM:
                 raise ValueError("another form")
             body = cell.value[3 + ID * int.from_bytes(cell.value[1:3], "big") :]
-            return Seen(self._codec.read(json.loads(body)), cell.version)
+            return Seen(self._decode(json.loads(body)), cell.version)
         except (ValueError, TypeError, KeyError, IndexError):
-            raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
-
-    def _unknown(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"the reply to a change of {self._name!r} was lost, and too many others followed to tell; look again",
-            unknown=True,
-            name=self._name,
-        )
+            raise self._foreign() from None
 
 
 def _ids(value: bytes | None) -> list[bytes]:

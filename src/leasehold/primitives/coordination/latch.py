@@ -12,7 +12,7 @@ waiter misses an opening that is followed by a reset at once. A waiter of a roun
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from leasehold import _validate
 from leasehold._engine.cell_wait import Pace
@@ -20,7 +20,8 @@ from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import NameInUse
-from leasehold.primitives.coordination.journal import Codec, Journal
+from leasehold.primitives.bases import AsyncNamed, NamedFacade
+from leasehold.primitives.coordination.journal import Journal
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.semaphore import permits_of
 from leasehold.primitives.values.versioned import LONGEST_TTL
@@ -35,9 +36,8 @@ PATIENCE = DEFAULT_LEASE
 """Seconds of an outage that waiters tolerate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The stored state.
+class Tally(NamedTuple):
+    """The stored state, in the order in which the fields are stored.
 
     Attributes:
         total: the full count.
@@ -53,12 +53,7 @@ class Tally:
     opened: int = -1
 
 
-CODEC: Codec[Tally] = Codec(
-    lambda tally: [tally.total, tally.left, tally.round, tally.opened], lambda plain: Tally(*map(int, plain))
-)
-
-
-class AsyncLatch:
+class AsyncLatch(AsyncNamed):
     """Opens when ``count`` calls of `count_down` have been made, by any process.
 
     All who use a name say the same count. Names of latches and of locks never meet.
@@ -77,13 +72,8 @@ class AsyncLatch:
         self._engine = engine
         self._total = permits_of(count, "count", MOST)
         ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
-        self._journal: Journal[Tally] = Journal(engine, "latch", name, CODEC, ttl)
+        self._journal: Journal[Tally] = Journal(engine, "latch", name, lambda plain: Tally(*map(int, plain)), ttl)
         self._name = name
-
-    @property
-    def name(self) -> str:
-        """The latch's name."""
-        return self._name
 
     @property
     def total(self) -> int:
@@ -108,7 +98,7 @@ class AsyncLatch:
             if tally.left == 0:
                 return None
             left = max(0, tally.left - n)
-            return replace(tally, left=left, opened=tally.opened if left else tally.round)
+            return tally._replace(left=left, opened=tally.opened if left else tally.round)
 
         return self._mine((await self._journal.change(counted)).state).left
 
@@ -165,11 +155,10 @@ class AsyncLatch:
         if seen is None:
             return Tally(self._total, self._total)
         if seen.total != self._total:
-            raise NameInUse(
+            raise self._error(
+                NameInUse,
                 f"the latch {self.name!r} has the count {seen.total} where others use it, not {self._total}; "
                 "use that, take another name, or reset it",
-                name=self.name,
-                owner=str(self._engine.owner),
             )
         return seen
 
@@ -177,7 +166,7 @@ class AsyncLatch:
         return f"<{type(self).__name__} {self.name!r} of {self.total}>"
 
 
-class Latch:
+class Latch(NamedFacade[AsyncLatch]):
     """Opens when ``count`` calls of `count_down` have been made, by any process.
 
     All who use a name say the same count. Names of latches and of locks never meet.
@@ -191,14 +180,6 @@ class Latch:
         ```
 
     """
-
-    def __init__(self, core: AsyncLatch) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The latch's name."""
-        return self._core.name
 
     @property
     def total(self) -> int:
@@ -220,6 +201,3 @@ class Latch:
     def reset(self) -> None:
         """Close it at its full count, whatever it was before. As `AsyncLatch.reset`."""
         run_sync(self._core.reset())
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.total}>"

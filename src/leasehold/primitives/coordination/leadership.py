@@ -1,10 +1,9 @@
-"""A won election, and the cell of its value: `AsyncLeadership` and its sync facade `Leadership`."""
+"""A won election: `AsyncLeadership` and its sync facade `Leadership`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from leasehold import _validate
@@ -12,8 +11,7 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.values.register import Body, Register
 from leasehold.primitives.values.versioned import DEFAULT_TTL
 
@@ -24,49 +22,19 @@ PROCLAIMED_FOR = DEFAULT_TTL
 """Seconds for which a proclaimed value is kept; then the leader's first value counts again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proclaimed:
-    """A value that a leader proclaimed, with its token."""
-
-    token: int
-    value: Any
-
-
-class Office:
-    """The cell where leaders write a new value. It refuses tokens lower than that of its last writer."""
-
-    def __init__(self, engine: Engine, name: str) -> None:
-        self._register = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
-
-    async def read(self) -> Proclaimed | None:
-        """Return the value that was proclaimed last, by any leader."""
-        seen = await self._register.read()
-        return None if seen.value is None else Proclaimed(*seen.value)
-
-    async def write(self, said: Proclaimed) -> bool:
-        """Write a value; return False if another client wrote meanwhile.
-
-        Raises:
-            LeaseLost: a later leader has written.
-
-        """
-        seen = await self._register.read()
-        body = Body.of([said.token, said.value])
-        after = await self._register.write(body, ttl=PROCLAIMED_FOR, if_version=seen.version, fence=said.token)
-        return after.changed
-
-
 class AsyncLeadership(AsyncHold):
     """The lead, until it is resigned or lost.
 
     Use it with ``async with``: the block is cancelled when the lead is lost, and `LeaseLost` is raised at its end.
     """
 
-    __slots__ = ("_office", "_value")
+    __slots__ = ("_proclaimed", "_value")
 
-    def __init__(self, engine: Engine, lease: Lease, hold_list: Callable[[], HoldList | None], office: Office) -> None:
+    def __init__(
+        self, engine: Engine, lease: Lease, hold_list: Callable[[], HoldList | None], proclaimed: Register
+    ) -> None:
         super().__init__(engine, lease, None, hold_list)
-        self._office = office
+        self._proclaimed = proclaimed  # the cell, which refuses tokens lower than that of its last writer
         meta = lease.ticket.terms.meta
         self._value: Any = json.loads(meta) if meta else None
 
@@ -88,12 +56,19 @@ class AsyncLeadership(AsyncHold):
 
         """
         text = _validate.meta(value)
-        said = Proclaimed(self.token, json.loads(text) if text else None)
+        said = json.loads(text) if text else None
         self._engine.runtime.before_blocking()
         self.raise_if_lost()
-        while not await self._office.write(said):
+        body = Body.of([self.token, said])
+        while not await self._write(body):
             self.raise_if_lost()
-        self._value = said.value
+        self._value = said
+
+    async def _write(self, body: Body) -> bool:
+        """Write a value; return False if another client wrote meanwhile."""
+        before = (await self._proclaimed.read()).version
+        after = await self._proclaimed.write(body, ttl=PROCLAIMED_FOR, if_version=before, fence=self.token)
+        return after.changed
 
     async def resign(self) -> bool:
         """End the lead; the same as `release`."""
@@ -106,24 +81,19 @@ class Leadership(Hold):
     Use it with ``with``: it is resigned at the end, and `LeaseLost` is raised there if it was lost meanwhile.
     """
 
-    __slots__ = ("_lead",)
+    __slots__ = ()
 
-    def __init__(self, core: AsyncLeadership) -> None:
-        super().__init__(core)
-        self._lead = core
+    _core: AsyncLeadership
 
     @property
     def value(self) -> Any:
         """The value of this leader."""
-        return self._lead.value
+        return self._core.value
 
     def proclaim(self, value: Meta | None) -> None:
         """Change the value of this leader, as `AsyncLeadership.proclaim` does."""
-        run_sync(self._lead.proclaim(value))
+        run_sync(self._core.proclaim(value))
 
     def resign(self) -> bool:
         """End the lead; the same as `release`."""
-        return run_sync(self._lead.resign())
-
-    def __repr__(self) -> str:
-        return repr(self._lead).replace("<Async", "<", 1)
+        return run_sync(self._core.resign())

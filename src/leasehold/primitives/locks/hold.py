@@ -1,23 +1,77 @@
-"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade."""
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade; lock objects list them."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
-from leasehold._runtimes.base import Scope, run_sync
-from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._runtimes.base import Caller, Scope, run_sync
+from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.bases import AsyncContext, ContextFacade
+
+
+class HoldList:
+    """The holds that threads and tasks acquired through one lock object and have not released, in that order.
+
+    The lock's ``release`` and ``owned`` need them. A lock object keeps a hold that `acquire` returned alive, since its
+    user may drop the hold and call ``lock.release()``. It does so for the thread or task that acquired, and only while
+    that one runs: nobody else may release it through the lock object. The hold of a ``with`` block belongs to the block
+    (`leasehold._runtimes.blocks`); here it is only listed.
+
+    Attributes:
+        owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
+            before its ``return``. Python runs no signal handler between the two. So an ``acquire`` that raises has
+            left nothing behind.
+
+    """
+
+    __slots__ = ("__weakref__", "_listed", "owned", "ref")
+
+    def __init__(self) -> None:
+        self._listed: dict[weakref.ref[Any], Caller] = {}
+        self.owned: dict[int, Any] = {}
+        self.ref = weakref.ref(self)
+
+    def add(self, caller: Caller, hold: Any) -> None:
+        """List a hold of a thread or task, without keeping it alive."""
+        self._listed[weakref.ref(hold)] = caller
+
+    def last(self, caller: Caller) -> Any:
+        """Return the hold that a thread or task acquired last and has not released."""
+        for ref, owner in reversed(list(self._listed.items())):
+            hold = ref()
+            # Python reuses the key of a thread or task that has ended.
+            if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
+                return hold
+        return None
+
+    def remove(self, hold: Any) -> None:
+        """Remove a hold from the list, and those that nobody refers to any more."""
+        self.owned.pop(id(hold), None)
+        self._listed.pop(weakref.ref(hold), None)
+        if self._listed:
+            for ref in list(self._listed):
+                if ref() is None:
+                    self._listed.pop(ref, None)
+
+    def drop_ended_callers(self) -> None:
+        """Drop the holds of threads and tasks that have ended."""
+        for ref, caller in list(self._listed.items()):
+            hold = ref()
+            if hold is None or not caller.alive():
+                self._listed.pop(ref, None)
+                self.owned.pop(id(hold), None)
+
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
 
-class AsyncHold:
+class AsyncHold(AsyncContext):
     """A lock that is held, until it is released or lost.
 
     Use it with ``async with``: the block is cancelled when the lease is lost, and `LeaseLost` is raised at its end.
@@ -173,16 +227,6 @@ class AsyncHold:
             self._handle = None
         return self
 
-    @ends_block
-    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._exit(block, error)
-
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease alive until the release."""
         interrupted = self._leave_scope(error)
@@ -220,21 +264,13 @@ class AsyncHold:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
 
 
-class Hold:
+class Hold(ContextFacade[AsyncHold]):
     """A lock that is held, until it is released or lost.
 
     Use it with ``with``: it is released at the end, and `LeaseLost` is raised there if it was lost meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_core")
-
-    def __init__(self, core: AsyncHold) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._core.name
+    __slots__ = ()
 
     @property
     def token(self) -> int:
@@ -280,19 +316,6 @@ class Hold:
     def __enter__(self) -> Self:
         run_sync(self._core._enter(opened(self)))
         return self
-
-    @ends_block
-    def __exit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        run_sync(self._core._exit(block, error))
-
-    def __repr__(self) -> str:
-        return repr(self._core).replace("<AsyncHold", "<Hold", 1)
 
     def __reduce__(self) -> str:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")

@@ -1,12 +1,162 @@
-"""The exclusive lock, not re-entrant: `AsyncLock` and its sync facade `Lock`."""
+"""The exclusive lock: `AsyncLock` and `Lock`, and `AsyncMutex` and `Mutex`, on which all lock-like primitives build."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from leasehold import _validate
+from leasehold._engine.acquire import acquire
+from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.request import NotAcquired
+from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._model import LockMode
+from leasehold._rules import clash, conflicts, other_use, use_of
+from leasehold._runtimes.base import Caller, run_sync
+from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
-from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
+from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
+from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.options import Options
+
+H = TypeVar("H")
+
+
+class AsyncMutex(AsyncNamed, AsyncDecorating):
+    """An exclusive lock for asyncio; its kinds say to whom a hold belongs."""
+
+    __slots__ = ("_entered", "_hold_list", "_options", "_request")
+
+    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._request = AcquireRequest(name, options.terms, renew=options.renew, max_hold=options.max_hold)
+        self._hold_list = HoldList()
+        self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
+        self._name = name
+
+    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: the grant arrived after its deadline.
+            NameInUse: the name is in use as another primitive.
+
+        """
+        got = await self._acquire(blocking, timeout)
+        if isinstance(got, NotAcquired):
+            return None
+        owned = self._hold_list.owned
+        owned[id(got)] = got
+        return got  # in the next statement: see `HoldList.owned`
+
+    async def release(self) -> None:
+        """Release what the calling task acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        hold = self._last(self._engine.runtime.me())
+        if hold is None:
+            raise self._error(
+                NotHeld,
+                f"lock {self.name!r} is not held through this object by the calling thread or task; what another one "
+                "acquired (as asyncio.wait_for does on Python 3.11, in a task of its own) is released by its hold",
+            )
+        await hold.release()
+
+    def owned(self) -> bool:
+        """Return whether the calling thread or task holds the lock, acquired through this object and not lost."""
+        hold = self._last(self._engine.runtime.me())
+        return hold is not None and hold.held
+
+    async def locked(self) -> bool:
+        """Return whether anyone holds the lock now, in a way that excludes this one.
+
+        Raises:
+            NameInUse: the name is in use as another primitive.
+
+        """
+        mode = self._options.terms.mode
+        return conflicts(mode, await held_modes(self._engine, self.name, mode))
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self._enter(opened(self))
+
+    async def _enter(self, block: Block | None) -> AsyncHold:
+        got = await self._acquire(True, None)
+        if isinstance(got, NotAcquired):
+            raise self._timed_out(got)
+        await got._enter(block)
+        if block is None:
+            key, entered = self._engine.runtime.me().key, self._entered
+            entered[id(got)] = (key, got)
+        return got
+
+    def _exit(self, block: Block, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        hold: AsyncHold = self._entered_last() if block.hold is None else block.hold
+        return hold._exit(block, error)
+
+    def _entered_last(self) -> AsyncHold:
+        """Remove and return the hold of the block that ends: the last that this task entered, else the only one.
+
+        A fixture may end a block in another task or thread than the one that began it.
+        """
+        key, entered = self._engine.runtime.me().key, list(self._entered.values())
+        mine = next((each for each in reversed(entered) if each[0] == key), None)
+        if mine is None and len({other for other, _ in entered}) == 1:
+            mine = entered[-1]
+        if mine is None:
+            raise self._error(
+                NotHeld,
+                f"the block of lock {self.name!r} ends in a thread or task that did not begin it; "
+                "give each its own lock object",
+            )
+        del self._entered[id(mine[1])]
+        return mine[1]
+
+    @abstractmethod
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+        """Acquire the lock for the calling task. The caller keeps the hold alive; the lock object only lists it."""
+
+    def _last(self, caller: Caller) -> AsyncHold | None:
+        """Return the hold that a thread or task acquired last and has not released."""
+        hold: AsyncHold | None = self._hold_list.last(caller)
+        return hold
+
+    def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
+        if blocking and timeout is None:
+            return self._options.timeout
+        limit = _validate.timeout(timeout, blocking=blocking)
+        return limit if blocking else 0.0
+
+    def _lease(self, limit: float | None, alongside: str = "") -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
+        request = self._request
+        if alongside or limit == 0:
+            request = request._replace(join=limit != 0, alongside=alongside)
+        return acquire(self._engine, request, limit)
+
+    def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
+        held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
+        why = f"held by {held_by}" if held_by else not_acquired.blocked_why
+        return self._error(
+            AcquireTimeout,
+            f"could not acquire {self.name!r} within {not_acquired.waited:.3g} s" + (f": {why}" if why else ""),
+            waited=not_acquired.waited,
+            held_by=held_by,
+        )
 
 
 class AsyncLock(AsyncMutex):
@@ -40,6 +190,64 @@ class AsyncLock(AsyncMutex):
         return AsyncHold(self._engine, handle.lease, None, self._hold_list.ref)
 
 
+class Mutex(DecoratingFacade[AsyncMutex]):
+    """An exclusive lock for threads: the sync facade of an `AsyncMutex`."""
+
+    __slots__ = ()
+
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+        """Get the lock, or None.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+
+        Returns:
+            The hold; None if someone else had the lock all that time.
+
+        Raises:
+            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            LeaseLost: the grant arrived after its deadline.
+            NameInUse: the name is in use as another primitive.
+
+        """
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Hold)
+
+    def _acquired(self, got: AsyncHold | NotAcquired, face: Callable[[Any], H]) -> H | None:
+        """Return the result of ``acquire``, with the hold kept alive by the lock object."""
+        if isinstance(got, NotAcquired):
+            return None
+        hold, owned = face(got), self._core._hold_list.owned
+        owned[id(got)] = got
+        return hold  # in the next statement: see `HoldList.owned`
+
+    def release(self) -> None:
+        """Release what the calling thread acquired last through this lock.
+
+        Raises:
+            NotHeld: it holds nothing.
+            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+
+        """
+        run_sync(self._core.release())
+
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock now, in a way that excludes this one.
+
+        Raises:
+            NameInUse: the name is in use as another primitive.
+
+        """
+        return run_sync(self._core.locked())
+
+    def owned(self) -> bool:
+        """Return whether the calling thread holds the lock, acquired through this object and not lost."""
+        return self._core.owned()
+
+    def __enter__(self) -> Hold:
+        return Hold(run_sync(self._core._enter(opened(self))))
+
+
 class Lock(Mutex):
     """An exclusive lock. Not re-entrant: a second acquire by the holder waits like anyone else's.
 
@@ -54,3 +262,37 @@ class Lock(Mutex):
     """
 
     __slots__ = ()
+
+
+async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode]:
+    """Return the lock mode of each holder of a name.
+
+    Raises:
+        NameInUse: the name is in use as another primitive than that of ``mode``, so no answer would be right.
+
+    """
+    engine.ready()
+    held: list[LockMode] = []
+    for view in await engine.store.inspect(name, exact=True):
+        other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
+        if other is not None:
+            message = clash(name, use_of(other.terms.mode), mode)
+            raise NameInUse(message, name=name, owner=str(engine.owner), held_by=str(other.terms.owner))
+        held += [entry.ticket.terms.mode for entry in view.holders]
+    return held
+
+
+def guard(
+    engine: Engine,
+    kind: str,
+    name: str,
+    *,
+    lease: Seconds,
+    renew: bool = True,
+    max_hold: Seconds | None = None,
+    timeout: Seconds | None = None,
+) -> AsyncLock:
+    """Make the lock inside another primitive: plain, and with the name ``kind/name``, as which `holds` shows it."""
+    full = _validate.name(f"{kind}/{_validate.name(name)}")
+    checked = Options.checked(engine, LockMode(), lease=lease, renew=renew, max_hold=max_hold, timeout=timeout)
+    return AsyncLock(engine, full, checked)

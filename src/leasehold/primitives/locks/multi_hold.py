@@ -11,8 +11,7 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.hold_list import HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,21 +207,16 @@ class MultiHold(Hold):
     Use it with ``with``: they are released at the end, and `LeaseLost` is raised there if one was lost meanwhile.
     """
 
-    __slots__ = ("_several",)
+    __slots__ = ()
 
-    def __init__(self, core: AsyncMultiHold) -> None:
-        super().__init__(core)
-        self._several = core
+    _core: AsyncMultiHold
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the locks, in the order in which they were acquired."""
-        return self._several.names
+        return self._core.names
 
     @property
     def tokens(self) -> dict[str, int]:
         """The fencing token of each lock, by its name."""
-        return self._several.tokens
-
-    def __repr__(self) -> str:
-        return repr(self._several).replace("<Async", "<", 1)
+        return self._core.tokens

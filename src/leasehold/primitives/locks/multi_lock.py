@@ -19,23 +19,25 @@ one: its time begins when all are held. If one is lost meanwhile, all are releas
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, cast
 
 from leasehold._engine.acquire import acquire
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
 from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._model import Kind
 from leasehold._runtimes.base import run_sync
-from leasehold._runtimes.blocks import Block, opened
+from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.lock import AsyncLock
+from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex, Mutex
 from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
-from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
 
 
 @dataclass(slots=True)
@@ -43,7 +45,6 @@ class Progress:
     """The state of one acquire.
 
     Attributes:
-        start: boot-time clock at its start.
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
         parts: the locks that it holds so far.
@@ -51,7 +52,6 @@ class Progress:
 
     """
 
-    start: float
     until: float
     waits: bool
     parts: list[Part] = field(default_factory=list[Part])
@@ -115,10 +115,7 @@ class AsyncMultiLock(AsyncLock):
         return False
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncMultiHold]:
-        return self._enter(opened(self))
-
-    async def _enter(self, block: Block | None) -> AsyncMultiHold:
-        return cast(AsyncMultiHold, await super()._enter(block))
+        return cast("Coroutine[Any, Any, AsyncMultiHold]", self._enter(opened(self)))
 
     async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
@@ -126,7 +123,7 @@ class AsyncMultiLock(AsyncLock):
             engine.ready()
         runtime = self._engine.runtime
         start, caller = runtime.now(), runtime.me()
-        progress = Progress(start, float("inf") if limit is None else start + limit, limit != 0)
+        progress = Progress(float("inf") if limit is None else start + limit, limit != 0)
         while True:
             not_acquired = await self._run(progress)
             if not_acquired is not None:
@@ -188,23 +185,22 @@ class AsyncMultiLock(AsyncLock):
         return await self._wait_for(self._members[len(progress.parts)], progress)
 
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
-        first = self._members[start]._engine
-        end = start
-        while end < len(self._members) and _is_direct(self._members[end]) and self._members[end]._engine is first:
-            end += 1
-        return self._members[start : min(end, start + AT_ONCE)] if first.store.capabilities.together else ()
+        """Return the members from ``start`` on that are acquired in one request to one store."""
+        engine, some = self._members[start]._engine, self._members[start : start + AT_ONCE]
+        if not engine.store.capabilities.together:
+            return ()
+        return list(takewhile(lambda member: isinstance(member, AsyncLock) and member._engine is engine, some))
 
     async def _wait_for(self, member: AsyncMutex, progress: Progress) -> NotAcquired | None:
         left = max(0.0, progress.until - self._engine.runtime.now())
-        engine = member._engine
-        if not _is_direct(member):
-            hold = await member._acquire(True, -1 if left == float("inf") else left)
+        engine, timeout = member._engine, None if left == float("inf") else left
+        if not isinstance(member, AsyncLock):  # it counts its holds itself
+            hold = await member._acquire(True, -1 if timeout is None else timeout)
             if isinstance(hold, NotAcquired):
                 return hold
             progress.add(Part(engine, hold._lease, hold), hold._handle)
             hold._handle = None
             return None
-        timeout = None if left == float("inf") else left
         handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=progress.waits), timeout)
         if isinstance(handle, NotAcquired):
             return handle
@@ -237,11 +233,6 @@ class AsyncMultiLock(AsyncLock):
         progress.handles.clear()
 
 
-def _is_direct(member: AsyncMutex) -> bool:
-    """Return whether holding it means holding one lease without a re-entry count."""
-    return isinstance(member, AsyncLock)
-
-
 class MultiLock(Mutex):
     """Several locks, all or none, under one deadline.
 
@@ -253,18 +244,85 @@ class MultiLock(Mutex):
 
     """
 
-    def __init__(self, core: AsyncMultiLock) -> None:
-        super().__init__(core)
-        self._several = core
+    _core: AsyncMultiLock
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the locks, in the order in which they are acquired."""
-        return self._several.names
+        return self._core.names
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
         """Acquire all of them, or none and return None. As `AsyncMultiLock.acquire`."""
-        return self._acquired(run_sync(self._several._acquire(blocking, timeout)), MultiHold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), MultiHold)
 
     def __enter__(self) -> MultiHold:
-        return MultiHold(run_sync(self._several._enter(opened(self))))
+        return MultiHold(run_sync(self._core._enter(opened(self))))
+
+
+def members_of(
+    locks: Iterable[str | AsyncMutex | AsyncSemaphore], named: Callable[[str], AsyncLock]
+) -> tuple[AsyncMutex, ...]:
+    """Return the locks in order of their names; ``named`` makes one of a name.
+
+    Raises:
+        TypeError: something is neither a name nor a lock of the same flavor.
+        ValueError: there is none, or two different ones have the same name.
+
+    """
+    refuse_no_list(locks)
+    members: dict[str, AsyncMutex] = {}
+    for item in locks:
+        for member in _spread(item, named):
+            other = members.setdefault(member.name, member)
+            if not _same(member, other):
+                raise ValueError(
+                    f"multi_lock got two different locks named {member.name!r}; it takes each name once, as one thing "
+                    "of one client (for several permits: semaphore.permits(n))"
+                )
+    if not members:
+        raise ValueError("multi_lock got no names")
+    return tuple(members[name] for name in sorted(members))
+
+
+def _spread(item: object, named: Callable[[str], AsyncLock]) -> tuple[AsyncMutex, ...]:
+    if isinstance(item, str):
+        return (named(item),)
+    if isinstance(item, AsyncMultiLock):
+        return tuple(item._members)
+    if isinstance(item, AsyncSemaphore):
+        return (item.permits(1),)
+    if isinstance(item, AsyncMutex):
+        return (item,)
+    raise TypeError(
+        "multi_lock takes names, and locks of clients of the same flavor (of an RWLock its reader() or writer()), "
+        f"not {item!r}"
+    )
+
+
+def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
+    """Return whether two members are the same lock: an item that is listed twice is acquired once."""
+    if one is other:
+        return True
+    mine, theirs = one._options.terms.mode, other._options.terms.mode
+    alike = type(one) is type(other) and one._engine is other._engine and mine == theirs
+    return alike and mine.kind is not Kind.SEMAPHORE
+
+
+def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
+    """Return the async cores of sync locks, for `members_of`."""
+    refuse_no_list(locks)
+    return [_core(item) for item in locks]
+
+
+def refuse_no_list(locks: object) -> None:
+    """Raise TypeError for one name where a list is expected: its letters would become names."""
+    if isinstance(locks, str | bytes) or not isinstance(locks, Iterable):
+        raise TypeError(f"multi_lock takes a list of names or locks, not {locks!r}; for one name write [name]")
+
+
+def _core(item: Any) -> Any:
+    if isinstance(item, Mutex | Semaphore):
+        return item._core
+    if isinstance(item, AsyncMutex | AsyncSemaphore):
+        raise TypeError(f"{item!r} is a lock of an AsyncClient, and this client blocks")
+    return item

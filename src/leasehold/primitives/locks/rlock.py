@@ -1,4 +1,4 @@
-"""The re-entrant lock: `AsyncRLock` and its sync facade `RLock`.
+"""The re-entrant lock: `AsyncRLock` and its sync facade `RLock`; and the count that read-write locks share with it.
 
 It belongs to the thread or the asyncio task that acquired it, across all objects of one client with the same name: a
 function that locks may call another that locks the same name. The store sees one hold, whatever the depth.
@@ -7,101 +7,168 @@ function that locks may call another that locks the same name. The store sees on
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.request import NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
+from leasehold.primitives.locks.lock import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.reentrancy import Entry
-
-Reentries = weakref.WeakValueDictionary[tuple[str, int], Entry]
-"""All re-entrant leases of a client, by name and by the key of the thread or task. The references are weak."""
 
 
-class AsyncRLock(AsyncMutex):
+class Entry:
+    """One lease and the holds that one thread or task has on it, in one role.
+
+    The lease refers to its entry (`Lease.entry`), and so does each hold. So the entry lives as long as one of them, and
+    the client's table of entries may refer to it weakly.
+    """
+
+    __slots__ = ("__weakref__", "_holds", "caller", "lease", "role")
+
+    def __init__(self, lease: Lease, caller: Caller, role: object) -> None:
+        self.lease = lease
+        self.caller = caller
+        self.role = role
+        self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with the role that was requested
+        lease.entry = self
+        lease.lock_object = weakref.ref(self)
+
+    def handle(self) -> LeaseHandle:
+        """Return the handle of the lease; a new one if all holds were dropped and the lease has not ended."""
+        return self.lease.handle() or LeaseHandle(self.lease)
+
+    def add(self, hold: Any, asked: object) -> None:
+        """Add a hold, and the role that was requested."""
+        self._holds.append((asked, weakref.ref(hold)))
+
+    def last(self, asked: object) -> tuple[bool, Any]:
+        """Return whether a hold was requested as ``asked``, and the last such hold; None if it was dropped."""
+        refs = [ref for what, ref in self._holds if what is asked]
+        return bool(refs), refs[-1]() if refs else None
+
+    def remove(self, hold: Any, asked: object = None) -> bool:
+        """Remove a hold (None: the last one that was dropped); return whether any hold is left."""
+        for entry in reversed(self._holds[:]):
+            if entry[1]() is hold and (hold is not None or entry[0] is asked):
+                self._holds = [other for other in self._holds if other is not entry]
+                break
+        if not self._holds:
+            self.lease.entry = None  # else the two keep each other alive until a garbage collection
+        return bool(self._holds)
+
+    def drop_ended_callers(self) -> None:
+        """Have the lock objects through which it was acquired drop it, if its thread or task has ended."""
+        for _, ref in self._holds[:]:
+            hold = ref()
+            lock = None if hold is None else hold._hold_list()
+            if lock is not None:
+                lock.drop_ended_callers()
+
+
+class Entries(weakref.WeakValueDictionary[tuple[str, int, object], Entry]):
+    """All entries of one client, by name, key of the thread or task, and role. The references are weak."""
+
+    def of(self, name: str, key: int, roles: Iterable[object]) -> dict[object, Entry]:
+        """Return the entries of the thread or task that has this key now, not of an ended one that had it before."""
+        found: dict[object, Entry] = {}
+        for role in roles:
+            entry = self.get((name, key, role))
+            if entry is not None and entry.caller.alive():
+                found[role] = entry
+        return found
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry."""
+        self[entry.lease.name, entry.caller.key, entry.role] = entry
+
+    def drop(self, entry: Entry) -> None:
+        """Remove an entry."""
+        key = (entry.lease.name, entry.caller.key, entry.role)
+        if self.get(key) is entry:
+            self.pop(key, None)
+
+
+class AsyncReentrant(AsyncMutex):
+    """A lock that its task may acquire again: what re-entrant locks and the sides of read-write locks share."""
+
+    _roles: ClassVar[tuple[object, ...]] = (None,)
+    _hold_type: ClassVar[type[AsyncHold]] = AsyncHold
+
+    def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Any = None) -> None:
+        super().__init__(engine, name, options)
+        self._entries = entries
+        self._role = role
+
+    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+        limit = self._limit(blocking, timeout)
+        self._engine.ready()
+        return await self._acquire_for(self._engine.runtime.me(), limit)
+
+    async def _acquire_for(self, caller: Caller, limit: float | None) -> AsyncHold | NotAcquired:
+        mine = self._entries.of(self.name, caller.key, self._roles)
+        for one in mine.values():
+            if not one.lease.check_deadline():
+                self._entries.drop(one)
+                raise one.lease.error()
+        entry = self._own(mine) if mine else None
+        if entry is None:
+            base = self._alongside(mine) if mine else None
+            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id)
+            if isinstance(handle, NotAcquired):
+                return handle
+            if base is not None and not base.lease.check_deadline():  # another may have written meanwhile
+                await self._engine.release(handle.lease)
+                raise base.lease.error()
+            entry = Entry(handle.lease, caller, self._role)
+            self._entries.add(entry)
+        else:
+            handle = entry.handle()
+        return self._hold(entry, handle)
+
+    def _own(self, mine: dict[object, Entry]) -> Entry | None:
+        """Return the entry of the calling task that an acquire re-enters; None if it needs a new one."""
+        return mine.get(self._role)
+
+    def _alongside(self, mine: dict[object, Entry]) -> Entry | None:
+        """Return the entry of the calling task alongside which a new one is acquired; None if there is none."""
+        return None
+
+    def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
+        engine, entries = self._engine, self._entries  # `leave` must not refer to the lock, which may refer to the hold
+
+        async def leave(hold: AsyncHold) -> bool:
+            if entry.remove(hold):
+                if not entry.lease.check_deadline():
+                    raise entry.lease.error()
+                return True
+            entries.drop(entry)
+            return await engine.release(entry.lease)
+
+        hold = self._hold_type(engine, handle.lease, leave, self._hold_list.ref)
+        entry.add(hold, self._role)
+        self._hold_list.add(entry.caller, hold)
+        return hold
+
+    def _last(self, caller: Caller) -> AsyncHold | None:
+        """Return the last hold in this role, through whatever object of the client it was acquired."""
+        entry = self._own(self._entries.of(self.name, caller.key, self._roles))
+        there, hold = (False, None) if entry is None else entry.last(self._role)
+        if entry is not None and there and hold is None:  # the hold was dropped: release it through a new one
+            hold = self._hold(entry, entry.handle())
+            entry.remove(None, self._role)
+        return hold
+
+
+class AsyncRLock(AsyncReentrant):
     """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
 
     Lease and other options are those of the outermost acquire. If the task ends without releasing, and nobody else has
     the hold, the watchdog stops renewing the lock and releases it.
     """
-
-    def __init__(self, engine: Engine, name: str, options: Options, reentries: Reentries) -> None:
-        super().__init__(engine, name, options)
-        self._reentries = reentries
-
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
-        limit = self._limit(blocking, timeout)
-        self._engine.ready()
-        caller = self._engine.runtime.me()
-        entry = self._entry(caller.key)
-        if entry is None:
-            handle = await self._lease(limit)
-            if isinstance(handle, NotAcquired):
-                return handle
-            entry = self._reentries[self.name, caller.key] = Entry(handle.lease, caller)
-        else:
-            if not entry.lease.check_deadline():
-                self._drop(entry)
-                raise entry.lease.error()
-            handle = entry.handle()
-        return self._hold(entry, handle)
-
-    def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
-        hold = AsyncHold(self._engine, handle.lease, Leaver(self, entry), self._hold_list.ref)
-        entry.add(hold)
-        self._hold_list.add(entry.caller, hold)
-        return hold
-
-    def _entry(self, key: int) -> Entry | None:
-        entry = self._reentries.get((self.name, key))
-        return entry if entry is not None and entry.caller.alive() else None
-
-    def _drop(self, entry: Entry) -> None:
-        key = (self.name, entry.caller.key)
-        if self._reentries.get(key) is entry:
-            del self._reentries[key]
-
-    def _last(self, caller: Caller) -> AsyncHold | None:
-        """Return the last hold of this name, through whatever object of the client it was acquired."""
-        entry = self._entry(caller.key)
-        if entry is None:
-            return None
-        hold: AsyncHold | None = entry.last()[1]
-        if hold is None:  # its hold was dropped, but the lease has not ended: release it through a new hold
-            hold = self._hold(entry, entry.handle())
-            entry.remove(None)
-        return hold
-
-
-class Leaver:
-    """Releases a hold, and with the last one the lease. It must not refer to the lock object, which may refer to it."""
-
-    __slots__ = ("_engine", "_entry", "_reentries")
-
-    def __init__(self, lock: AsyncRLock, entry: Entry) -> None:
-        self._engine = lock._engine
-        self._reentries = lock._reentries
-        self._entry = entry
-
-    def __call__(self, hold: AsyncHold) -> Coroutine[Any, Any, bool]:
-        return self._leave(hold)
-
-    async def _leave(self, hold: AsyncHold) -> bool:
-        entry = self._entry
-        if entry.remove(hold):
-            if not entry.lease.check_deadline():
-                raise entry.lease.error()
-            return True
-        key = (entry.lease.name, entry.caller.key)
-        if self._reentries.get(key) is entry:
-            del self._reentries[key]
-        return await self._engine.release(entry.lease)
 
 
 class RLock(Mutex):

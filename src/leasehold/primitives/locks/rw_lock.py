@@ -1,30 +1,61 @@
-"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their sync facade."""
+"""The read-write lock: many readers, or one writer. `AsyncRWLock`, its sides, and their sync facade.
+
+Theory of operation
+-------------------
+One thread or task has at most one entry in each role at a name. To acquire a role again re-enters that entry, as with a
+re-entrant lock. What happens when it acquires a role while it holds another:
+
+===================  ========================  ============================  ==========================
+acquires / holds     reader                    upgradeable                   writer
+===================  ========================  ============================  ==========================
+reader               re-enters                 re-enters the upgradeable     new entry alongside
+                                               entry, which reads            (downgrade)
+upgradeable          refused                   re-enters                     new entry alongside
+                                                                             (downgrade)
+writer               refused                   new entry alongside           re-enters
+                                               (upgrade)
+===================  ========================  ============================  ==========================
+
+Refused is what could deadlock: two readers that both want to write would wait for each other. At most one upgradeable
+reader holds at a time, and its thread or task has no plain reader entry. So an upgrade waits only for readers that
+wait for nobody, and there is no deadlock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import enum
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.request import NotAcquired
-from leasehold._rules import conflicts
-from leasehold._runtimes.base import Caller, run_sync
-from leasehold._runtimes.blocks import Block, opened
+from leasehold._model import Kind, LockMode
+from leasehold._runtimes.base import run_sync
+from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
-from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
-from leasehold.primitives.locks.hold_list import HoldList
-from leasehold.primitives.locks.holders import held_modes
-from leasehold.primitives.locks.mutex import AsyncMutex, Mutex
+from leasehold.primitives.bases import AsyncNamed, NamedFacade
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.lock import Mutex
 from leasehold.primitives.locks.options import Options
-from leasehold.primitives.locks.rw_entries import Entries, Role, RoleEntry, alongside, same_entry
-
-Upgrade = Callable[[Seconds | None], Awaitable[AsyncHold | NotAcquired]]
-"""Acquires the writer's side alongside an upgradeable entry, for the caller of that entry."""
+from leasehold.primitives.locks.rlock import AsyncReentrant, Entries, Entry
 
 
-class AsyncSide(AsyncMutex):
+class Role(enum.Enum):
+    """The three ways to hold a read-write lock."""
+
+    READER = "reader"
+    UPGRADEABLE = "upgradeable"
+    WRITER = "writer"
+
+    def mode(self, *, fair: bool) -> LockMode:
+        """Return the lock mode of a ticket in this role."""
+        exclusive, upgradeable = self is Role.WRITER, self is Role.UPGRADEABLE
+        return LockMode(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
+
+
+class AsyncSide(AsyncReentrant):
     """The reader's or the writer's side of a read-write lock, used like a lock.
 
     It belongs to the task that acquired it, across all objects of one client with the same name, and may be acquired
@@ -35,96 +66,34 @@ class AsyncSide(AsyncMutex):
 
     """
 
+    _roles: ClassVar[tuple[object, ...]] = tuple(Role)
+
     def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Role) -> None:
         mode = role.mode(fair=options.terms.mode.fair)
-        super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
-        self._entries = entries
-        self._role = role
+        super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)), entries, role)
 
-    async def locked(self) -> bool:
-        """Return whether somebody holds the lock in a way that excludes this side.
+    def _own(self, mine: dict[object, Entry]) -> Entry | None:
+        if self._role is Role.READER:
+            return mine.get(Role.READER) or mine.get(Role.UPGRADEABLE)
+        return mine.get(self._role)
 
-        Raises:
-            NameInUse: the name is in use as another primitive.
-
-        """
-        mode = self._options.terms.mode
-        return conflicts(mode, await held_modes(self._engine, self.name, mode))
-
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
-        limit = self._limit(blocking, timeout)
-        self._engine.ready()
-        return await self._take(self._engine.runtime.me(), limit)
-
-    async def _take(self, caller: Caller, limit: float | None) -> AsyncHold | NotAcquired:
-        mine = self._entries.of(self.name, caller.key)
-        for one in mine.values():
-            self._refuse_lost(one)
-        entry = same_entry(self._role, mine)
-        if entry is None:
-            base = alongside(self.name, self._role, mine)
-            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id)
-            if isinstance(handle, NotAcquired):
-                return handle
-            await self._check_base(base, handle.lease)
-            entry = RoleEntry(self._role, handle.lease, caller)
-            self._entries.add(self.name, entry)
-        else:
-            handle = entry.handle()
-        return self._hold_in(entry, handle)
-
-    def _hold_in(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
-        hold = self._hold(entry, handle)
-        entry.add(hold, self._role)
-        self._hold_list.add(entry.caller, hold)
-        return hold
-
-    def _refuse_lost(self, entry: RoleEntry) -> None:
-        if not entry.lease.check_deadline():
-            self._entries.drop(self.name, entry)
-            raise entry.lease.error()
-
-    async def _check_base(self, base: RoleEntry | None, lease: Lease) -> None:
-        """Release the lease if the entry alongside which it was acquired was lost: a writer may have held meanwhile."""
-        if base is not None and not base.lease.check_deadline():
-            await self._engine.release(lease)
-            raise base.lease.error()
-
-    def _hold(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
-        return AsyncHold(self._engine, handle.lease, self._leaver(entry), self._hold_list.ref)
-
-    def _leaver(self, entry: RoleEntry) -> Leave:
-        engine, entries = self._engine, self._entries  # not the lock object, which may refer to the hold
-
-        async def leave(hold: AsyncHold) -> bool:
-            if entry.remove(hold):
-                if not entry.lease.check_deadline():
-                    raise entry.lease.error()
-                return True
-            entries.drop(entry.lease.name, entry)
-            return await engine.release(entry.lease)
-
-        return leave
-
-    def _last(self, caller: Caller) -> AsyncHold | None:
-        entry = same_entry(self._role, self._entries.of(self.name, caller.key))
-        there, hold = (False, None) if entry is None else entry.last(self._role)
-        if entry is not None and there and hold is None:  # the hold was dropped: release it through a new one
-            hold = self._hold_in(entry, entry.handle())
-            entry.remove(None, self._role)
-        return hold
+    def _alongside(self, mine: dict[object, Entry]) -> Entry | None:
+        if self._role is not Role.READER and Role.READER in mine:
+            raise RuntimeError(
+                f"this thread or task reads {self.name!r} and asks to be its {self._role.value}: two that do so would "
+                "wait for each other for ever. Release the reader first, or take upgradeable() in its place and "
+                "upgrade its hold"
+            )
+        return mine.get(Role.WRITER) or mine.get(Role.UPGRADEABLE)
 
 
 class AsyncUpgradeableHold(AsyncHold):
     """A reader's hold that may become the writer's."""
 
-    __slots__ = ("_upgrade",)
+    __slots__ = ("_entry", "_writer")
 
-    def __init__(
-        self, engine: Engine, lease: Lease, leave: Leave, hold_list: Callable[[], HoldList | None], upgrade: Upgrade
-    ) -> None:
-        super().__init__(engine, lease, leave, hold_list)
-        self._upgrade = upgrade
+    _entry: Entry
+    _writer: AsyncSide
 
     async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
         """Become the writer: wait until the present readers release; nobody else writes before.
@@ -145,7 +114,8 @@ class AsyncUpgradeableHold(AsyncHold):
         """
         self._engine.ready()
         self.raise_if_lost()
-        got = await self._upgrade(timeout)
+        # Not for the calling task: the hold may have been passed to one that has no entry here.
+        got = await self._writer._acquire_for(self._entry.caller, self._writer._limit(True, timeout))
         if isinstance(got, NotAcquired):
             self.raise_if_lost()
             return None
@@ -155,6 +125,8 @@ class AsyncUpgradeableHold(AsyncHold):
 class AsyncUpgradeable(AsyncSide):
     """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
 
+    _hold_type: ClassVar[type[AsyncHold]] = AsyncUpgradeableHold
+
     async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncUpgradeableHold | None:
         """Get the lock, or None. As `AsyncLock.acquire`."""
         got = await super().acquire(blocking, timeout)
@@ -162,22 +134,17 @@ class AsyncUpgradeable(AsyncSide):
         return got
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncUpgradeableHold]:
-        return self._enter(opened(self))
+        return cast("Coroutine[Any, Any, AsyncUpgradeableHold]", self._enter(opened(self)))
 
-    async def _enter(self, block: Block | None) -> AsyncUpgradeableHold:
-        return cast(AsyncUpgradeableHold, await super()._enter(block))
-
-    def _hold(self, entry: RoleEntry, handle: LeaseHandle) -> AsyncHold:
-        writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
-
-        async def upgrade(timeout: Seconds | None) -> AsyncHold | NotAcquired:
-            # Not for the calling task: the hold may have been passed to one that has no entry here.
-            return await writer._take(entry.caller, writer._limit(True, timeout))
-
-        return AsyncUpgradeableHold(self._engine, handle.lease, self._leaver(entry), self._hold_list.ref, upgrade)
+    def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
+        hold = super()._hold(entry, handle)
+        assert isinstance(hold, AsyncUpgradeableHold)
+        hold._entry = entry
+        hold._writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
+        return hold
 
 
-class AsyncRWLock:
+class AsyncRWLock(AsyncNamed):
     """A read-write lock: readers hold it together, a writer alone.
 
     Example:
@@ -203,11 +170,6 @@ class AsyncRWLock:
         self._entries = entries
         self._name = name
 
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._name
-
     def reader(self) -> AsyncSide:
         """Return the side that others may hold at the same time, if they read too."""
         return AsyncSide(self._engine, self._name, self._options, self._entries, Role.READER)
@@ -219,9 +181,6 @@ class AsyncRWLock:
     def upgradeable(self) -> AsyncUpgradeable:
         """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
         return AsyncUpgradeable(self._engine, self._name, self._options, self._entries, Role.UPGRADEABLE)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}>"
 
 
 class Side(Mutex):
@@ -239,37 +198,30 @@ class Side(Mutex):
 class UpgradeableHold(Hold):
     """A reader's hold that may become the writer's."""
 
-    __slots__ = ("_rising",)
+    __slots__ = ()
 
-    def __init__(self, core: AsyncUpgradeableHold) -> None:
-        super().__init__(core)
-        self._rising = core
+    _core: AsyncUpgradeableHold
 
     def upgrade(self, timeout: Seconds | None = None) -> Hold | None:
         """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
-        got = run_sync(self._rising.upgrade(timeout))
+        got = run_sync(self._core.upgrade(timeout))
         return None if got is None else Hold(got)
-
-    def __repr__(self) -> str:
-        return repr(self._rising).replace("<Async", "<", 1)
 
 
 class Upgradeable(Side):
     """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
 
-    def __init__(self, core: AsyncUpgradeable) -> None:
-        super().__init__(core)
-        self._rising = core
+    _core: AsyncUpgradeable
 
     def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
         """Get the lock, or None. As `Lock.acquire`."""
         return self._acquired(run_sync(self._core._acquire(blocking, timeout)), UpgradeableHold)
 
     def __enter__(self) -> UpgradeableHold:
-        return UpgradeableHold(run_sync(self._rising._enter(opened(self))))
+        return UpgradeableHold(run_sync(self._core._enter(opened(self))))
 
 
-class RWLock:
+class RWLock(NamedFacade[AsyncRWLock]):
     """A read-write lock: readers hold it together, a writer alone.
 
     Example:
@@ -289,14 +241,6 @@ class RWLock:
 
     """
 
-    def __init__(self, core: AsyncRWLock) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._core.name
-
     def reader(self) -> Side:
         """Return the side that others may hold at the same time, if they read too."""
         return Side(self._core.reader())
@@ -308,6 +252,3 @@ class RWLock:
     def upgradeable(self) -> Upgradeable:
         """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
         return Upgradeable(self._core.upgradeable())
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"

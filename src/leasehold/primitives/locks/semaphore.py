@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.request import NotAcquired
-from leasehold._rules import conflicts
 from leasehold._runtimes.base import run_sync
-from leasehold._runtimes.blocks import Block, ends_block, opened
+from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
-from leasehold.primitives.calls.decorating import AsyncDecorating, Decorating
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.hold_list import HoldList
-from leasehold.primitives.locks.holders import held_modes
-from leasehold.primitives.locks.lock import AsyncLock
-from leasehold.primitives.locks.mutex import Mutex
+from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
+from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
 from leasehold.primitives.locks.options import Options
 
 MOST = 1_000_000
@@ -42,18 +36,8 @@ class AsyncPermits(AsyncLock):
         super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
         self._hold_list = hold_list  # shared by all sizes: `release` releases what was acquired last
 
-    async def locked(self) -> bool:
-        """Return whether fewer permits than that are free now.
 
-        Raises:
-            NameInUse: the name is in use as another primitive, or with another number of permits.
-
-        """
-        mode = self._options.terms.mode
-        return conflicts(mode, await held_modes(self._engine, self.name, mode))
-
-
-class AsyncSemaphore(AsyncDecorating):
+class AsyncSemaphore(AsyncNamed, AsyncDecorating):
     """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
     All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
@@ -73,13 +57,9 @@ class AsyncSemaphore(AsyncDecorating):
         self._engine = engine
         self._options = options
         self._hold_list = HoldList()
-        self._sizes: dict[int, AsyncPermits] = {}
+        self._one = AsyncPermits(engine, name, options, 1, self._hold_list)
+        self._sizes = {1: self._one}
         self._name = name
-
-    @property
-    def name(self) -> str:
-        """The semaphore's name."""
-        return self._name
 
     @property
     def limit(self) -> int:
@@ -114,12 +94,7 @@ class AsyncSemaphore(AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        got = await self.permits(n)._acquire(blocking, timeout)
-        if isinstance(got, NotAcquired):
-            return None
-        owned = self._hold_list.owned
-        owned[id(got)] = got
-        return got  # in the next statement: see `HoldList.owned`
+        return await self.permits(n).acquire(blocking, timeout)
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
@@ -129,11 +104,11 @@ class AsyncSemaphore(AsyncDecorating):
             LeaseLost: the lease was lost before.
 
         """
-        await self.permits(1).release()
+        await self._one.release()
 
     def owned(self) -> bool:
         """Return whether the calling task holds permits, acquired through this semaphore and not lost."""
-        return self.permits(1).owned()
+        return self._one.owned()
 
     async def locked(self) -> bool:
         """Return whether no permit is there now.
@@ -142,7 +117,7 @@ class AsyncSemaphore(AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        return await self.permits(1).locked()
+        return await self._one.locked()
 
     async def available(self) -> int:
         """Return how many permits nobody holds now.
@@ -155,17 +130,13 @@ class AsyncSemaphore(AsyncDecorating):
         return max(0, self.limit - sum(mode.permits for mode in held))
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
-        return self.permits(1)._enter(opened(self))
+        return self._enter(opened(self))
 
-    @ends_block
-    async def __aexit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.permits(1)._exit(block, error)
+    def _enter(self, block: Block | None) -> Coroutine[Any, Any, AsyncHold]:
+        return self._one._enter(block)
+
+    def _exit(self, block: Block, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        return self._one._exit(block, error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
@@ -175,7 +146,7 @@ class Permits(Mutex):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
 
-class Semaphore(Decorating):
+class Semaphore(DecoratingFacade[AsyncSemaphore]):
     """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
     All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
@@ -190,14 +161,6 @@ class Semaphore(Decorating):
         ```
 
     """
-
-    def __init__(self, core: AsyncSemaphore) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The semaphore's name."""
-        return self._core.name
 
     @property
     def limit(self) -> int:
@@ -239,17 +202,4 @@ class Semaphore(Decorating):
         return run_sync(self._core.available())
 
     def __enter__(self) -> Hold:
-        return Hold(run_sync(self._core.permits(1)._enter(opened(self))))
-
-    @ends_block
-    def __exit__(  # noqa: PLE0302 the decorator takes the block away
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        run_sync(self._core.permits(1)._exit(block, error))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
+        return Hold(run_sync(self._core._enter(opened(self))))

@@ -25,8 +25,8 @@ from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
-from leasehold.primitives.calls.callables import refuse_coroutines
-from leasehold.primitives.locks.inner_lock import guard
+from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
+from leasehold.primitives.locks.lock import guard
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -57,7 +57,7 @@ class Missing(enum.Enum):
 log = logging.getLogger("leasehold")
 
 
-class AsyncCachedValue(Generic[T]):
+class AsyncCachedValue(AsyncPrimitive, Generic[T]):
     """A value that one instance fetches and all use: an access token, an exchange rate, a costly result.
 
     Example:
@@ -92,12 +92,12 @@ class AsyncCachedValue(Generic[T]):
         self._lock = guard(engine, "shared", key, lease=lease)
         self._value = Register(engine, "shared", key)
         self._bloom = Register(engine, "bloom", key)
-        self._key = key
+        self._name = key
 
     @property
     def key(self) -> str:
         """The value's name."""
-        return self._key
+        return self._name
 
     async def get(self, *, refused: object = Missing.MISSING) -> T:
         """Return the value, fetched here or by another instance.
@@ -161,12 +161,8 @@ class AsyncCachedValue(Generic[T]):
         start = runtime.now()
         hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
         if hold is None:
-            raise AcquireTimeout(
-                f"another was still fetching {self.key!r}",
-                name=self.key,
-                owner=str(self._engine.owner),
-                waited=runtime.now() - start,
-            )
+            waited = runtime.now() - start
+            raise self._error(AcquireTimeout, f"another was still fetching {self.key!r}", waited=waited)
         async with hold:
             seen = await self._value.read()
             if _good(seen, refused):
@@ -188,11 +184,8 @@ class AsyncCachedValue(Generic[T]):
             await self._bloom.write(Body.of(token), ttl=bloom, fence=token, only=True)
         return body.value()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
 
-
-class CachedValue(Generic[T]):
+class CachedValue(Facade[AsyncCachedValue[T]], Generic[T]):
     """A value that one instance fetches and all use: an access token, an exchange rate, a costly result.
 
     Example:
@@ -208,7 +201,7 @@ class CachedValue(Generic[T]):
 
     def __init__(self, core: AsyncCachedValue[T]) -> None:
         refuse_coroutines(core._fetch)
-        self._core = core
+        super().__init__(core)
 
     @property
     def key(self) -> str:
@@ -229,9 +222,6 @@ class CachedValue(Generic[T]):
 
         """
         return run_sync(self._core.get(refused=refused))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
 
 
 def _good(seen: Record, refused: object) -> bool:

@@ -20,6 +20,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
+from leasehold.primitives.bases import AsyncPrimitive
 
 MARK = 8
 """Bytes that identify a write."""
@@ -96,8 +97,8 @@ def _json(value: object) -> bytes:
         raise kind(f"the value is neither bytes nor can JSON express it: {error}") from None
 
 
-class Register:
-    """One cell. ``kind`` separates the names of different primitives."""
+class StoredCell(AsyncPrimitive):
+    """One cell of the store. ``kind`` separates the names of different primitives."""
 
     def __init__(self, engine: Engine, kind: str, name: str) -> None:
         can = engine.store.capabilities
@@ -107,9 +108,27 @@ class Register:
         self._name = _validate.name(name)
         self._cell = f"{kind}/{name}"
 
+    def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
+        return self._engine.store.compare_and_set(self._cell, change)
+
+    async def _request(self, change: Change, patience: float | None = None) -> tuple[Cell, bool]:
+        """Repeat a request until it has an answer; with ``patience``, through an outage of so many seconds."""
+        within = max(patience or 0.0, self._engine.response_timeout)
+        return await self._engine.repeat(lambda _: self._ask(change), within, through_outage=patience is not None)
+
+    def _unknown(self, why: str) -> StoreUnavailable:
+        return StoreUnavailable(f"the reply to {why}; look again", unknown=True, name=self._name)
+
+    def _foreign(self) -> NameInUse:
+        return NameInUse(f"the cell {self._cell!r} holds something else", name=self._name)
+
+
+class Register(StoredCell):
+    """A cell for a user's value."""
+
     async def read(self) -> Record:
         """Return the value."""
-        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), self._engine.response_timeout)
+        cell, _ = await self._request(Change())
         return self._record(cell)
 
     async def write(
@@ -133,14 +152,10 @@ class Register:
         if ours:
             return Record(body.value(), cell.version, changed=True)
         if fence is not None and fence < cell.fence:
-            raise LeaseLost(
-                f"the write to {self._name!r} came too late: it has token {fence}, and {cell.fence} has written",
-                name=self._name,
-                owner=str(self._engine.owner),
-                token=fence,
-            )
+            why = f"the write to {self._name!r} came too late: it has token {fence}, and {cell.fence} has written"
+            raise self._error(LeaseLost, why, token=fence)
         if repeated and if_version is not None and cell.version > if_version + 1:
-            raise self._unknown()
+            raise self._overtaken()
         return self._record(cell)
 
     async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
@@ -158,20 +173,13 @@ class Register:
         except StoreUnavailable as error:
             if not error.unknown:
                 raise
-        cell, _ = await self._engine.repeat(lambda _: self._ask(Change()), self._engine.response_timeout)
+        cell, _ = await self._request(Change())
         if cell.value is None or cell.value[1 : MARK + 1] != mark:
-            raise self._unknown()  # not there, or no longer, or not yet
+            raise self._overtaken()  # not there, or no longer, or not yet
         return cell, True
 
-    def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return self._engine.store.compare_and_set(self._cell, change)
-
-    def _unknown(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"the reply to the write to {self._name!r} was lost, and others may have written since; look again",
-            unknown=True,
-            name=self._name,
-        )
+    def _overtaken(self) -> StoreUnavailable:
+        return self._unknown(f"the write to {self._name!r} was lost, and others may have written since")
 
     def _record(self, cell: Cell) -> Record:
         if cell.value is None:
@@ -179,7 +187,7 @@ class Register:
         try:
             body = Body(Form(cell.value[:1]), cell.value[MARK + 1 :])
         except ValueError:
-            raise NameInUse(f"the cell {self._cell!r} holds something else", name=self._name) from None
+            raise self._foreign() from None
         if body.form is Form.UNKEPT:
             return Record(None, cell.version, unkept=body.content.decode())
         return Record(body.value(), cell.version)

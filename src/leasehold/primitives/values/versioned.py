@@ -14,7 +14,7 @@ from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import outside, ready, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import Conflict
-from leasehold.primitives.calls.callables import refuse_coroutines
+from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
 from leasehold.primitives.values.register import Body, Record, Register
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Versioned(NamedTuple, Generic[T]):
     version: int
 
 
-class AsyncVersionedCell(Generic[T]):
+class AsyncVersionedCell(AsyncNamed, Generic[T]):
     """A value with a version, for compare-and-set. Generic in the value: ``views: AsyncVersionedCell[int]``.
 
     Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
@@ -64,11 +64,6 @@ class AsyncVersionedCell(Generic[T]):
         self._register = Register(engine, "versioned", name)
         self._ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         self._name = name
-
-    @property
-    def name(self) -> str:
-        """The value's name."""
-        return self._name
 
     async def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
@@ -147,11 +142,8 @@ class AsyncVersionedCell(Generic[T]):
             waited=waited,
         )
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
-
-class VersionedCell(Generic[T]):
+class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
     """A value with a version, for compare-and-set. Generic in the value: ``views: VersionedCell[int]``.
 
     Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
@@ -166,14 +158,6 @@ class VersionedCell(Generic[T]):
         ```
 
     """
-
-    def __init__(self, core: AsyncVersionedCell[T]) -> None:
-        self._core = core
-
-    @property
-    def name(self) -> str:
-        """The value's name."""
-        return self._core.name
 
     def get(self) -> Versioned[T | None]:
         """Return the value and its version; None and 0 if there is none."""
@@ -213,9 +197,6 @@ class VersionedCell(Generic[T]):
         """
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
 
 
 def _check_count(value: object, what: str, least: int) -> None:

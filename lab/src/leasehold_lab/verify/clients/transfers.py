@@ -22,7 +22,7 @@ from leasehold._engine.lease_states import HOLDING
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold_lab.history.journal import Journal
 
 Work = Callable[[], Coroutine[Any, Any, None]]

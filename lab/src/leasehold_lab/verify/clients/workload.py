@@ -17,7 +17,7 @@ from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, StoreUnavailable, Unsupported
 from leasehold.events import Event, Queued
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold.primitives.locks.mutex import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold_lab.history import Mode
 from leasehold_lab.history.journal import Journal
 from leasehold_lab.verify.clients.stall_detector import timed_callback

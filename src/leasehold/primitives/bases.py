@@ -1,0 +1,244 @@
+"""What the primitives have in common: a name, the ``with`` block, the decorator, and the sync facade.
+
+Each primitive is an `AsyncX`, the algorithm, and an `X`, its sync facade: it has methods with signatures and docstrings
+of its own, and runs each of its core's coroutines with `run_sync`. Neither inherits from the other. What both share is
+here, once for each flavor. No base has an ``__init__`` that an `AsyncX` has to call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from leasehold._engine.engine import Engine
+from leasehold._runtimes.base import run_sync
+from leasehold._runtimes.blocks import Block, ends_block
+from leasehold.errors import LeaseholdError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+E = TypeVar("E", bound=LeaseholdError)
+
+
+class AsyncPrimitive:
+    """A primitive of one client, or the part of one that speaks with the store."""
+
+    __slots__ = ("__weakref__", "_engine", "_name")
+
+    _engine: Engine
+    _name: str
+
+    def _error(
+        self,
+        kind: type[E],
+        message: str,
+        *,
+        token: int | None = None,
+        waited: float | None = None,
+        held_by: str | None = None,
+    ) -> E:
+        """Make an error that names this primitive and its client."""
+        owner = str(self._engine.owner)
+        return kind(message, name=self._name, owner=owner, token=token, waited=waited, held_by=held_by)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+class AsyncNamed(AsyncPrimitive):
+    """A primitive that shows its name."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+
+class AsyncContext(ABC):
+    """What an ``async with`` block may be around."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def __aenter__(self) -> Coroutine[Any, Any, Any]: ...
+
+    @ends_block
+    def __aexit__(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> Coroutine[Any, Any, None]:
+        return self._exit(block, error)
+
+    @abstractmethod
+    def _exit(self, block: Block, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        """End a block; ``block`` keeps the lease alive until the release."""
+
+
+class AsyncDecorating(AsyncContext):
+    """What an ``async with`` block may be around, and a decorator of coroutine functions.
+
+    As `contextlib.AsyncContextDecorator`, for locks of a fixed name. Where the arguments of the call decide the name,
+    or the function needs the hold, use `synchronized`.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return the function, each call of which runs under this lock.
+
+        Raises:
+            TypeError: it is no coroutine function.
+
+        """
+        refuse_plain(function)
+
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return locked
+
+
+Core = TypeVar("Core")
+
+
+class Facade(Generic[Core]):
+    """The sync facade of a primitive."""
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        return repr(self._core).replace("<Async", "<", 1)
+
+
+class HasName(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+NamedCore = TypeVar("NamedCore", bound=HasName)
+
+
+class NamedFacade(Facade[NamedCore]):
+    """The sync facade of a primitive that shows its name."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._core.name
+
+
+ContextCore = TypeVar("ContextCore", bound=AsyncContext)
+
+
+class ContextFacade(NamedFacade[ContextCore]):
+    """What a ``with`` block may be around."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    @ends_block
+    def __exit__(
+        self,
+        block: Block,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        run_sync(self._core._exit(block, error))
+
+
+class DecoratingFacade(ContextFacade[ContextCore]):
+    """What a ``with`` block may be around, and a decorator of functions, as `AsyncDecorating`."""
+
+    __slots__ = ()
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return the function, each call of which runs under this lock.
+
+        Raises:
+            TypeError: it is a coroutine function, or a generator.
+
+        """
+        refuse_others(function)
+        refuse_coroutines(function)
+
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return finished(function(*args, **kwargs), function)
+
+        return locked
+
+
+# --- functions that users pass in: which flavor they are, and which cannot be wrapped ---------------------------------
+
+
+def refuse_coroutines(work: Callable[..., Any]) -> None:
+    """Raise TypeError for a coroutine function, which a blocking client cannot run."""
+    if _is_coroutine(work):
+        raise TypeError(f"{title(work)} is a coroutine function; this client blocks, use AsyncClient for it")
+
+
+def refuse_plain(work: Callable[..., Any]) -> None:
+    """Raise TypeError for what is no coroutine function."""
+    refuse_others(work)
+    if not _is_coroutine(work):
+        raise TypeError(f"{title(work)} is a plain function; this client awaits, use Client for it")
+
+
+def refuse_others(work: Callable[..., Any]) -> None:
+    """Raise TypeError for what is no function, and for generators: their bodies run after the call has returned."""
+    if isinstance(work, staticmethod | classmethod):
+        kind = "staticmethod" if isinstance(work, staticmethod) else "classmethod"
+        raise TypeError(f"put @{kind} above this decorator, not below it")
+    if isinstance(work, type) or not callable(work):
+        raise TypeError(f"a function is expected, not {work!r}")
+    if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+        raise TypeError(
+            f"{title(work)} is a generator: its body runs after the call, without the lock; take the lock inside it"
+        )
+
+
+def finished(result: T, function: Callable[..., Any]) -> T:
+    """Raise TypeError for a returned coroutine: it would run after the release of the lock."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(f"{title(function)} returned a coroutine, which would run without the lock; use AsyncClient")
+    return result
+
+
+def title(work: Callable[..., Any]) -> str:
+    """Return what to call a function in a message."""
+    return str(getattr(work, "__qualname__", work))
+
+
+def _is_coroutine(work: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None))  # noqa: B004
