@@ -82,7 +82,6 @@ def test_the_wheel_has_the_files_that_are_not_python(library: Distribution) -> N
     assert {str(path.relative_to(package.parent)) for path in data} <= names
 
 
-@pytest.mark.xfail(strict=True, reason="the library is to shrink to 32,000 lines; it is a little larger yet")
 def test_the_wheel_is_small(library: Distribution) -> None:
     assert library.wheel.stat().st_size <= LARGEST_WHEEL
 
