@@ -12,7 +12,7 @@ from leasehold._runtimes.base import Runtime, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import Secret
 from leasehold.stores import registry
-from leasehold.stores._sql.tables.schema import Prepared
+from leasehold.stores._sql.openers import Prepared
 
 __all__ = ["create", "create_async", "script"]
 

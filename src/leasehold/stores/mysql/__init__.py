@@ -7,6 +7,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import StoreURL
+from leasehold.stores._sql.openers import Prepared
 from leasehold.stores.mysql import statements
 from leasehold.stores.mysql.connection import adopting, settings
 from leasehold.stores.mysql.connection.settings import Settings
@@ -17,29 +18,19 @@ __all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
 
 
 @dataclass(frozen=True)
-class MySQL:
+class MySQL(Prepared):
     """Opens the locks of one database: leases in its tables, or with ``session`` the server's own, by GET_LOCK."""
 
     settings: Settings
     session: bool = False
 
     def open(self, runtime: Runtime, namespace: str) -> MySQLStore | MySQLSessionStore:
-        """Open the store; it connects at the first use."""
         if self.session:
             return MySQLSessionStore(runtime, self.settings, namespace)
         return MySQLStore(runtime, self.settings, namespace)
 
     def script(self) -> str:
-        """Return the SQL that creates the tables."""
         return statements.script()
-
-    async def prepare(self, runtime: Runtime) -> bool:
-        """Create the tables; return whether any was missing."""
-        store = self.open(runtime, "default")
-        try:
-            return await store.prepare()
-        finally:
-            await store.close()
 
 
 def from_url(url: StoreURL) -> MySQL:

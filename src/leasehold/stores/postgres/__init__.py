@@ -7,6 +7,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import StoreURL
+from leasehold.stores._sql.openers import Prepared
 from leasehold.stores.postgres import statements
 from leasehold.stores.postgres.connection import adopting, settings
 from leasehold.stores.postgres.connection.settings import Settings
@@ -21,27 +22,17 @@ MODES = {"rows": PostgresStore, "session": SessionStore}
 
 
 @dataclass(frozen=True)
-class Postgres:
+class Postgres(Prepared):
     """Opens the locks of one database."""
 
     settings: Settings
     mode: str = "rows"
 
     def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
-        """Open the store; it connects at the first use."""
         return MODES[self.mode](runtime, self.settings, namespace)
 
     def script(self) -> str:
-        """Return the SQL that creates the tables."""
         return statements.script()
-
-    async def prepare(self, runtime: Runtime) -> bool:
-        """Create the tables; return whether any was missing."""
-        store = self.open(runtime, "default")
-        try:
-            return await store.prepare()
-        finally:
-            await store.close()
 
 
 def from_url(url: StoreURL) -> Postgres:

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.waiter import ParkResult, Sessions, Waiter, WaitQueue
+from leasehold.stores._sql.session.waiter import ParkResult, Waiter, WaitingSessions, WaitQueue
 
 S = TypeVar("S")
 
@@ -40,7 +40,7 @@ END_WITHIN = 1.0
 class WaitQueues(Generic[S]):
     """The queues of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
+    def __init__(self, runtime: Runtime, sessions: WaitingSessions[S]) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._mutex = runtime.mutex()
@@ -181,9 +181,8 @@ class WaitQueues(Generic[S]):
         if wanted and not has:
             try:
                 self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
-            except (
-                BaseException
-            ):  # no thread can start: the next waiter tries again, and does not wait for this session
+            except BaseException:
+                # No thread can start: the next waiter tries again, and does not wait for this session.
                 self._unparked(wait_queue, session, ParkResult.CLOSED, None)
                 self._sessions.close(session)
                 raise

@@ -7,6 +7,7 @@ way is stored by the next one, together with all others that came meanwhile. One
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from leasehold._model import Owner
@@ -23,17 +24,14 @@ Write = Callable[[Sequence[Waiter[S]], float], Awaitable[Sequence[Owner | None]]
 """Stores waiters before a deadline on the boot-time clock; returns the holder of each one's name."""
 
 
+@dataclass(eq=False, slots=True)
 class PendingRow(Generic[S]):
     """A waiter to be stored. Its signal is set when it is stored, or when it must send the next transaction."""
 
-    __slots__ = ("done", "failed", "held_by", "signal", "waiter")
-
-    def __init__(self, waiter: Waiter[S], signal: Signal) -> None:
-        self.waiter = waiter
-        self.signal = signal
-        self.done = False
-        self.failed: StoreUnavailable | None = None
-        self.held_by: Owner | None = None
+    waiter: Waiter[S]
+    signal: Signal
+    done: bool = False
+    failed: StoreUnavailable | None = None
 
 
 class WaiterTable(Generic[S]):
@@ -46,8 +44,8 @@ class WaiterTable(Generic[S]):
         self._pending: list[PendingRow[S]] = []
         self._busy = False
 
-    async def show(self, waiter: Waiter[S], until: float) -> Owner | None:
-        """Store a waiter; return the holder of its name.
+    async def show(self, waiter: Waiter[S], until: float) -> None:
+        """Store a waiter, and note the holder of its name.
 
         Raises:
             StoreUnavailable: it could not be stored.
@@ -63,7 +61,6 @@ class WaiterTable(Generic[S]):
             await self._send(pending, until)
         if pending.failed is not None:
             raise pending.failed
-        return pending.held_by
 
     async def _wait_turn(self, pending: PendingRow[S], until: float) -> bool:
         """Wait until the waiter is stored, or must send; return False if neither happened in time."""
@@ -91,7 +88,7 @@ class WaiterTable(Generic[S]):
         finally:
             with self._mutex:
                 for one, owner in zip(batch, held_by, strict=True):
-                    one.done, one.failed, one.held_by = True, failed, owner
+                    one.done, one.failed, one.waiter.held_by = True, failed, owner
                     one.signal.set()
             self._pass_on()
 
