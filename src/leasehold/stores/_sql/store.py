@@ -15,7 +15,7 @@ Three things notify a waiter:
 * A renewal, at a third of the lease, finds a grant whose message was lost.
 * One waiter of each client and name has a timer that ends with the holder's lease.
 
-Without messages, waiters poll their entries, first often and then less (see `_sql.polling`).
+Without messages, waiters poll their entries, first often and then less (see `_sql.waiting`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.cells import change_cell, read_cell
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.polling import EntryState
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
 from leasehold.stores._sql.rows import Clock
 from leasehold.stores._sql.sweep import Sweeper
@@ -60,7 +59,7 @@ from leasehold.stores._sql.transport import (
     Statement,
     Transaction,
 )
-from leasehold.stores._sql.waiting import Waiting, message
+from leasehold.stores._sql.waiting import EntryState, Waiting, message
 
 T = TypeVar("T")
 
@@ -304,9 +303,13 @@ class RowStore:
 
     async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
         """Read the entries of waiting tickets without a lock."""
-        (found,) = await self._write([self._dialect.entry_states(tickets)], self._runtime.now() + PATIENCE)
-        states = [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
-        return (found[0][0] if found else 0), states
+        sent = self._runtime.now()
+        (found,) = await self._write([self._dialect.entry_states(tickets)], sent + PATIENCE)
+        if not found:
+            return 0, []
+        clock: int = found[0][0]
+        self._waiting.clock_sample = ClockSample(sent, clock // 1000)
+        return clock, [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), *one[6:]) for one in found]
 
     def _key(self, name: str) -> Key:
         return self._space, name.encode()

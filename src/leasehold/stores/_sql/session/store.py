@@ -177,6 +177,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
 
     async def _try_once(self, name: str, ticket: Ticket, until: float) -> Granted | Wait:
         """Try without a place in the queue; not while the queue of this client has waiters."""
+        held: Sequence[Row]
         asks = statements.holder(self._row_key(name))
         if self._wait_queues.has_waiters(name):
             (held,) = await self._write([asks], until)

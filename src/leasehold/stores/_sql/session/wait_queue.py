@@ -24,6 +24,7 @@ clients is that of their sessions in the server's queue.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from leasehold._model import Ticket
@@ -226,16 +227,12 @@ class WaitQueues(Generic[S]):
             return result
 
     async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
-        try:
+        with suppress(StoreUnavailable):  # it is closed, and the lock free
             await self._sessions.free(session, wait_queue.name, self._runtime.now() + END_WITHIN, has=has)
-        except StoreUnavailable:  # it is closed, and the lock free
-            pass
 
     async def _end(self, wait_queue: WaitQueue[S], session: S) -> None:
-        try:
+        with suppress(StoreUnavailable):  # the server will notice by itself
             await self._sessions.end(session, wait_queue.name, self._runtime.now() + END_WITHIN)
-        except StoreUnavailable:  # the server will notice by itself
-            pass
 
     def _last_deadline(self, wait_queue: WaitQueue[S]) -> float:
         with self._mutex:
