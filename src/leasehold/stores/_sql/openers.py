@@ -1,23 +1,34 @@
-"""What all openers of SQL stores do with their tables."""
+"""What the openers of all SQL stores do: open the store of a mode, and create its tables."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.store import RowStore
 
 
-class Prepared(ABC):
-    """The opener of a store that needs tables."""
+@dataclass(frozen=True)
+class SQLOpener:
+    """Opens the locks of one database: leases in its tables, or with mode "session" the server's own locks."""
 
-    @abstractmethod
+    dialect: ClassVar[Dialect]
+    stores: ClassVar[Mapping[str, Callable[[Runtime, Any, str], RowStore]]]
+    """The store of each mode."""
+
+    settings: Any
+    mode: str = "rows"
+
     def open(self, runtime: Runtime, namespace: str) -> RowStore:
         """Open the store; it connects at the first use."""
+        return self.stores[self.mode](runtime, self.settings, namespace)
 
-    @abstractmethod
     def script(self) -> str:
         """Return the SQL that creates the tables. Running it twice is harmless."""
+        return self.dialect.script()
 
     async def prepare(self, runtime: Runtime) -> bool:
         """Create the tables; return whether any was missing.

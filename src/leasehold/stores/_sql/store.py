@@ -249,7 +249,7 @@ class RowStore:
         take = rows.each([rows.release(ticket, reason) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
         if self._sweeper.due():
-            await self._sweep(until)
+            await self._sweeper.step(self._transact, until)
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
     async def _steps(
@@ -294,12 +294,6 @@ class RowStore:
             return await self._transact(work, until, reserved=True)
         except StoreUnavailable:
             return {}
-
-    async def _sweep(self, until: float) -> None:
-        try:
-            await self._sweeper.step(self._transact, until)
-        except StoreUnavailable:  # the next operation meets the error
-            pass
 
     async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
         """Read the entries of waiting tickets without a lock."""

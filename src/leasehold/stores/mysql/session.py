@@ -130,7 +130,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
             raise
         self._broken.forget(session.ticket.id)
         if self._sweeper.due():
-            await self._sweep(until)
+            await self._sweeper.step(self._transact, until)
         return bool(freed[0] == 1)
 
     async def _release_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:

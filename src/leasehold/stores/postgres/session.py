@@ -118,7 +118,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
 
     async def _session(self, waiter: Waiter[Session], until: float) -> Session | None:
         """Return the session with the lock. Its answer may be on the way, so ask on another connection, too."""
-        session = await super()._session(waiter, until)
+        session = await self._wait_queues.session_for(waiter, until)
         if session is not None or not waiter.answered:
             return session
         parked = self._wait_queues.parked(waiter)

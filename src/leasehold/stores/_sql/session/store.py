@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
 from leasehold._model import Granted, Owner, ReleaseReason, RenewalResult, Ticket, View, Wait
@@ -132,10 +133,8 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         if not waiters:
             return
         renews = statements.renew_entries(self._dialect.now, [waiter.ticket.id for waiter in waiters])
-        try:
+        with suppress(StoreUnavailable):  # the rows decide nothing
             await self._write([renews], until, reserved=True)
-        except StoreUnavailable:  # the rows decide nothing
-            pass
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         async def work(tx: Transaction) -> tuple[float, list[Row]]:

@@ -51,9 +51,9 @@ class WaiterTable(Generic[S]):
 
         """
         pending = PendingRow(waiter)
-        with self._mutex:
-            self._pending.append(pending)
         try:
+            with self._mutex:
+                self._pending.append(pending)
             if not await self._turn.take(until):
                 raise StoreUnavailable("the connections of this client are busy storing its waiters")
             try:
@@ -63,7 +63,7 @@ class WaiterTable(Generic[S]):
                 self._turn.give()
         finally:
             with self._mutex:
-                self._pending.remove(pending)
+                self._pending = [one for one in self._pending if one is not pending]
         if pending.failed is not None:
             raise pending.failed
 
