@@ -12,7 +12,7 @@ from leasehold._runtimes.base import Runtime, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import Secret
 from leasehold.stores import registry
-from leasehold.stores._sql.tables.schema import Prepared
+from leasehold.stores._sql.openers import SQLOpener
 
 __all__ = ["create", "create_async", "script"]
 
@@ -56,9 +56,9 @@ async def _create(hidden: Secret, runtime: Runtime) -> bool:
         runtime.close()
 
 
-def _opener(hidden: Secret) -> Prepared:
+def _opener(hidden: Secret) -> SQLOpener:
     opener = registry.opener(hidden)
     if not hasattr(opener, "prepare"):
         scheme = hidden.reveal().partition(":")[0]
         raise ValueError(f"a {scheme}: store needs no tables: it is ready to use")
-    return cast("Prepared", opener)
+    return cast("SQLOpener", opener)

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 from model_sequences import Play, Steps, chance
-from sql_sequences import Modelled, Pair, Playing, Real, RealLine, Servers, play
+from sql_sequences import Playing, play
+from sql_sides import Modelled, Pair, Real, RealLine, Servers
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold.stores._sql.transport import Statement

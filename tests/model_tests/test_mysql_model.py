@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from model_sequences import compare_many
-from sql_sequences import Playing, RealLine, Servers, at_random, play
+from sql_sequences import Playing, at_random, play
+from sql_sides import RealLine, Servers
 
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime

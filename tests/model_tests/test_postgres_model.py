@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from model_sequences import compare_many, differs
-from sql_sequences import FAR, NAMES, PAST, WITHIN, Pair, Playing, Servers, at_random, play
+from sql_sequences import FAR, NAMES, PAST, WITHIN, Playing, at_random, play
+from sql_sides import Pair, Servers
 
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from model_sequences import compare_many
 from session_sequences import SessionPlaying, SessionServers, at_random
-from sql_sequences import Pair, play
+from sql_sequences import play
+from sql_sides import Pair
 from test_mysql_model import MySQLServers
 from test_mysql_model import Real as MySQLLine
 from test_postgres_model import PostgresServers

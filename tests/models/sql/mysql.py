@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from leasehold.stores._sql.tables import schema
+from leasehold.stores._sql.tables import split
 from leasehold.stores._sql.transport import Row, Value
 from leasehold.stores.mysql.connection.base import DEADLOCK, LOCK_TIMED_OUT, NO_SUCH_SESSION, Refusal
 from leasehold.stores.mysql.connection.handshake import ASK, ASK_ENGINES, ASK_SETTINGS
@@ -53,7 +53,7 @@ OPENING = {
 
 @cache
 def _tables() -> Tables:
-    return Tables(schema.split(script()), translated)
+    return Tables(split(script()), translated)
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from leasehold.stores._sql.tables import schema
+from leasehold.stores._sql.tables import split
 from leasehold.stores._sql.transport import Row, Statement, Value
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import WHO
@@ -64,7 +64,7 @@ def translated(text: str) -> str:
 
 @cache
 def _tables() -> Tables:
-    return Tables(schema.split(script()), translated)
+    return Tables(split(script()), translated)
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""PostgreSQL and its clients' lives: killed holders and waiters, cancellation, forks, what each operation costs."""
+"""PostgreSQL and its clients' lives: killed holders and waiters, cancellation, forks."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ import itertools
 import os
 import random
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from leasehold import AsyncClient, Client
 from leasehold._model import Change
-from leasehold.stores.postgres.connection.exchange import Connection
-from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
-from support.flavors import both
 from support.patience import until
 from support.steps import TO_THE_END, after_steps
-from support.stores.doc_pages import numbers
 from support.stores.killed_clients import CRASH_BOUND, crash, parties
 
 flavors = pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
@@ -242,134 +235,3 @@ def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresS
         assert {row[0] for row in before} <= {row[0] for row in after}
         hold.renew()
         hold.release()
-
-
-# --- counted ---------------------------------------------------------------------------------------------------
-
-
-def stated(label: str) -> tuple[int, ...]:
-    """Return round trips and statements, as the page states them."""
-    return numbers("postgresql", label)[::-1]
-
-
-Cost = Callable[[], tuple[int, int]]
-"""Returns the round trips and the statements since it was called before."""
-
-
-@pytest.fixture
-def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
-    counts: Counter[str] = Counter()
-    original = Connection.exchange
-
-    def counted(self: Connection, statements: Any) -> Any:
-        counts["trips"] += 1
-        counts["statements"] += len(statements)
-        return original(self, statements)
-
-    def taken() -> tuple[int, int]:
-        found = counts["trips"], counts["statements"]
-        counts.clear()
-        return found
-
-    monkeypatch.setattr(Connection, "exchange", counted)
-    return taken
-
-
-async def in_line(harness: Harness, client: Any) -> None:
-    """Wait until somebody waits for ``x``, and has come to rest."""
-    until = harness.now() + 5
-    while (info := await client.inspect("x")) is None or not info.waiters:
-        assert harness.now() < until
-        await harness.sleep(0.01)
-    await harness.sleep(0.3)
-
-
-@both
-def test_what_each_operation_costs(
-    postgres_server: PostgresServer, namespace: str, harness: Harness, cost: Cost
-) -> None:
-    """Round trips and statements, as the documentation states them; and that who waits does not poll."""
-
-    async def body(harness: Harness) -> None:
-        client, other = (harness.client(postgres_server.url, namespace=namespace) for _ in range(2))
-        several = client.multi_lock(["a", "b", "c"])
-        await (await several.acquire(timeout=5)).release()
-        for locks in (client, other):
-            hold = await locks.lock("x").acquire(timeout=5)
-            assert hold is not None
-            await hold.renew()  # on the connection that is kept for renewals
-            await hold.release()
-        cost()
-        hold = await client.lock("x").acquire(timeout=5)
-        assert hold is not None
-        assert cost() == stated("acquire") == (2, 7)  # begin, limits, lock, entries; name, entry, commit
-        await hold.renew()
-        # begin, limits, lock; renew, standings, commit
-        assert cost() == stated("renewal of all holds of a client") == (2, 6)
-        await hold.release()
-        assert cost() == stated("release") == (2, 6)  # begin, limits, lock, entries; entry, commit
-        await (await client.lock("new").acquire(timeout=5)).release()
-        first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
-        assert cost() == (first[0] + once[0] + again[0], first[1] + once[1] + again[1])
-        three = await several.acquire(timeout=5)
-        # begin, limits, 3 locks, 3 times entries; 3 names, 3 entries, commit
-        assert cost() == stated("acquire of three names at once") == (2, 15)
-        await three.release()
-        # begin, limits, 3 locks, 3 times entries; 3 entries, commit
-        assert cost() == stated("release of three names at once") == (2, 12)
-        hold = await client.lock("x").acquire(timeout=5)
-        assert hold is not None
-        job = harness.spawn(lambda: other.lock("x").acquire(timeout=20))
-        await in_line(harness, client)
-        cost()
-        await harness.sleep(1.5)
-        assert cost() == stated("waiting") == (0, 0)  # until its renewal
-        await hold.release()
-        got = await job.result()
-        assert got is not None
-        # as a release, and who listens, the fence, the next waiter's entry, the message; no claim
-        assert cost() == stated("release with a hand-over to another client") == (3, 10)
-        await got.release()
-
-    harness.run(body)
-
-
-@both
-def test_what_each_operation_costs_with_sessions(
-    postgres_server: PostgresServer, namespace: str, harness: Harness, cost: Cost
-) -> None:
-    """As above, for ``mode=session``: an uncontended pair, a renewal, and a wait of which the server takes care."""
-
-    async def body(harness: Harness) -> None:
-        url = f"{postgres_server.url}?mode=session"
-        client, other = (harness.client(url, namespace=namespace) for _ in range(2))
-        for locks in (client, other):
-            hold = await locks.lock("x", lease=9.0).acquire(timeout=5)
-            assert hold is not None
-            await hold.renew()
-            await hold.release()
-        cost()
-        hold = await client.lock("x", lease=9.0).acquire(timeout=5)
-        assert hold is not None
-        # try the lock, how long it lives without news; token and entry
-        assert cost() == stated("`mode=session`: acquire") == (2, 3)
-        await hold.renew()
-        # the entry, which is news for the server
-        assert cost() == stated("`mode=session`: renewal of one hold") == (1, 1)
-        await hold.release()
-        assert cost() == stated("`mode=session`: release") == (1, 2)  # entry, lock
-        hold = await client.lock("x", lease=9.0).acquire(timeout=5)
-        assert hold is not None
-        job = harness.spawn(lambda: other.lock("x", lease=9.0).acquire(timeout=20))
-        await in_line(harness, client)
-        cost()
-        await harness.sleep(1.0)
-        assert cost() == stated("`mode=session`: waiting") == (0, 0)  # the server lets it wait
-        await hold.release()
-        got = await job.result()
-        assert got is not None
-        # as a release, and the token and the entry of who waited
-        assert cost() == stated("`mode=session`: release with a hand-over to another client") == (2, 3)
-        await got.release()
-
-    harness.run(body)

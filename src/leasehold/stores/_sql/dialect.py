@@ -1,84 +1,173 @@
-"""The statements of lease rows in one server's dialect: texts only. The arguments of each are documented here.
+"""The statements of lease rows: texts, and what each takes and returns. `Dialect` has those of one server.
 
 Times are nanoseconds since 1970 by the server's clock. ``CLOCK`` below is that clock when the statement runs, not when
-its transaction began: a transaction may have waited for a lock in between.
+its transaction began: a transaction may have waited for a lock in between. ``ENTRY`` means `queue_snapshot.COLUMNS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
+from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
 
 LAYOUT = 1
 """Version of the tables, stored in ``leasehold_meta.version``."""
 
+ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
 
-@dataclass(frozen=True, slots=True)
+
+def places(start: int, count: int) -> str:
+    """Return the placeholders from number ``start`` on."""
+    return ", ".join(f"${number}" for number in range(start, start + count))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """Placeholders are in the order in which the arguments are listed. ``ENTRY`` means `queue_snapshot.COLUMNS`.
+    """The fields differ from server to server. All else is the same but for the clock and clauses of the dialect.
+
+    Arguments are listed in the order of their placeholders.
 
     Attributes:
-        lock_name: (space, name) → id, fence, blocked_until, used; waits for the lock of the row, and keeps it to the
-            end of the transaction.
+        now: CLOCK.
         front: (space, name, count) → CLOCK, meta's version, meta's fence, ENTRY: the first ``count`` entries in order
             of place, so holders first. Without entries it returns one row with nulls for ENTRY, without meta none.
         entries: (space, name, window) → CLOCK, meta's version, meta's fence, ENTRY: all holders and the first
             ``window`` waiters in order of place. Without entries and without meta as ``front``.
         edges: (space, name, ticket) → ENTRY: the last waiter, the entry of the ticket, and all with an ``alongside``.
         add_name: (space, name); adds a name with meta's fence and the current time, unless it exists.
-        set_name: (fence, blocked_until, used, id).
-        add_entry: (id of the name, ENTRY).
-        set_entry: (place, token, expires, hint, ticket, id of the name).
-        drop_entry: (ticket, id of the name).
-        lock_names: (space, names) → id, name; locks the unlocked ones and skips the others.
-        renew: (ids of names, tickets): sets the expiry of each unexpired entry to CLOCK + its lease.
-        results: (ids of names, tickets) → ticket, token or null; of unexpired entries.
-        entry_states: (tickets) → CLOCK, ticket, token or null, expiry, lease, number of waiters ahead, earliest expiry
-            of the holders or null, fence of the name; of tickets with an entry. Locks nothing.
-        names: (space, from, below, now) → id, name, fence, blocked_until, ENTRY: all entries of the names in use within
-            bounds.
-        clock: () → CLOCK, meta's version, meta's fence.
-        lock_cell: (space, name) → value or null, version, fence, expires, CLOCK; locks the row.
-        read_cell: the same without a lock.
         add_cell: (space, name): adds an empty, expired cell, unless it exists.
-        set_cell: (value, version, fence, expires, ttl, space, name).
+        drop_cells: (limit): drops so many expired cells and skips locked ones.
+        names_index: a clause for the index by which names are found.
+        names_order: a clause for the order in which names are locked.
+        entries_index: a clause for the index by which entries are found.
         notify: (channel, message); None if the server sends no messages.
         listening: (channels) → those with a listener, as far as the server knows; None if it cannot know.
-        last_name: () → the highest id of a name, 0 without names.
-        some_names: (used before, blocked_until before, ids above, limit) → id, 1 if it is idle, in order of id.
-        lock_idle: (id, used before, blocked_until before) → fence; locks the row, or returns none if it is locked.
-        unexpired: (id) → 1 if the name has an unexpired entry.
-        forget_name: statements that drop the name with this id and its entries, and raise meta's fence to this one.
-        drop_cells: (limit): drops so many expired cells and skips locked ones.
+        script: returns the SQL that creates the tables.
+        alone: lock out other processes that create the tables at the same time: all would find them missing.
+        lock_name: (space, name) → id, fence, blocked_until, used; waits for the lock of the row, and keeps it to the
+            end of the transaction.
 
     """
 
-    lock_name: str
+    now: str
     front: str
     entries: str
     edges: str
     add_name: str
-    set_name: str
-    add_entry: str
-    set_entry: str
-    drop_entry: str
-    lock_names: Callable[[bytes, Sequence[bytes]], Statement]
-    renew: Callable[[Sequence[int], Sequence[str]], Statement]
-    results: Callable[[Sequence[int], Sequence[str]], Statement]
-    entry_states: Callable[[Sequence[str]], Statement]
-    names: str
-    clock: str
-    lock_cell: str
-    read_cell: str
     add_cell: str
-    set_cell: str
-    notify: str | None
-    last_name: str
-    some_names: str
-    lock_idle: str
-    unexpired: str
-    forget_name: Callable[[int, int], Sequence[Statement]]
     drop_cells: str
+    script: Callable[[], str]
+    alone: Sequence[Statement] = ()
+    names_index: str = ""
+    names_order: str = ""
+    entries_index: str = ""
+    notify: str | None = None
     listening: Callable[[Sequence[str]], Statement] | None = None
+    lock_name: str = (
+        "SELECT id, fence, blocked_until, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE"
+    )
+
+    # --- the queue ---------------------------------------------------------------------------------------------
+
+    set_name: ClassVar = "UPDATE leasehold_name SET fence = $1, blocked_until = $2, used = $3 WHERE id = $4"
+    add_entry: ClassVar = f"INSERT INTO leasehold_entry (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
+    set_entry: ClassVar = """
+        UPDATE leasehold_entry SET place = $1, token = $2, expires = $3, hint = $4 WHERE ticket = $5 AND name_id = $6
+    """
+    drop_entry: ClassVar = "DELETE FROM leasehold_entry WHERE ticket = $1 AND name_id = $2"
+    names: ClassVar = f"""
+        SELECT id, name, fence, blocked_until, {COLUMNS} FROM leasehold_name LEFT JOIN leasehold_entry ON name_id = id
+        WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR ticket IS NOT NULL)
+        ORDER BY name, place
+    """
+    """(space, from, below, now) → id, name, fence, blocked_until, ENTRY: all entries of names in use within bounds."""
+
+    @cached_property
+    def clock(self) -> str:
+        """() → CLOCK, meta's version, meta's fence."""
+        return f"SELECT {self.now}, version, fence FROM leasehold_meta"
+
+    def lock_names(self, space: bytes, names: Sequence[bytes]) -> Statement:
+        """→ id, name; locks the unlocked ones of these names and skips the others."""
+        text = f"""
+            SELECT id, name FROM leasehold_name {self.names_index}
+            WHERE space = $1 AND name IN ({places(2, len(names))}) {self.names_order} FOR UPDATE SKIP LOCKED
+        """
+        return Statement(text, (space, *names))
+
+    def renew(self, ids: Sequence[int], tickets: Sequence[str]) -> Statement:
+        """Set the expiry of each unexpired entry of these tickets at these names to CLOCK + its lease."""
+        entries = self._unexpired_of(ids, tickets)
+        text = f"UPDATE leasehold_entry {self.entries_index} SET expires = {self.now} + lease WHERE {entries}"
+        return Statement(text, (*ids, *tickets))
+
+    def results(self, ids: Sequence[int], tickets: Sequence[str]) -> Statement:
+        """→ ticket, token or null; of the entries that `renew` renews."""
+        entries = self._unexpired_of(ids, tickets)
+        return Statement(
+            f"SELECT ticket, token FROM leasehold_entry {self.entries_index} WHERE {entries}", (*ids, *tickets)
+        )
+
+    def _unexpired_of(self, ids: Sequence[int], tickets: Sequence[str]) -> str:
+        entries = f"name_id IN ({places(1, len(ids))}) AND ticket IN ({places(1 + len(ids), len(tickets))})"
+        return f"{entries} AND expires > {self.now}"
+
+    def entry_states(self, tickets: Sequence[str]) -> Statement:
+        """→ CLOCK, ticket, token or null, expiry, lease, waiters ahead, first expiry of the holders or null, fence.
+
+        Of those of the tickets that have an entry. It locks nothing.
+        """
+        text = f"""
+            SELECT {self.now}, mine.ticket, mine.token, mine.expires, mine.lease,
+            mine.place - (SELECT MIN(place) FROM leasehold_entry WHERE name_id = mine.name_id AND place > 0),
+            (SELECT MIN(expires) FROM leasehold_entry WHERE name_id = mine.name_id AND place = 0), fence
+            FROM leasehold_entry mine JOIN leasehold_name ON id = mine.name_id
+            WHERE mine.ticket IN ({places(1, len(tickets))})
+        """
+        return Statement(text, tuple(tickets))
+
+    # --- cells -------------------------------------------------------------------------------------------------
+
+    set_cell: ClassVar = """
+        UPDATE leasehold_cell SET value = $1, version = $2, fence = $3, expires = $4, ttl = $5
+        WHERE space = $6 AND name = $7
+    """
+
+    @cached_property
+    def read_cell(self) -> str:
+        """(space, name) → value or null, version, fence, expires, CLOCK."""
+        return f"SELECT value, version, fence, expires, {self.now} FROM leasehold_cell WHERE space = $1 AND name = $2"
+
+    @cached_property
+    def lock_cell(self) -> str:
+        """The same, and locks the row."""
+        return f"{self.read_cell} FOR UPDATE"
+
+    # --- the sweep ---------------------------------------------------------------------------------------------
+
+    last_name: ClassVar = "SELECT COALESCE(MAX(id), 0) FROM leasehold_name"
+    some_names: ClassVar = """
+        SELECT id, CASE WHEN used < $1 AND blocked_until < $2 THEN 1 ELSE 0 END FROM leasehold_name
+        WHERE id > $3 ORDER BY id LIMIT $4
+    """
+    """→ id, 1 if it is idle, in order of id."""
+    lock_idle: ClassVar = """
+        SELECT fence FROM leasehold_name WHERE id = $1 AND used < $2 AND blocked_until < $3 FOR UPDATE SKIP LOCKED
+    """
+
+    @cached_property
+    def unexpired(self) -> str:
+        """(id) → 1 if the name has an unexpired entry."""
+        return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {self.now} LIMIT 1"
+
+    def forget_name(self, name_id: int, fence: int) -> Sequence[Statement]:
+        """Drop a name and its entries, and raise meta's fence to this one."""
+        return (
+            Statement("DELETE FROM leasehold_entry WHERE name_id = $1", (name_id,)),
+            Statement("DELETE FROM leasehold_name WHERE id = $1", (name_id,)),
+            Statement("UPDATE leasehold_meta SET fence = GREATEST(fence, $1)", (fence,)),
+        )

@@ -18,19 +18,23 @@ the acquire.
 A step at several names locks them in order of name. No other transaction waits while it owns the lock of a name:
 renewals and the sweep skip locked names. So our transactions cannot deadlock with each other. A server that locks more
 than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
+
+A renewal needs the lock of its name, too. Without it a step could read an entry as expired and drop it after the
+renewal had found it alive, by a clock that was set back in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
+from leasehold.stores._common import queues
 from leasehold.stores._common.queues import Step
-from leasehold.stores._sql import queue_snapshot
+from leasehold.stores._sql import queue_snapshot, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
-from leasehold.stores._sql.tables import schema
 from leasehold.stores._sql.transport import Statement, Transaction
 
 CONSTANTS = 3
@@ -96,7 +100,7 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
 
 def clock_of(rows: Sequence[EntryRow]) -> Clock:
     """Read the columns before those of the entry, and check the layout of the tables."""
-    schema.check(rows)
+    tables.check(rows[0][1] if rows else None)
     return Clock(rows[0][0] / 1e9, rows[0][2])
 
 
@@ -161,9 +165,103 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     by_name: dict[bytes, list[EntryRow]] = {}
     for row in rows:
         by_name.setdefault(row[1], []).append(row)
-    queues: list[Queue] = []
-    for name, found in by_name.items():
-        head = (found[0][0], found[0][2], found[0][3], 0)
-        entries = [one[4:] for one in found if one[4] is not None]
-        queues.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
-    return queues
+    found: list[Queue] = []
+    for name, some in by_name.items():
+        head = (some[0][0], some[0][2], some[0][3], 0)
+        entries = [one[4:] for one in some if one[4] is not None]
+        found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
+    return found
+
+
+# --- renewals ----------------------------------------------------------------------------------------------------
+
+
+async def renew_unlocked(
+    tx: Transaction, dialect: Dialect, space: bytes, names: Mapping[str, bytes]
+) -> dict[str, RenewalResult]:
+    """Renew tickets, each with its name, and skip locked names.
+
+    The result lacks the tickets of locked names and of names without a row.
+    """
+    (locked,) = await tx.ask(dialect.lock_names(space, sorted(set(names.values()))))
+    ids = {bytes(name): row for row, name in locked}
+    return await _renew(tx, dialect, list(ids.values()), [ticket for ticket in names if names[ticket] in ids])
+
+
+async def renew_one(tx: Transaction, dialect: Dialect, key: Key, tickets: Sequence[str]) -> dict[str, RenewalResult]:
+    """Wait for the lock of one name and renew its tickets."""
+    (found,) = await tx.ask(Statement(dialect.lock_name, key))
+    if not found:
+        return dict.fromkeys(tickets, RenewalResult.GONE)
+    return await _renew(tx, dialect, [found[0][0]], tickets)
+
+
+async def _renew(
+    tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]
+) -> dict[str, RenewalResult]:
+    if not tickets:
+        return {}
+    _, found = await tx.commit(dialect.renew(ids, tickets), dialect.results(ids, tickets))
+    there = {ticket: RenewalResult.QUEUED if token is None else RenewalResult.HELD for ticket, token in found}
+    return {ticket: there.get(ticket, RenewalResult.GONE) for ticket in tickets}
+
+
+# --- the steps of an operation: pure -------------------------------------------------------------------------------
+
+
+def acquire(ticket: Ticket, *, join: bool) -> Take:
+    """Return the step that tries to acquire a name for this ticket."""
+
+    def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
+        return queues.try_acquire(snapshot.queue, ticket, join=join, now=clock.now, floor=clock.floor)
+
+    return take
+
+
+def release(ticket: Ticket, reason: ReleaseReason) -> Take:
+    """Return the step that releases a name."""
+
+    def take(snapshot: QueueSnapshot, clock: Clock) -> Step:
+        return queues.release(snapshot.queue, ticket.id, reason=reason, now=clock.now, floor=clock.floor)
+
+    return take
+
+
+def each(takes: Sequence[Take]) -> TakeAll:
+    """Return what takes one of these steps at each name that has a row."""
+
+    def take_all(found: Sequence[Found | None]) -> list[Step | None]:
+        return [here and take(*here) for take, here in zip(takes, found, strict=True)]
+
+    return take_all
+
+
+def acquire_in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
+    """Return what acquires in order up to the first unavailable name; see `ManyStore.try_acquire_many`.
+
+    It takes no step while one of the names has no row. An acquire whose answer was lost is repeated. The repetition may
+    find that it has lost one name and still has a later one. So it releases what it must not keep; not acquiring it
+    would be too little.
+    """
+
+    def take_all(found: Sequence[Found | None]) -> list[Step | None]:
+        steps, there = list[Step | None](), [here for here in found if here is not None]
+        if len(there) < len(found):
+            return [None] * len(found)
+        for ticket, here in zip(tickets, there, strict=True):
+            step = acquire(ticket, join=False)(*here)
+            steps.append(step)
+            if step.blocked is not None:
+                last = len(steps)
+                kept = steps if keep else [*map(_without, tickets[: last - 1], there), step]
+                return [*kept, *map(_without, tickets[last:], there[last:])]
+        return steps
+
+    return take_all
+
+
+def _without(ticket: Ticket, here: Found) -> Step | None:
+    """Release a name if an earlier attempt of the same ticket acquired it."""
+    if all(entry.ticket.id != ticket.id for entry in here[0].queue.entries()):
+        return None
+    return release(ticket, ReleaseReason.RELEASE)(*here)

@@ -15,12 +15,13 @@ Three things notify a waiter:
 * A renewal, at a third of the lease, finds a grant whose message was lost.
 * One waiter of each client and name has a timer that ends with the holder's lease.
 
-Without messages, waiters poll their entries, first often and then less (see `_sql.polling`).
+Without messages, waiters poll their entries, first often and then less (see `_sql.waiting`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from leasehold._model import (
@@ -42,14 +43,23 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
-from leasehold.stores._sql import batch, cells, renewal, rows
+from leasehold.stores._sql import rows, tables
+from leasehold.stores._sql.cells import change_cell, read_cell
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.polling import EntryState
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
 from leasehold.stores._sql.rows import Clock
 from leasehold.stores._sql.sweep import Sweeper
-from leasehold.stores._sql.transport import Outcome, Refused, Row, SQLTransport, Statement, Transaction
-from leasehold.stores._sql.waiting import Waiting, message
+from leasehold.stores._sql.transport import (
+    OnDisconnect,
+    OnMessage,
+    Outcome,
+    Refused,
+    Row,
+    SQLTransport,
+    Statement,
+    Transaction,
+)
+from leasehold.stores._sql.waiting import EntryState, Waiting, message
 
 T = TypeVar("T")
 
@@ -73,7 +83,7 @@ class RowStore:
         runtime: Runtime,
         namespace: str,
         dialect: Dialect,
-        connect: Callable[[Callable[[str], None], Callable[[], None]], SQLTransport],
+        connect: Callable[[OnMessage, OnDisconnect], SQLTransport],
     ) -> None:
         """Make a store. ``connect`` makes its transport, given callbacks for messages and for lost subscriptions."""
         self._runtime = runtime
@@ -88,11 +98,10 @@ class RowStore:
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to acquire ``name``."""
         until = self._runtime.now() + within
-        slot = (
-            self._waiting.expect(name, ticket) if join else None
-        )  # before the request: a message may overtake its reply
+        # Before the request: a message may overtake its reply.
+        slot = self._waiting.expect(name, ticket) if join else None
         generation, hint = self._transport.generation(), self._transport.channel
-        take = batch.each([batch.claiming(ticket, join=join)])
+        take = rows.each([rows.acquire(ticket, join=join)])
         try:
             since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
         except BaseException as error:
@@ -104,16 +113,15 @@ class RowStore:
             self._waiting.remove(ticket)
             return Granted(_token(step.mine), since, ticket.terms.lease)
         expiry = max(step.blocked.until - clock.now, 0.0)
-        return Wait(
-            generation, self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6)), _held_by(step.blocked)
-        )
+        again = self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6))
+        return Wait(generation, again, _held_by(step.blocked))
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
         """Acquire in order, in one transaction, up to the first unavailable name."""
         until = self._runtime.now() + within
-        take = batch.in_order([ticket for _, ticket in claims], keep=keep)
+        take = rows.acquire_in_order([ticket for _, ticket in claims], keep=keep)
         since, found = await self._claimed(claims, take, "", until)
         answers = list[Granted | Wait]()
         for (_, ticket), (clock, step) in zip(claims, found, strict=True):
@@ -137,12 +145,15 @@ class RowStore:
         """Set leases to full length."""
         until = self._runtime.now() + within
         names = {ticket.id: name.encode() for name, ticket in tickets}
-        results = await self._renewed(renewal.unlocked(self._dialect, self._space, names), until) if names else {}
+        results: dict[str, RenewalResult] = {}
+        if names:
+            results = await self._renewed(lambda tx: rows.renew_unlocked(tx, self._dialect, self._space, names), until)
         slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in results)
         for name in slow:  # its row was locked, or is gone: wait for it, but not for long
             mine = [ticket for ticket in names if names[ticket] == name]
             limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
-            results |= await self._renewed(renewal.one(self._dialect, (self._space, name), mine), limit)
+            one = partial(rows.renew_one, dialect=self._dialect, key=(self._space, name), tickets=mine)
+            results |= await self._renewed(one, limit)
         self._waiting.renewed(results, {name for name, _ in tickets})
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
@@ -154,13 +165,9 @@ class RowStore:
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         """Show names in use."""
-        start = prefix.encode("utf-8", "surrogatepass")
-        end = start + b"\0" if exact else above(start)
 
         async def work(tx: Transaction) -> tuple[float, list[Row]]:
-            (clock,) = await tx.ask(Statement(self._dialect.clock))
-            now = rows.clock_of(clock).now
-            names = Statement(self._dialect.names, (self._space, start, end, ns(now)))
+            _, names = await self._names(tx, self._space, prefix, exact=exact)
             found, clock = await tx.commit(names, Statement(self._dialect.clock))
             return rows.clock_of(clock).now, found  # read after the rows: a lease that was just renewed is not too long
 
@@ -168,18 +175,30 @@ class RowStore:
         views = [queues.view(queue, now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
+    async def _names(self, tx: Transaction, space: bytes, prefix: str, *, exact: bool) -> tuple[float, Statement]:
+        """Return the server's clock, and what reads the names in use by then."""
+        start = prefix.encode("utf-8", "surrogatepass")
+        end = start + b"\0" if exact else above(start)
+        (clock,) = await tx.ask(Statement(self._dialect.clock))
+        now = rows.clock_of(clock).now
+        return now, Statement(self._dialect.names, (space, start, end, ns(now)))
+
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         """Change or read a cell."""
         check_size(change)
         check_fence(change)
         until, key = self._runtime.now() + PATIENCE, self._key(name)
         if change.value is None:
-            return await self._transact(cells.reading(self._dialect, key), until)
-        while (cell := await self._transact(cells.changing(self._dialect, key, change), until)) is None:
-            await self._transact(cells.adding(self._dialect, key), until)
+            return await self._transact(lambda tx: read_cell(tx, self._dialect, key), until)
+        while (cell := await self._transact(lambda tx: change_cell(tx, self._dialect, key, change), until)) is None:
+            await self._write([Statement(self._dialect.add_cell, key)], until)
         return cell
 
     # --- its own life ------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> bool:
+        """Create the tables; return whether any was missing."""
+        return await tables.prepare(self._transport, self._dialect)
 
     async def close(self) -> None:
         """Give back the connections."""
@@ -205,6 +224,10 @@ class RowStore:
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
 
+    async def _write(self, statements: Sequence[Statement], until: float, *, reserved: bool = False) -> list[list[Row]]:
+        """Run statements as one transaction; return the rows of each."""
+        return await self._transact(lambda tx: tx.commit(*statements), until, reserved=reserved)
+
     async def _claimed(
         self, claims: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
     ) -> tuple[float, list[At]]:
@@ -218,15 +241,15 @@ class RowStore:
                 return since, found
             for (name, _), one in zip(claims, steps, strict=True):
                 if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
-                    await self._transact(self._adding(self._key(name)), until)
+                    await self._write([Statement(self._dialect.add_name, self._key(name))], until)
 
     async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiting.leave(ticket)
-        take = batch.each([batch.leaving(ticket, reason) for _, ticket in leaves])
+        take = rows.each([rows.release(ticket, reason) for _, ticket in leaves])
         steps = await self._steps(leaves, take, "", until)
         if self._sweeper.due():
-            await self._sweep(until)
+            await self._sweeper.step(self._transact, until)
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
     async def _steps(
@@ -256,20 +279,13 @@ class RowStore:
         notify = self._dialect.notify
         if notify is None:
             return []
+        at = int(clock.now * 1e6)
         channels = snapshot.hints_of(woken)
         return [
-            Statement(
-                notify, (channels[entry.ticket.id], message(entry.ticket.id, _token(entry), int(clock.now * 1e6)))
-            )
+            Statement(notify, (channels[entry.ticket.id], message(entry.ticket.id, _token(entry), at)))
             for entry in woken
             if channels[entry.ticket.id]
         ]
-
-    def _adding(self, key: Key) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
-        async def work(tx: Transaction) -> None:
-            await tx.commit(Statement(self._dialect.add_name, key))
-
-        return work
 
     async def _renewed(
         self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]], until: float
@@ -279,22 +295,15 @@ class RowStore:
         except StoreUnavailable:
             return {}
 
-    async def _sweep(self, until: float) -> None:
-        try:
-            await self._sweeper.step(self._transact, until)
-        except StoreUnavailable:  # the next operation meets the error
-            pass
-
     async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
         """Read the entries of waiting tickets without a lock."""
-
-        async def work(tx: Transaction) -> list[Row]:
-            (found,) = await tx.commit(self._dialect.entry_states(tickets))
-            return found
-
-        found = await self._transact(work, self._runtime.now() + PATIENCE)
-        sights = [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), one[6], one[7]) for one in found]
-        return (found[0][0] if found else 0), sights
+        sent = self._runtime.now()
+        (found,) = await self._write([self._dialect.entry_states(tickets)], sent + PATIENCE)
+        if not found:
+            return 0, []
+        clock: int = found[0][0]
+        self._waiting.clock_sample = ClockSample(sent, clock // 1000)
+        return clock, [EntryState(one[1], one[2], one[3], one[4], max(one[5] or 0, 0), *one[6:]) for one in found]
 
     def _key(self, name: str) -> Key:
         return self._space, name.encode()

@@ -7,9 +7,12 @@ A step reads a few rows after those of the last step. Each name is dropped in a 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import ns
 from leasehold.stores._sql.rows import clock_of
@@ -49,11 +52,12 @@ class Sweeper:
 
     async def step(self, transact: Transact, until: float) -> None:
         """Drop the idle names among the next rows, and some expired cells."""
-        found, before = await transact(self._find, until)
-        self._after = found[-1][0] if len(found) == STEP else 0
-        for name_id, idle in found:
-            if idle:
-                await transact(self._forgetting(name_id, before), until)
+        with suppress(StoreUnavailable):  # the next operation meets the error
+            found, before = await transact(self._find, until)
+            self._after = found[-1][0] if len(found) == STEP else 0
+            for name_id, idle in found:
+                if idle:
+                    await transact(partial(self._forget, name_id=name_id, before=before), until)
 
     async def _find(self, tx: Transaction) -> tuple[list[Row], int]:
         clock, last = await tx.ask(Statement(self._dialect.clock), Statement(self._dialect.last_name))
@@ -66,13 +70,10 @@ class Sweeper:
         )
         return found, before
 
-    def _forgetting(self, name_id: int, before: int) -> Callable[[Transaction], Coroutine[Any, Any, None]]:
-        async def work(tx: Transaction) -> None:
-            found, entries = await tx.ask(
-                Statement(self._dialect.lock_idle, (name_id, before, before)),
-                Statement(self._dialect.unexpired, (name_id,)),
-            )
-            if found and not entries:  # else it is in use again, or locked
-                await tx.commit(*self._dialect.forget_name(name_id, found[0][0]))
-
-        return work
+    async def _forget(self, tx: Transaction, name_id: int, before: int) -> None:
+        found, entries = await tx.ask(
+            Statement(self._dialect.lock_idle, (name_id, before, before)),
+            Statement(self._dialect.unexpired, (name_id,)),
+        )
+        if found and not entries:  # else it is in use again, or locked
+            await tx.commit(*self._dialect.forget_name(name_id, found[0][0]))

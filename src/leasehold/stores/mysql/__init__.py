@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL
-from leasehold.stores.mysql import statements
+from leasehold.stores._sql.openers import SQLOpener
 from leasehold.stores.mysql.connection import adopting, settings
-from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.session import MySQLSessionStore
+from leasehold.stores.mysql.statements import DIALECT
 from leasehold.stores.mysql.store import MySQLStore
 
 __all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
 
 
-@dataclass(frozen=True)
-class MySQL:
-    """Opens the locks of one database: leases in its tables, or with ``session`` the server's own, by GET_LOCK."""
+class MySQL(SQLOpener):
+    """Opens the locks of one database; with mode "session" those of GET_LOCK."""
 
-    settings: Settings
-    session: bool = False
-
-    def open(self, runtime: Runtime, namespace: str) -> MySQLStore | MySQLSessionStore:
-        """Open the store; it connects at the first use."""
-        if self.session:
-            return MySQLSessionStore(runtime, self.settings, namespace)
-        return MySQLStore(runtime, self.settings, namespace)
-
-    def script(self) -> str:
-        """Return the SQL that creates the tables."""
-        return statements.script()
-
-    async def prepare(self, runtime: Runtime) -> bool:
-        """Create the tables; return whether any was missing."""
-        store = self.open(runtime, "default")
-        try:
-            return await store.prepare()
-        finally:
-            await store.close()
+    dialect = DIALECT
+    stores: ClassVar = {"rows": MySQLStore, "session": MySQLSessionStore}
 
 
 def from_url(url: StoreURL) -> MySQL:
     """Read a URL: ``mysql://`` or ``mariadb://``, with ``?mode=session`` for the server's own locks."""
     mode = url.options.get("mode", "rows")
-    if mode not in ("rows", "session"):
+    if mode not in MySQL.stores:
         raise ValueError(f"option 'mode' in the {url.scheme} URL is rows (the default) or session")
-    return MySQL(settings.from_url(url, ("mode",)), mode == "session")
+    return MySQL(settings.from_url(url, ("mode",)), mode)
 
 
 def adopt(client: Any, flavor: Flavor) -> MySQL:

@@ -10,8 +10,8 @@ from base64 import b32encode
 from collections.abc import Mapping, Sequence
 
 from leasehold._model import QueueEntry, Ticket
+from leasehold.stores._sql.dialect import ID
 from leasehold.stores._sql.queue_snapshot import COLUMNS, Key, ns, row_of
-from leasehold.stores._sql.statements import ID
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.statements import CLOCK
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from leasehold.stores._sql import statements
+from leasehold.stores._sql.dialect import ID, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
-from leasehold.stores._sql.statements import ID
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
 
@@ -56,19 +55,20 @@ DROP_CELLS = f"""
 """
 
 
-DIALECT = statements.dialect(
-    CLOCK,
+def script() -> str:
+    """Return the SQL that creates the tables."""
+    return files("leasehold.stores.mysql").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+DIALECT = Dialect(
+    now=CLOCK,
     front=FRONT,
     entries=ENTRIES,
     edges=EDGES,
     add_name=ADD_NAME,
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
+    script=script,
     names_index="FORCE INDEX (leasehold_name_exact)",
     entries_index="FORCE INDEX (PRIMARY)",
 )
-
-
-def script() -> str:
-    """Return the SQL that creates the tables."""
-    return files("leasehold.stores.mysql").joinpath("schema.sql").read_text(encoding="utf-8")

@@ -6,8 +6,6 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
-from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport
 from leasehold.stores.mysql import doctor, statements
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
@@ -22,19 +20,10 @@ class MySQLStore(RowStore):
         """Make a store; ``transport``, if given, replaces the connection to the database, for example by a model."""
         if transport is None and runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("a real database cannot be reached from the simulated runtime; use a memory: store there")
-
-        self.mysql = transport = transport or MySQLTransport(runtime, settings)
-
-        def connect(on_message: OnMessage, on_disconnect: OnDisconnect) -> SQLTransport:
-            return transport
-
+        self.mysql = mysql = transport or MySQLTransport(runtime, settings)
         self._settings = settings
-        super().__init__(runtime, namespace, statements.DIALECT, connect)
+        super().__init__(runtime, namespace, statements.DIALECT, lambda on_message, on_disconnect: mysql)
 
     async def diagnose(self) -> list[Finding]:
         """Return what the server's settings mean for the promises."""
         return await doctor.examine(self._runtime, self.mysql, self._settings)
-
-    async def prepare(self) -> bool:
-        """Create the tables; return whether any was missing."""
-        return await prepare(self._transport, statements.script())

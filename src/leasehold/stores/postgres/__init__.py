@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from leasehold._runtimes.base import Flavor, Runtime
+from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL
-from leasehold.stores.postgres import statements
+from leasehold.stores._sql.openers import SQLOpener
 from leasehold.stores.postgres.connection import adopting, settings
-from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.session import SessionStore
+from leasehold.stores.postgres.statements import DIALECT
 from leasehold.stores.postgres.store import PostgresStore
 
 __all__ = ["Postgres", "PostgresStore", "adopt", "from_url"]
 
 
-MODES = {"rows": PostgresStore, "session": SessionStore}
-"""What holds the lock: a lease in a row, or a session."""
-
-
-@dataclass(frozen=True)
-class Postgres:
+class Postgres(SQLOpener):
     """Opens the locks of one database."""
 
-    settings: Settings
-    mode: str = "rows"
-
-    def open(self, runtime: Runtime, namespace: str) -> PostgresStore:
-        """Open the store; it connects at the first use."""
-        return MODES[self.mode](runtime, self.settings, namespace)
-
-    def script(self) -> str:
-        """Return the SQL that creates the tables."""
-        return statements.script()
-
-    async def prepare(self, runtime: Runtime) -> bool:
-        """Create the tables; return whether any was missing."""
-        store = self.open(runtime, "default")
-        try:
-            return await store.prepare()
-        finally:
-            await store.close()
+    dialect = DIALECT
+    stores: ClassVar = {"rows": PostgresStore, "session": SessionStore}
 
 
 def from_url(url: StoreURL) -> Postgres:
@@ -52,8 +30,8 @@ def from_url(url: StoreURL) -> Postgres:
             "mode=transaction needs your own transaction, so no client can have it; use transaction_lock(connection, "
             "name) of leasehold.postgres"
         )
-    if url.options.get("mode", "rows") not in MODES:
-        raise ValueError(f"option 'mode' in the {url.scheme} URL is one of: {', '.join(MODES)}")
+    if url.options.get("mode", "rows") not in Postgres.stores:
+        raise ValueError(f"option 'mode' in the {url.scheme} URL is one of: {', '.join(Postgres.stores)}")
     return Postgres(settings.from_url(url), url.options.get("mode", "rows"))
 
 

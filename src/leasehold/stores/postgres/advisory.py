@@ -64,22 +64,18 @@ STALE = f"""
 """(space, name): removes waiters that were not renewed for two leases."""
 
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
-LOCKS = """
-    SELECT pid, (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+
+_OURS = """
+    FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-QUEUED = """
-    SELECT granted::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND (classid::bigint << 32) | objid::bigint = $2::bigint
-"""
+_KEY = "(classid::bigint << 32) | objid::bigint"
+
+LOCKS = f"SELECT pid, {_KEY} {_OURS}"
+QUEUED = f"SELECT granted::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key) → whether a session has this lock; no row if it neither has it nor waits for it."""
 
-END = """
-    SELECT pg_terminate_backend(pid)::int FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid = $1::int
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND (classid::bigint << 32) | objid::bigint = $2::bigint
-"""
+END = f"SELECT pg_terminate_backend(pid)::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key): ends a session that has this lock or waits for it."""
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from leasehold.stores._sql import statements
+from leasehold.stores._sql.dialect import ID, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
-from leasehold.stores._sql.statements import ID
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 
@@ -65,20 +64,22 @@ def _listening(channels: Sequence[str]) -> Statement:
     return Statement(text, tuple(value for channel in channels for value in (channel_number(channel), channel)))
 
 
-DIALECT = statements.dialect(
-    CLOCK,
+def script() -> str:
+    """Return the SQL that creates the tables."""
+    return files("leasehold.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+DIALECT = Dialect(
+    now=CLOCK,
     front=FRONT,
     entries=ENTRIES,
     edges=EDGES,
     add_name=ADD_NAME,
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
+    script=script,
+    alone=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
     names_order="ORDER BY id",
     notify="SELECT pg_notify($1, $2)",
     listening=_listening,
 )
-
-
-def script() -> str:
-    """Return the SQL that creates the tables."""
-    return files("leasehold.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")

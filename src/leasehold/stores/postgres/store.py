@@ -8,8 +8,7 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
-from leasehold.stores._sql.tables.making import prepare
-from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport, Statement
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport
 from leasehold.stores.postgres import doctor, statements
 from leasehold.stores.postgres.connection.aio import AioTransport
 from leasehold.stores.postgres.connection.base import PostgresTransport
@@ -17,9 +16,6 @@ from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.settings import Settings
 
 MakeTransport = Callable[[Runtime, Settings, OnMessage, OnDisconnect], PostgresTransport]
-
-ALONE = Statement("SELECT pg_advisory_xact_lock(7235419080266545006)")
-"""Locks out other processes that create the tables at the same time: all would find them missing."""
 
 
 class PostgresStore(RowStore):
@@ -44,7 +40,3 @@ class PostgresStore(RowStore):
     async def diagnose(self) -> list[Finding]:
         """Return what the server's settings, and a pooler in front of it, mean for the promises."""
         return await doctor.examine(self._runtime, self._postgres)
-
-    async def prepare(self) -> bool:
-        """Create the tables; return whether any was missing."""
-        return await prepare(self._transport, statements.script(), [ALONE])

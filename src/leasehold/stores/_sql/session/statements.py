@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leasehold.stores._sql.dialect import ID, places
 from leasehold.stores._sql.queue_snapshot import Key
-from leasehold.stores._sql.statements import ID, places
 from leasehold.stores._sql.transport import Statement
 
 

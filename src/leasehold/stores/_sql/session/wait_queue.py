@@ -24,12 +24,13 @@ clients is that of their sessions in the server's queue.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.session.waiter import ParkResult, Sessions, Waiter, WaitQueue
+from leasehold.stores._sql.session.waiter import ParkResult, Waiter, WaitingSessions, WaitQueue
 
 S = TypeVar("S")
 
@@ -40,7 +41,7 @@ END_WITHIN = 1.0
 class WaitQueues(Generic[S]):
     """The queues of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, sessions: Sessions[S]) -> None:
+    def __init__(self, runtime: Runtime, sessions: WaitingSessions[S]) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._mutex = runtime.mutex()
@@ -181,9 +182,8 @@ class WaitQueues(Generic[S]):
         if wanted and not has:
             try:
                 self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
-            except (
-                BaseException
-            ):  # no thread can start: the next waiter tries again, and does not wait for this session
+            except BaseException:
+                # No thread can start: the next waiter tries again, and does not wait for this session.
                 self._unparked(wait_queue, session, ParkResult.CLOSED, None)
                 self._sessions.close(session)
                 raise
@@ -227,16 +227,12 @@ class WaitQueues(Generic[S]):
             return result
 
     async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
-        try:
+        with suppress(StoreUnavailable):  # it is closed, and the lock free
             await self._sessions.free(session, wait_queue.name, self._runtime.now() + END_WITHIN, has=has)
-        except StoreUnavailable:  # it is closed, and the lock free
-            pass
 
     async def _end(self, wait_queue: WaitQueue[S], session: S) -> None:
-        try:
+        with suppress(StoreUnavailable):  # the server will notice by itself
             await self._sessions.end(session, wait_queue.name, self._runtime.now() + END_WITHIN)
-        except StoreUnavailable:  # the server will notice by itself
-            pass
 
     def _last_deadline(self, wait_queue: WaitQueue[S]) -> float:
         with self._mutex:

@@ -14,7 +14,7 @@ from leasehold.errors import StoreUnavailable
 S = TypeVar("S")
 
 
-class Sessions(Protocol[S]):
+class WaitingSessions(Protocol[S]):
     """How a server's sessions take, await and release locks. One task or thread uses a session at a time."""
 
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[S, bool]:

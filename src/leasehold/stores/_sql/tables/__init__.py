@@ -1,1 +1,0 @@
-"""The tables of the SQL stores: what they must look like, and how they are created."""
