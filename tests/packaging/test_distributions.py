@@ -13,7 +13,6 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-import pytest
 from building import TOP, Distribution, run
 
 LARGEST_WHEEL = 600 * 1024
