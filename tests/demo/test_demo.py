@@ -244,6 +244,8 @@ def test_on_zookeeper_leasehold_is_exact(zookeeper_server: ZooKeeperServer) -> N
     assert rows["leasehold"]["overlapping_pairs"] == 0
     assert rows["none"]["lost"] > 0
     assert rows["thread"]["lost"] >= 222, "the two services work at the same time"
+    if "redlock" in rows:
+        assert rows["redlock"]["seconds"] < 10 * rows["leasehold"]["seconds"]
 
 
 def test_through_nginx() -> None:
