@@ -68,11 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "timing(alone=True): measures wall-clock time; not in the default tier",
     )
+    config.addinivalue_line("markers", "real_time: real leases of about a second; given in a run with all tests")
     config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tiers.mark_timing(items)
+    tiers.mark_timing(items, whole_run=tiers.whole(config))
     tiers.select(config, items)
     background.give_time(items)
     run_alone.arrange(items, getattr(config, "workerinput", {}).get("workercount", 1))

@@ -11,6 +11,9 @@ A run that names files, or chooses tests with ``-k`` or ``-m``, runs all that it
 
 A test that measures wall-clock time has the mark ``timing``. It can fail on a busy machine, so it is not in the default
 tier. The mark is given to the files that the table names, and to each test that compares a real clock with a limit.
+
+A test of real servers and processes with leases of about a second has the mark ``real_time`` in a run with all tests:
+on a machine that stands still for half a second it can fail. Only tests with one of these marks may run again.
 """
 
 from __future__ import annotations
@@ -83,6 +86,7 @@ class Part:
         one_in: of the values of a parameter in `SEEDS`, one of so many runs by default.
         timing: whether all its tests measure wall-clock time.
         alone: whether those run alone; not if they subtract what the machine was late by.
+        real_time: whether its tests have real leases of about a second, on servers or between processes.
 
     """
 
@@ -93,6 +97,7 @@ class Part:
     one_in: int = 1
     timing: bool = False
     alone: bool = True
+    real_time: bool = False
 
     def runs_by_default(self, item: pytest.Item) -> bool:
         """Return whether a test of this part is in the default tier."""
@@ -106,8 +111,8 @@ def _default(path: str, why: str, **options: Any) -> Part:
     return Part(path, Tier.DEFAULT, why, **options)
 
 
-def _all(path: str, why: str, *, timing: bool = False, alone: bool = True) -> Part:
-    return Part(path, Tier.ALL, why, timing=timing, alone=alone)
+def _all(path: str, why: str, **options: Any) -> Part:
+    return Part(path, Tier.ALL, why, **options)
 
 
 HISTORIES = "simulated/histories/test_histories.py"
@@ -117,9 +122,10 @@ WATCHDOG = "unit/engine/test_watchdog.py"
 PARTS = (
     _default("api", "imports, types, the same API in both flavors"),
     _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
-    _default("cli", "the command line on SQLite and Redis"),
+    _default("cli", "the command line on SQLite and Redis", real_time=True),
+    _all("cli/test_cli_families.py", "the time until a guard has killed all", timing=True),
     _default("cli/test_cli_servers.py", "servers of Redis", without="postgresql|mariadb|zookeeper|etcd"),
-    _default("conformance", "the kit: memory in virtual time, SQLite, one Redis", without=OTHERS),
+    _default("conformance", "the kit: memory in virtual time, SQLite, one Redis", without=OTHERS, real_time=True),
     _default("guard", "fenced writes", without=SERVERS),
     _default("history", "the checker of histories"),
     _default("lock_tests", "CPython's tests of locks, on ours"),
@@ -144,28 +150,28 @@ PARTS = (
     _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, alone=False),
     _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
     _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
-    _all("demo", "services, load and nginx"),
+    _all("demo", "services, load and nginx", real_time=True),
     _all("demo/test_interrupted_demo.py", "the time from Ctrl-C to the end of the demo", timing=True),
-    _all("examples", "programs with real processes"),
+    _all("examples", "programs with real processes", real_time=True),
     _all("model_tests", "models of servers that the default tier does not start"),
-    _all("museum", "defects of other libraries, on real servers"),
+    _all("museum", "defects of other libraries, on real servers", real_time=True),
     _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
     _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
     _all("packaging", "builds and installs distributions"),
-    _all("process", "processes that are killed, forked and shut down"),
+    _all("process", "processes that are killed, forked and shut down", real_time=True),
     _all("process/test_crash_of_a_doer.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("process/test_crash_of_a_leader.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("process/test_members.py", "the time until a barrier notices a killed member", timing=True),
-    _all("releases", "other releases of the servers"),
+    _all("releases", "other releases of the servers", real_time=True),
     _all("security", "secrets and rights on real servers"),
     _all("soak", "many clients for a long time"),
     _all("specs", "TLA+ specifications, which need Java"),
-    _all("stores", "one folder for each store, on its servers"),
+    _all("stores", "one folder for each store, on its servers", real_time=True),
     _all("stores/common/test_killed_holders.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("stores/etcd/test_etcd_crash.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("stores/redis/test_redis_crash.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("stores/sqlite/test_sqlite_processes.py", "the time that processes wait for a file", timing=True),
-    _all("sweep", "a fault at each step of each operation, for minutes"),
+    _all("sweep", "a fault at each step of each operation, for minutes", real_time=True),
     _all("testing", "starts all servers"),
     _all("verify", "the parts of `leasehold verify`"),
     _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True, alone=False),
@@ -244,13 +250,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if _default_within(collection_path) else True
 
 
-def mark_timing(items: list[pytest.Item]) -> None:
-    """Give each test that measures wall-clock time its mark, and let it run again if it fails. No other test may."""
+def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
+    """Give each test that depends on wall-clock time its mark, and let it run again if it fails. No other test may."""
     for item in items:
         part = part_of(item.path, getattr(item, "originalname", ""))
         if (part is not None and part.timing) or measures_time(item):
             item.add_marker(pytest.mark.timing(alone=part is None or part.alone))
-        if item.get_closest_marker("timing"):
+        elif part is not None and part.real_time and whole_run:
+            item.add_marker(pytest.mark.real_time)
+        if item.get_closest_marker("timing") or item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_AFTER))
 
 
