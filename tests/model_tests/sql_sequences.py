@@ -125,6 +125,7 @@ class Playing:
         for number, name in enumerate(NAMES):
             await self.add(self.pairs[number % 2], name)
         line, db = self.servers.real(), self.model.tables.db
+        db.execute("UPDATE leasehold_name SET id = -id")  # so that no id of the real server is taken
         for number, name in self.rows_of(line, self.dialect.names, (self.space, b"a", b"z", -1)):
             self.ids[bytes(name)] = number
             db.execute("UPDATE leasehold_name SET id = ? WHERE space = ? AND name = ?", (number, self.space, name))
