@@ -14,7 +14,9 @@ from leasehold._inspection import Contender
 SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 """First letters of the Unicode categories that are shown; of the others only the plain space."""
 
-USERINFO = re.compile(r"(://[^\s/?#@:]*):[^\s]*@")
+USERINFO = re.compile(r"(://[^\s/?#@:]*):(?!password@host(?![\w.-])[^\s@]*(?:\s|$))[^\s]*@")
+"""User and password in a URL, but not in the example ``user:password@host`` of a remedy."""
+
 SECRET_OPTION = re.compile(r"(?i)((?:[\w-]*(?:password|passwd|secret|token)[\w-]*)=)[^\s&'\"]*")
 
 META_WIDTH = 40  # width of the column META of a table
