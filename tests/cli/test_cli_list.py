@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
@@ -15,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from shells import Shell
+from shells import ON_TERMINAL, Shell
 
 from leasehold import Client
 from leasehold._model import Finding, Severity
@@ -93,16 +92,17 @@ class Screen:
     def __init__(self, shell: Shell, *arguments: str, **env: str) -> None:
         self._keys, line = pty.openpty()
         shell.env.update({"COLUMNS": "60", "LINES": "8", "TERM": "xterm", **env})
-        wrap = ("setsid", "--ctty", "--wait")
-        self.process = shell.start(*arguments, wrap=wrap, stdin=line, stdout=line, stderr=line)
+        streams = {"stdin": line, "stdout": line, "stderr": line}
+        self.process = shell.start(*arguments, wrap=ON_TERMINAL, start_new_session=True, **streams)
         os.close(line)
         self.text = ""
 
     def read_until(self, done: Callable[[str], object]) -> str:
         while not done(self.text):
-            with contextlib.suppress(OSError):  # EIO: it ended
-                data = os.read(self._keys, 4096)
-                self.text += data.decode()
+            try:
+                self.text += os.read(self._keys, 4096).decode()
+            except OSError:
+                pytest.fail(f"it ended too early: {self.text!r}")
         return self.text
 
     def press(self, key: bytes) -> None:
