@@ -79,12 +79,21 @@ class StoreURL:
     def __repr__(self) -> str:
         return f"<StoreURL {self}>"
 
-    def refuse_options(self, known: tuple[str, ...] = ()) -> None:
-        """Raise ValueError for an option that is not in ``known``."""
+    def refuse_options(self, known: tuple[str, ...] = (), *, secure: str = "") -> None:
+        """Raise ValueError for an option that is not in ``known``.
+
+        Where this scheme has no TLS, ``secure`` is the one that has: an ``ssl_`` option is refused with its name.
+        """
+        if secure and any(key.startswith("ssl_") for key in self.options):
+            raise ValueError(f"the {self.scheme} URL has no TLS; write {secure}:// for the ssl_ options to apply")
+        offered = sorted(key for key in known if not (secure and key.startswith("ssl_")))
         for key in self.options:
-            if key not in known:
-                offered = f"known are: {', '.join(sorted(known))}" if known else "this scheme has none"
-                raise ValueError(f"unknown option {key!r} in the {self.scheme} URL; {offered}")
+            if key not in offered:
+                from difflib import get_close_matches  # only for the message
+
+                meant = "".join(f"did you mean {close!r}? " for close in get_close_matches(key, offered, 1))
+                listed = f"known are: {', '.join(offered)}" if offered else "this scheme has none"
+                raise ValueError(f"unknown option {key!r} in the {self.scheme} URL; {meant}{listed}")
 
 
 def parse(text: str | Secret) -> StoreURL:

@@ -17,6 +17,10 @@ from leasehold.stores._sql.openers import SQLOpener
 __all__ = ["create", "create_async", "script"]
 
 
+class NoTables(ValueError):
+    """The URL names a store that has no tables."""
+
+
 def create(url: str | None = None) -> bool:
     """Create the tables in the database at ``url`` (None: ``LEASEHOLD_URL``).
 
@@ -60,5 +64,5 @@ def _opener(hidden: Secret) -> SQLOpener:
     opener = registry.opener(hidden)
     if not hasattr(opener, "prepare"):
         scheme = hidden.reveal().partition(":")[0]
-        raise ValueError(f"a {scheme}: store needs no tables: it is ready to use")
+        raise NoTables(f"{scheme}: needs no tables; it is ready to use")
     return cast("SQLOpener", opener)

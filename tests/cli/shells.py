@@ -18,6 +18,13 @@ NOISE = 0.2
 SLACK = 1.0
 """Seconds allowed for starting an interpreter on a busy machine."""
 
+ON_TERMINAL = (
+    sys.executable,
+    "-c",
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Makes standard input the terminal of a new session, and becomes the command that follows."""
+
 
 def alive(pid: int) -> bool:
     """Say whether a process runs; a zombie does not."""

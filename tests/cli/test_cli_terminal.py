@@ -9,15 +9,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from shells import NOISE, Shell, alive
+from shells import NOISE, ON_TERMINAL, Shell, alive
 
 from support.patience import until
-
-ON_TERMINAL = (
-    sys.executable,
-    "-c",
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
-)
 
 
 class Terminal:

@@ -8,6 +8,7 @@ import click
 
 from leasehold._inspection import LockInfo
 from leasehold.cli.codes import Exit
+from leasehold.cli.completion import lock_names
 from leasehold.cli.options import Failed, json_option, store_options
 from leasehold.cli.output import as_json, complain, printable
 from leasehold.cli.show import describe
@@ -21,7 +22,7 @@ MEANING = (
 
 
 @click.command("break")
-@click.argument("name")
+@click.argument("name", shell_complete=lock_names)
 @click.option("--token", type=int, metavar="N", help="Break this holder only; see `leasehold show`.")
 @click.option("--yes", is_flag=True, help="Break the present holder without asking.")
 @store_options

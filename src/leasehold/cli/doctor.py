@@ -29,12 +29,20 @@ WIDTH = 100  # columns of the text that explains a finding
 
 @click.command()
 @click.argument("store", required=False, metavar="[URL]")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="The least severity of a finding with an exit code other than 0.",
+)
 @store_options
 @json_option
-def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> None:
+def doctor(store: str | None, url: str | None, namespace: str, json_: bool, fail_on: str) -> None:
     """Check the settings of the store at URL, and explain what they mean for the promises, the worst first.
 
-    Exit code by the worst finding: 0 ok or note, 1 warning, 2 error; 69 if the store cannot be reached.
+    Exit code by the worst finding: 0 ok or note, 1 warning (0 with --fail-on error), 2 error; 69 if the store cannot
+    be reached.
     """
     url = one_url(store, url)
     with connected(url, namespace) as client:
@@ -49,7 +57,7 @@ def doctor(store: str | None, url: str | None, namespace: str, json_: bool) -> N
         for finding in findings:
             _print(finding)
         click.echo(_summary(findings))
-    sys.exit(CODES[worst])
+    sys.exit(CODES[worst] if worst >= Severity[fail_on.upper()] else 0)
 
 
 def _versions() -> dict[str, str]:

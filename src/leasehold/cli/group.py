@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points, version
 from pkgutil import resolve_name
 from typing import Any
@@ -24,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "break": "leasehold.cli.break_:break_",
     "doctor": "leasehold.cli.doctor:doctor",
     "init": "leasehold.cli.init:init",
+    "completion": "leasehold.cli.completion:completion",
 }
 """Where each command is."""
 
@@ -37,6 +40,7 @@ LINES: Mapping[str, str] = {
     "break": "Take a lock from its holder.",
     "doctor": "Check the store's settings, and explain them.",
     "init": "Create the tables of a store on a database server.",
+    "completion": "Print or install what completes commands in your shell.",
     "demo": "See updates lost without a lock, and none lost with it.",
     "bench": "Measure locks in your store.",
     "servers": "Start servers on this machine, for development.",
@@ -75,7 +79,7 @@ class LazyGroup(click.Group):
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with one_line_errors():
-            return super().make_context(*args, **extra)
+            return super().make_context(*args, **{"color": _color(), **extra})
 
     def invoke(self, ctx: click.Context) -> Any:
         with one_line_errors():
@@ -85,7 +89,21 @@ class LazyGroup(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no error
+        if os.environ.get("_LEASEHOLD_COMPLETE"):
+            resolve_name(COMMANDS["completion"])  # which registers how bash is answered
+            with suppress(click.ClickException):  # a mistake in the words so far: there is nothing to propose
+                super().main(*args, **options)
+            sys.exit()
         return super().main(*args, **options)
+
+
+def _color() -> bool | None:
+    """Return whether the environment wants colors or none; None leaves it to whether there is a terminal."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return False if os.environ.get("TERM") == "dumb" else None
 
 
 def _added() -> dict[str, EntryPoint]:

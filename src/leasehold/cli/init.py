@@ -18,7 +18,8 @@ from leasehold.cli.store import shown, silence_logging
 def init(store: str | None, url: str | None, print_: bool) -> None:
     """Create the tables in the database at URL, unless they exist.
 
-    The user in URL needs the right to create tables. Users of the locks do not need it.
+    The user in URL needs the right to create tables. Users of the locks do not need it. For a store without tables the
+    command says so, and does nothing.
     """
     url = one_url(store, url)
     silence_logging()
@@ -28,6 +29,9 @@ def init(store: str | None, url: str | None, print_: bool) -> None:
             click.echo(tables.script(url), nl=False)
             return
         made = tables.create(url)
+    except tables.NoTables as error:
+        click.echo(f"leasehold: {error}", err=True)
+        return
     except ValueError as error:
         raise Failed(str(error), Exit.USAGE) from None
     click.echo(f"{where}: " + ("the tables were created" if made else "the tables exist already"), err=True)

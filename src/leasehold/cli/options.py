@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -30,6 +32,40 @@ _namespace = click.option(
     help="Names of different namespaces never collide.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
+
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+DURATIONS = "TIME is in seconds, or has a unit: 30, 1.5s, 5m, 1h, 1h30m."
+"""The last line of the help of a command with a `Duration`."""
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # pyright: ignore  # generic in newer versions only
+    """Seconds, or numbers with units: ``30``, ``1.5s``, ``5m``, ``1h30m``."""
+
+    name = "time"
+
+    def __init__(self, least: float = 0.0, most: float = math.inf) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; a value that is a number already, such as a default, stays one."""
+        length = _seconds(str(value).strip())
+        if length is None:
+            self.fail(f"{value!r} is no time; write seconds, or add a unit: 30, 1.5s, 5m, 1h", param, ctx)
+        if not self._least <= length <= self._most:
+            end = "" if self._most == math.inf else f" and {self._most:g} s at most"
+            self.fail(f"{value!r} must be {self._least:g} s at least{end}", param, ctx)
+        return length
+
+
+def _seconds(text: str) -> float | None:
+    if re.fullmatch(r"(?:(?:\d+\.?\d*|\.\d+)(?:ms|s|m|h|d))+", text, re.ASCII):
+        return sum(float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", text))
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def store_options(command: F) -> F:
@@ -64,8 +100,11 @@ def one_line_errors() -> Generator[None]:
     """Turn each error into one line on standard error and an exit code of its own, never a traceback."""
     try:
         yield
-    except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort, BrokenPipeError):
+    except (click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        raise click.exceptions.Exit(Exit.USAGE) from None
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
         raise Failed(error.format_message().rstrip(".") + hint, Exit.USAGE) from None

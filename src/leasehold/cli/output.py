@@ -14,10 +14,14 @@ from leasehold._inspection import Contender
 SHOWN_AS_IS = frozenset({"L", "M", "N", "P", "S"})
 """First letters of the Unicode categories that are shown; of the others only the plain space."""
 
-USERINFO = re.compile(r"(://[^\s/?#@:]*):[^\s]*@")
+USERINFO = re.compile(r"(://[^\s/?#@:]*):(?!password@host(?![\w.-])[^\s@]*(?:\s|$))[^\s]*@")
+"""User and password in a URL, but not in the example ``user:password@host`` of a remedy."""
+
 SECRET_OPTION = re.compile(r"(?i)((?:[\w-]*(?:password|passwd|secret|token)[\w-]*)=)[^\s&'\"]*")
 
-META_WIDTH = 40  # width of the column META of a table
+META_WIDTH = 40  # columns of META in a table, at most
+NARROWEST_NAME, WIDEST_NAME = 16, 60  # columns of the names in a table: on a terminal at least, elsewhere at most
+GAP = "  "  # between two columns of a table
 
 
 def printable(text: str) -> str:
@@ -73,19 +77,31 @@ def who(contender: Contender) -> str:
     return f"{printable(contender.host)} pid {contender.pid}"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format rows under heads, in columns."""
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> str:
+    """Format rows under heads.
+
+    A terminal has ``columns``: the first column is shortened so that each row is one line, and then the end of a row.
+    Elsewhere nothing is shortened, and a long first cell moves only its own row.
+    """
     widths = [max(_columns(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
+    others = sum(widths[1:]) + len(GAP) * len(widths[1:])
+    widths[0] = min(widths[0], WIDEST_NAME if columns is None else max(columns - others, NARROWEST_NAME))
     lines: list[str] = []
-    for row in (heads, *rows):
-        cells = (cell + " " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
+    for first, *rest in (heads, *rows):
+        cells = (first if columns is None else shortened(first, widths[0]), *rest)
+        padded = (cell + " " * (width - _columns(cell)) for cell, width in zip(cells, widths, strict=True))
+        line = GAP.join(padded).rstrip()
+        lines.append(line if columns is None else shortened(line, columns))
     return "\n".join(lines)
 
 
 def shortened(text: str, width: int = META_WIDTH) -> str:
-    """Shorten a text for a table."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+    """Shorten a text to so many columns."""
+    if _columns(text) <= width:
+        return text
+    while _columns(text) >= width:
+        text = text[:-1]
+    return text + "…"
 
 
 def _columns(text: str) -> int:

@@ -9,13 +9,14 @@ import click
 
 from leasehold._inspection import Contender, LockInfo
 from leasehold.cli.codes import Exit
+from leasehold.cli.completion import lock_names
 from leasehold.cli.options import json_option, store_options
 from leasehold.cli.output import as_json, meta_text, printable, seconds, who
 from leasehold.cli.store import connected, with_leaders
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=lock_names)
 @store_options
 @json_option
 def show(name: str, url: str | None, namespace: str, json_: bool) -> None:

@@ -10,15 +10,16 @@ from dataclasses import replace
 from leasehold import Client
 from leasehold._inspection import LockInfo
 from leasehold._url import parse
+from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.primitives.coordination.leadership import KIND
 from leasehold.stores.registry import hide
 
 
 @contextmanager
-def connected(url: str | None, namespace: str) -> Generator[Client]:
+def connected(url: str | None, namespace: str, *, response_timeout: float = RESPONSE_TIMEOUT) -> Generator[Client]:
     """Yield a client. The library's log stays off the terminal, since a command prints itself what happened."""
     silence_logging()
-    with Client.from_url(url, namespace=namespace) as client:
+    with Client.from_url(url, namespace=namespace, response_timeout=response_timeout) as client:
         yield client
 
 

@@ -24,6 +24,14 @@ RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered coun
 CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 
+def no_opener(client: type, given: str) -> TypeError:
+    """Return the error for a client that was made from an object of the class ``given``."""
+    return TypeError(
+        f"{client.__name__} takes an opener, not a {given}; write {client.__name__}.from_url(…) for a URL, or "
+        f"{client.__name__}.from_client(…) for a client of a driver"
+    )
+
+
 class AsyncClientBase:
     """One connection to one store, for asyncio."""
 
@@ -48,6 +56,10 @@ class AsyncClientBase:
         Raises:
             ValueError, TypeError: a value is out of its bounds.
         """
+        if not hasattr(store, "open"):
+            wrong = type(store).__name__
+            del store  # a URL may have a password, and a traceback's reader may show local variables
+            raise no_opener(type(self), wrong)
         runtime = AsyncioRuntime() if runtime is None else runtime
         opened = store.open(runtime, _validate.name(namespace, "namespace"))
         self._engine = Engine(

@@ -12,7 +12,7 @@ from leasehold._runtimes.base import Flavor, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._validate import Seconds
 from leasehold.client.aio import AsyncClient
-from leasehold.client.aio_base import RESPONSE_TIMEOUT
+from leasehold.client.aio_base import RESPONSE_TIMEOUT, no_opener
 from leasehold.events import Observer
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
@@ -40,6 +40,10 @@ class ClientBase:
         Raises:
             ValueError, TypeError: a value is out of its bounds.
         """
+        if not hasattr(store, "open"):
+            wrong = type(store).__name__
+            del store  # a URL may have a password, and a traceback's reader may show local variables
+            raise no_opener(type(self), wrong)
         self._core = AsyncClient(
             store, namespace=namespace, response_timeout=response_timeout, observer=observer, runtime=BlockingRuntime()
         )

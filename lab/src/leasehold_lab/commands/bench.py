@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, json_option
+from leasehold.cli.options import DURATIONS, Duration, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.bench.contestants import Contestant
 from leasehold_lab.bench.measures import Measure
@@ -41,9 +41,9 @@ class ProgressLine:
         self._line.say(f"done   {row.measure.title}")
 
 
-@click.command()
+@click.command(epilog=DURATIONS)
 @click.argument("url", required=False)
-@click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
+@click.option("--seconds", type=Duration(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each contestant.")
 @click.option("--only", multiple=True, metavar="KEY", help="A measure, or the beginning of its key; may be repeated.")
 @click.option("--full", is_flag=True, help="Also what takes long: 100 processes, 10,000 locks, 10,000 waiters.")

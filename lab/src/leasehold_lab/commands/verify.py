@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, json_option
+from leasehold.cli.options import DURATIONS, Duration, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.history import Promise
@@ -40,7 +40,7 @@ class ProgressLine:
         self._line.clear()
 
 
-@click.command()
+@click.command(epilog=DURATIONS)
 @click.argument("url", required=False)
 @click.option(
     "--servers",
@@ -49,13 +49,9 @@ class ProgressLine:
     help=f"Start servers on this machine, and inject faults into them, too: {', '.join(PLANS)}.",
 )
 @click.option("--clients", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of client processes.")
-@click.option(
-    "--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="Duration of the run."
-)
+@click.option("--seconds", type=Duration(1, 86_400), default=60.0, show_default=True, help="Duration of the run.")
 @click.option("--faults", metavar="A,B", help="Faults to inject, or `none`. Default: all. See --list.")
-@click.option(
-    "--lease", type=click.FloatRange(0.5, 60), default=None, help="Seconds. Default: 1, or the store's shortest lease."
-)
+@click.option("--lease", type=Duration(0.5, 60), default=None, help="Default: 1 s, or the store's shortest lease.")
 @click.option("--seed", default=None, help="Seed of faults and work. Default: a random one, which is printed.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with a timeline.")
 @click.option("--list", "list_", is_flag=True, help="List the faults and exit.")

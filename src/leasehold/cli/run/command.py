@@ -9,11 +9,10 @@ import click
 
 from leasehold import _validate
 from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, store_options
+from leasehold.cli.completion import lock_names
+from leasehold.cli.options import DURATIONS, Duration, Failed, store_options
 from leasehold.cli.store import silence_logging
 from leasehold.stores.registry import hide
-
-SECONDS = click.FloatRange(min=0)
 
 
 class RunCommand(click.Command):
@@ -37,24 +36,19 @@ class RunCommand(click.Command):
         return ["NAME", "[OPTIONS]", "[--]", "COMMAND..."]
 
 
-@click.command(cls=RunCommand)
-@click.argument("name")
+@click.command(cls=RunCommand, epilog=DURATIONS)
+@click.argument("name", shell_complete=lock_names)
 @click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--timeout", type=SECONDS, metavar="S", help="Wait at most S seconds. Default: wait for ever.")
+@click.option("--timeout", type=Duration(), help="Wait at most TIME. Default: wait for ever.")
 @click.option("--no-wait", is_flag=True, help="Give up at once if another client holds the lock.")
-@click.option(
-    "--lease", type=SECONDS, metavar="S", default=30.0, show_default=True, help="Lease; renewed while COMMAND runs."
-)
+@click.option("--lease", type=Duration(), default=30.0, show_default=True, help="Lease; renewed while COMMAND runs.")
 @click.option("--fair", is_flag=True, help="Waiters acquire in order of arrival.")
-@click.option(
-    "--lock-delay", type=SECONDS, metavar="S", default=0.0, help="After an expiry, block the name for S seconds."
-)
+@click.option("--lock-delay", type=Duration(), default=0.0, help="After an expiry, block the name for TIME.")
 @click.option("--meta", metavar="TEXT", help="A text that ls and show print.")
-@click.option("--max-hold", type=SECONDS, metavar="S", help="Stop renewing after S seconds.")
+@click.option("--max-hold", type=Duration(), help="Stop renewing after TIME.")
 @click.option(
     "--grace",
-    type=SECONDS,
-    metavar="S",
+    type=Duration(),
     default=10.0,
     show_default=True,
     help="From SIGTERM to SIGKILL if the lock is lost.",

@@ -178,8 +178,12 @@ def from_url(url: StoreURL) -> Opener:
     """
     if url.scheme in REDLOCK_SCHEMES:
         return _redlock_from_url(url)
+    deployed = url.scheme.partition("+")[2]
+    common = [option for option in URL_OPTIONS if option != "db" or deployed != "cluster"]
+    own = SENTINEL_OPTIONS if deployed == "sentinel" else ()
+    settings.check_options(url, (*common, *strict.OPTIONS, *own))
     demanded, url = strict.from_url(url)
-    match url.scheme.partition("+")[2]:
+    match deployed:
         case "sentinel":
             return _strictly(Sentinel(sentinels_from_url(url)), demanded)
         case "cluster":
@@ -222,10 +226,9 @@ def sentinels_from_url(url: StoreURL) -> SentinelSettings:
     """Parse ``redis+sentinel://user:password@h1,h2,h3/name/0?sentinel_password=...``, and the same with TLS.
 
     Raises:
-        ValueError: it names no sentinel or no primary, or has an unknown option.
+        ValueError: it names no sentinel or no primary.
 
     """
-    url.refuse_options((*URL_OPTIONS, *SENTINEL_OPTIONS))
     form = f"{url.scheme}://HOST:PORT,HOST:PORT/NAME"
     if not url.hosts:
         raise ValueError(f"the {url.scheme} URL names no sentinel; write it as {form}")
@@ -251,7 +254,6 @@ def seeds_from_url(url: StoreURL) -> Sequence[Settings]:
         ValueError: it names no node, or a database: a cluster has only database 0.
 
     """
-    url.refuse_options(tuple(option for option in URL_OPTIONS if option != "db"))
     if not url.hosts:
         raise ValueError(f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT")
     if url.path not in ("", "0"):
@@ -266,7 +268,7 @@ def nodes_from_url(url: StoreURL) -> Sequence[Settings]:
         ValueError: it names no node, or has an unknown option.
 
     """
-    url.refuse_options((*URL_OPTIONS, "quarantine"))
+    settings.check_options(url, (*URL_OPTIONS, "quarantine"))
     if not url.hosts:
         raise ValueError(
             f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT,HOST:PORT"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from leasehold.errors import Outcome, StoreRefused
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.etcd.http.base import Reply
 from leasehold.stores.etcd.keys import Json
 
@@ -109,7 +110,7 @@ class Refused(Exception):
 
     def unavailable(self, where: str) -> StoreRefused:
         """Return the error for users, with a remedy."""
-        text = f"etcd at {where} refused: {self.text}; {self.fault.remedy or UNLISTED}"
+        text = with_remedy(f"etcd at {where} refused: {self.text}", self.fault.remedy or UNLISTED)
         return StoreRefused(text, outcome=OUTCOMES.get(self.meaning, Outcome.NOT_APPLIED))
 
 

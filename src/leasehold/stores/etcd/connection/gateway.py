@@ -16,6 +16,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
 from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
 from leasehold.stores._common.keyed_lock import KeyedLock
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
@@ -202,7 +203,7 @@ class Gateway:
         if endpoint.tls is not None:
             hint = hint.replace(MAY_SPEAK_TLS, MAY_NOT_SPEAK_TLS)
         what = "did not answer" if unknown else "cannot be reached"
-        return StoreUnavailable(f"etcd at {endpoint} {what}: {text}; {hint}", unknown=unknown)
+        return StoreUnavailable(with_remedy(f"etcd at {endpoint} {what}: {text}", hint), unknown=unknown)
 
     async def _error_text(self, stream: Stream) -> str:
         try:

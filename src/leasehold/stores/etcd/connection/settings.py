@@ -60,7 +60,7 @@ def from_url(url: StoreURL) -> Settings:
         ValueError: an option has a value that it cannot have.
 
     """
-    url.refuse_options(OPTIONS)
+    url.refuse_options(OPTIONS, secure="etcds" if url.scheme == "etcd" else "")
     if not url.hosts and url.path:
         raise ValueError(f"an {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
     if url.password is not None and not url.username:
@@ -97,8 +97,6 @@ def _ascii(host: str, url: StoreURL) -> str:
 def _context(url: StoreURL) -> ssl.SSLContext | None:
     options = {key: value for key, value in url.options.items() if key.startswith("ssl_")}
     if url.scheme != "etcds":
-        if options:
-            raise ValueError(f"an {url.scheme} URL has no TLS; write etcds:// for the ssl_ options to apply")
         return None
     checks = options.get("ssl_check_hostname", "true")
     if checks not in ("true", "false"):

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores._sql.transport import Outcome, Refused, Row, Statement, Value
 
 Rows = Sequence[Row]
@@ -208,7 +209,7 @@ def refused(where: str, error: Refusal, *, committing: bool = False, committed: 
     commit (``committed``).
     """
     remedy = REMEDIES.get(error.code, UNLISTED)
-    text = f"the database at {where} refused: {error} ({error.code}); {remedy}"
+    text = with_remedy(f"the database at {where} refused: {error} ({error.code})", remedy)
     outcome = Outcome.UNKNOWN if committed else outcome_of(error.code, committing=committing)
     return Refused(text, code=str(error.code), outcome=outcome)
 
@@ -225,7 +226,8 @@ def outcome_of(code: int, *, committing: bool) -> Outcome:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"the database at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
+    text = with_remedy(f"the database at {where} did not answer: {reason}", NO_ANSWER_REMEDY)
+    return StoreUnavailable(text, unknown=unknown)
 
 
 CLOSING_ERRORS = frozenset({1053, 1158, 1159, 1927, 3169, 4031})

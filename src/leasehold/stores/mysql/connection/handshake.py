@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection.base import (
     NO_ANSWER_REMEDY,
@@ -49,6 +50,8 @@ DRIVERS_ERRORS = (OSError, EOFError, RuntimeError, ValueError, IndexError, Syste
 """What the drivers raise besides errors of their own; the last two for unknown authentication methods."""
 
 METHOD = "its user logs in by a method that the driver does not know; use caching_sha2_password or ed25519"
+
+NO_PASSWORD = "put the password into the URL: mysql://user:password@host/database; or its user may not come from here"
 
 HINTS = {
     "mismatch": "its certificate is for another host name; use that name, or ssl_check_hostname=false",
@@ -160,10 +163,11 @@ def cannot_connect(error: BaseException, where: str) -> StoreUnavailable:
     """
     code, text = _code_of(error)
     if code in REMEDIES:
-        words = f"cannot connect to the database at {where}: {text} ({code}); {REMEDIES[code]}"
+        remedy = NO_PASSWORD if "using password: NO" in text else REMEDIES[code]
+        words = with_remedy(f"cannot connect to the database at {where}: {text} ({code})", remedy)
         return Refused(words, code=str(code), outcome=outcome_of(code, committing=False))
     hint = next((hint for words, hint in HINTS.items() if words in text), "check host, port and that the server runs")
-    return StoreUnavailable(f"cannot connect to the database at {where}: {text}; {hint}")
+    return StoreUnavailable(with_remedy(f"cannot connect to the database at {where}: {text}", hint))
 
 
 def failure(

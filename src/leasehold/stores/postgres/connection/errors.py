@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores._sql.transport import Outcome, Refused
 
 AGAIN = frozenset({"40001", "40P01"})
@@ -139,7 +140,7 @@ def outcome_of(code: str, *, in_commit: bool) -> Outcome:
 def refused(where: str, error: ServerError) -> Refused:
     """Make the error for a server that answered with an error."""
     remedy = REMEDIES.get(error.code, UNLISTED)
-    text = f"PostgreSQL at {where} refused ({error.code}): {error}; {remedy}"
+    text = with_remedy(f"PostgreSQL at {where} refused ({error.code}): {error}", remedy)
     outcome = Outcome.AGAIN if error.stale else outcome_of(error.code, in_commit=error.in_commit)
     return Refused(text, code=error.code, outcome=outcome)
 
@@ -147,7 +148,8 @@ def refused(where: str, error: ServerError) -> Refused:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Make the error for a server that did not answer."""
     reason = str(why) or type(why).__name__
-    return StoreUnavailable(f"PostgreSQL at {where} did not answer: {reason}; {NO_ANSWER_REMEDY}", unknown=unknown)
+    text = with_remedy(f"PostgreSQL at {where} did not answer: {reason}", NO_ANSWER_REMEDY)
+    return StoreUnavailable(text, unknown=unknown)
 
 
 def cannot_connect(where: str, why: str) -> StoreUnavailable:
@@ -157,7 +159,7 @@ def cannot_connect(where: str, why: str) -> StoreUnavailable:
     """
     text = one_line(why)
     hint = _hint(text)
-    words = f"cannot connect to PostgreSQL at {where}: {text}; {hint.remedy}"
+    words = with_remedy(f"cannot connect to PostgreSQL at {where}: {text}", hint.remedy)
     if not hint.code:
         return StoreUnavailable(words)
     outcomes = {outcome_of(_hint(part).code, in_commit=False) for part in EACH_HOST.split(text) if part}

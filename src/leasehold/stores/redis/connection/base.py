@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreRefused, StoreUnavailable
+from leasehold.stores._common.remedies import with_remedy
 
 
 class ReplyError(Exception):
@@ -196,14 +197,14 @@ def version_of(facts: dict[str, str]) -> tuple[int, ...]:
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Return the error for a server that did not reply."""
     reason = str(why) or type(why).__name__
-    text = f"Redis at {where} did not answer: {reason}; {SILENCE}"
+    text = with_remedy(f"Redis at {where} did not answer: {reason}", SILENCE)
     return StoreUnavailable(text, unknown=True) if unknown else RetryableError(text)
 
 
 def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
     """Return the error for an error reply; ``host``: that of the server, where a redirection names none."""
     code = error.code
-    text = f"Redis at {where} refused: {error}; {REMEDIES.get(code, UNLISTED)}"
+    text = with_remedy(f"Redis at {where} refused: {error}", REMEDIES.get(code, UNLISTED))
     if code == "NOPERM":
         command = re.search(r"'([\w|]+)' command", str(error))
         return NotPermitted(text + (f": here +{command[1]} is missing" if command else ""))

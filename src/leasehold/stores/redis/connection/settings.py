@@ -18,6 +18,7 @@ from redis.retry import Retry
 from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.redis.connection.base import (
     BY_CLUSTER,
     BY_SENTINEL,
@@ -137,12 +138,8 @@ def from_url(url: StoreURL) -> Settings:
     Raises:
         ValueError: an option or the database number is wrong.
     """
-    if "ssl_cert_reqs" in url.options:
-        raise ValueError(
-            f"option 'ssl_cert_reqs' is not offered in the {url.scheme} URL: the server's certificate is always "
-            "verified; name your own authority with ssl_ca_certs=FILE"
-        )
-    url.refuse_options(tuple(URL_OPTIONS))
+    check_options(url, tuple(URL_OPTIONS))
+    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme.partition("+")[0], "tcp")
     options = Veiled((key, _value(key, url)) for key in url.options)
     if None in options.values():
         key = next(key for key, value in options.items() if value is None)
@@ -151,10 +148,19 @@ def from_url(url: StoreURL) -> Settings:
         options["username"] = url.username
     if url.password is not None:
         options["password"] = url.password.reveal()
-    kind = {"unix": "unix", "rediss": "tls", "valkeys": "tls"}.get(url.scheme.partition("+")[0], "tcp")
-    if kind != "tls" and any(key.startswith("ssl_") for key in options):
-        raise ValueError(f"a {url.scheme} URL has no TLS; write rediss:// for the ssl_ options to apply")
     return _unix(url, options) if kind == "unix" else _network(url, kind, options)
+
+
+def check_options(url: StoreURL, known: tuple[str, ...]) -> None:
+    """Raise ValueError for an option that is not in ``known``, or is of TLS where the scheme has none."""
+    if "ssl_cert_reqs" in url.options:
+        raise ValueError(
+            f"option 'ssl_cert_reqs' is not offered in the {url.scheme} URL: the server's certificate is always "
+            "verified; name your own authority with ssl_ca_certs=FILE"
+        )
+    kind, plus, deployed = url.scheme.partition("+")
+    secure = {"redis": "rediss", "valkey": "valkeys", "unix": "rediss", "redlock": "redlocks"}.get(kind)
+    url.refuse_options(known, secure=secure + plus + deployed if secure else "")
 
 
 def _value(key: str, url: StoreURL) -> Any:
@@ -283,7 +289,9 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
         return refused(where, ReplyError(f"NOPERM {text}"))
     hint = next((hint for part, hint in HINTS.items() if part in text), None)
     hint = hint or REMEDIES.get(text.partition(" ")[0]) or "check host, port and that the server runs"
-    message = f"cannot connect to Redis at {where}: {text}; {hint}"
+    if hint == REMEDIES["NOAUTH"]:
+        text = "it wants a password (NOAUTH)"  # in place of the server's long text about HELLO
+    message = with_remedy(f"cannot connect to Redis at {where}: {text}", hint)
     if any(part in text for part in CLOSED_IN_HANDSHAKE):
         return HandshakeAborted(message)
     return StoreUnavailable(message) if hint in REFUSALS else RetryableError(message)

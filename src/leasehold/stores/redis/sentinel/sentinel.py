@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.redis.connection.base import (
     MakeTransport,
     NotPermitted,
@@ -198,12 +199,13 @@ class Sentinels:
                 if isinstance(answer, kind):
                     return answer
         reasons = "; ".join(dict.fromkeys(str(answer) for answer in answers))
+        text = f"no sentinel says which server is the primary: {reasons}"
         refusals = [
             each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, RetryableError)
         ]
         if any(not refusal.unknown for refusal in refusals):
-            return StoreUnavailable(f"no sentinel says which server is the primary: {reasons}; {CHECK_SECRET}")
-        return RetryableError(f"no sentinel says which server is the primary: {reasons}")
+            return StoreUnavailable(with_remedy(text, CHECK_SECRET))
+        return RetryableError(text)
 
 
 CHECK_NAME = "check the name at the end of the URL, redis+sentinel://HOST:PORT/NAME, against SENTINEL MASTERS"

@@ -17,6 +17,7 @@ from typing import Any
 
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError, Transport, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.scripts import STRICTLY
@@ -142,7 +143,7 @@ class Claims:
                 return Unconfirmed(f"Redis at {self._where}: {reason}")
             if "appendonly" in str(reply):
                 remedy = "CONFIG SET appendonly yes, or leave out fsync=true"
-                return Unconfirmed(f"Redis at {self._where}: {reply}; {remedy}")
+                return Unconfirmed(with_remedy(f"Redis at {self._where}: {reply}", remedy))
             return Unconfirmed(str(refused(self._where, reply, self._host)))
         count = f"{reply[1]} replicas, {reply[0]} of 1 disk here" if self._strict.fsync else f"{reply}"
         return Unconfirmed(

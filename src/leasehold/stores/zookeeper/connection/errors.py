@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
+from leasehold.stores._common.remedies import with_remedy
 
 
 class Answer(Exception):
@@ -122,4 +123,5 @@ def no_session(complaint: str, where: str) -> StoreUnavailable:
     hint = next(
         (hint for words, hint in HINTS.items() if words in complaint), "check hosts and ports, and that they run"
     )
-    return StoreUnavailable(f"no session with ZooKeeper at {where}: {complaint or 'no server answers'}; {hint}")
+    text = f"no session with ZooKeeper at {where}: {complaint or 'no server answers'}"
+    return StoreUnavailable(with_remedy(text, hint))

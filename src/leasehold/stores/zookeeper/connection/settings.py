@@ -65,10 +65,8 @@ def from_url(url: StoreURL) -> Settings:
         ValueError: an option is unknown or has a value that it cannot have.
 
     """
-    url.refuse_options(OPTIONS)
     secure = url.scheme == "zookeepers"
-    if not secure and any(key.startswith("ssl_") for key in url.options):
-        raise ValueError(f"a {url.scheme} URL has no TLS; write zookeepers:// for the ssl_ options to apply")
+    url.refuse_options(OPTIONS, secure="" if secure else "zookeepers")
     if not url.hosts and url.path and not url.path.startswith("/"):
         raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
     usual = SECURE_PORT if secure else PORT
