@@ -2,8 +2,8 @@
 
 No observer of an election sees an older leader after a newer one.
 
-As in `test_shared`: every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
-workers that are stopped and killed at any moment, also between the first lock and the last.
+As in `test_readers_and_permits`, every seed is a history of its own. Clocks drift, messages are lost, doubled and late,
+and workers are stopped and killed at any moment, also between the first lock and the last.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
+from test_readers_and_permits import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
 
 from leasehold import AsyncLeadership, AsyncMultiHold, Leader, StoreUnavailable
 from leasehold.stores.memory import Memory
