@@ -19,7 +19,7 @@ from leasehold._runtimes.clock import boottime
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.clock import Clock
 
-PARTY = Path(__file__).parents[1] / "support" / "programs" / "redis_client.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "redis_client.py"
 BUSY = 2.0
 """Seconds of a busy machine."""
 
@@ -50,7 +50,7 @@ def test_a_machine_that_was_suspended(flavor: str, redis_server: RedisServer, na
     command = [
         *clock.command_prefix,
         sys.executable,
-        str(PARTY),
+        str(PROGRAM),
         flavor,
         redis_server.url,
         namespace,
