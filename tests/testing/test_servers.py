@@ -43,15 +43,15 @@ def test_an_append_only_file_survives_a_crash() -> None:
         assert server.command("GET", "key") == "value"
 
 
-def test_a_paused_server_keeps_connections_and_says_nothing() -> None:
+def test_a_paused_server_keeps_connections_and_does_not_reply() -> None:
     with RedisServer() as server:
-        link = server.connect()
-        link.link.settimeout(0.2)
+        connection = server.connect()
+        connection.socket.settimeout(0.2)
         server.pause()
         with pytest.raises(TimeoutError):
-            link.command("PING")
+            connection.command("PING")
         server.resume()
-        link.close()
+        connection.close()
         assert server.command("PING") == "PONG"
 
 
