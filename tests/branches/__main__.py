@@ -20,7 +20,7 @@ TESTS = (
     *("unit", "process", "sweep", "api/test_reprs.py", "conformance"),
     *(
         "simulated/histories/test_getting_on.py",
-        "simulated/objects/test_barrier.py::test_one_that_was_stopped_for_too_long_is_told",
+        "simulated/objects/test_barrier.py::test_a_member_that_was_stopped_beyond_its_lease_gets_an_error",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Fixtures of this folder."""
+"""The fixture `deployment`."""
 
 from __future__ import annotations
 

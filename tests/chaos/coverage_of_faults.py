@@ -1,4 +1,4 @@
-"""The catalogue of faults, and where each is covered. Run as a program, it writes the table into the docs."""
+"""The fault catalogue, and the tests of each row. Run as a program, this file writes the table into the docs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REAL = ("stores", "process", "guard", "verify", "chaos", "security")
 """Folders of tests that run on real servers, files and processes."""
 
 EXPECTED = {"A": 10, "B": 11, "C": 22, "D": 9, "E": 14, "F": 10, "G": 10, "H": 8, "I": 4, "J": 6, "K": 8}
-"""Rows of each group."""
+"""The number of rows in each group."""
 
 
 def provoked() -> dict[str, list[str]]:
@@ -48,7 +48,7 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def missing(reference: str) -> str | None:
-    """Say what is wrong with the reference to a test."""
+    """Return what is wrong with a reference to a test; None if the test exists."""
     if reference.startswith("kit:"):
         known = {name.rpartition("/")[2] for name, _ in cases()}
         return None if reference[4:] in known else f"the kit has no case {reference[4:]}"
@@ -59,13 +59,13 @@ def missing(reference: str) -> str | None:
 
 
 def real(row: str) -> bool:
-    """Say whether a row is covered on real servers, files or processes."""
+    """Return whether a row is covered on real servers, files or processes."""
     tests = ROWS[row].get("tests", [])
     return bool(provoked().get(row)) or any(test.startswith(("kit:", *REAL)) for test in tests)
 
 
 def covered(row: str) -> bool:
-    """Say whether a row is covered at all."""
+    """Return whether a row has a test or a fault of ``leasehold verify``."""
     return bool(ROWS[row].get("tests")) or bool(provoked().get(row))
 
 
@@ -88,7 +88,7 @@ def table() -> str:
 
 
 def written(page: str) -> str:
-    """Return the page with the table as it is now."""
+    """Return the page with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

@@ -1,6 +1,6 @@
-"""Every store on real servers that are broken under load: short runs by day, thousands of histories at night.
+"""Every store under load, with faults of its real servers: short runs by day, thousands of histories at night.
 
-A run is a few processes with many threads and tasks that use some tens of names; what happened at one of them is a
+A run has a few processes, with many threads and tasks that use some tens of names. The events of one name are one
 history.
 """
 
@@ -21,29 +21,30 @@ from leasehold_lab.verify.report.figures import samples
 from leasehold_lab.verify.run import Outcome, Settings, impossible_faults, run
 
 SECONDS = {kind: 20.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
-"""Length of a run by day. A fault that has begun is finished, so it may take longer. Where an operation takes the least
-processor time there are the most of them."""
+"""Seconds of a run by day. A run waits for the end of its last fault, so it may take longer. It is longest for the
+systems that do the most operations in the same processor time."""
 
 NIGHT = 20.0
+"""Seconds of a run at night."""
 
 NIGHTLY_RUNS = 13
-"""Runs of each kind of servers by night, with 40 histories each: more than 5,000 in all."""
+"""Runs of each kind of servers at night, with 40 histories each: more than 5,000 in all."""
 
 WORK = 100
-"""Holds that a run must have seen, however slow the machine: with fewer it shows nothing."""
+"""The least number of holds in a run, even on a slow machine. A run with fewer holds proves nothing."""
 
 TURNS = {kind: 3 if len(plan.faults) > 8 else 2 for kind, plan in PLANS.items()}
-"""Runs by day of each kind, on the same servers: many faults do not fit into one."""
+"""Runs of each kind by day, on the same servers. All faults do not fit into one run."""
 
 CLIENTS = ("kill", "stall", "block")
-LINKS = tuple(fault.key for fault in KINDS.values() if fault.needs_connections)
-"""Faults of clients, which all kinds have by day, and of links, of which each kind has others."""
+CONNECTIONS = tuple(fault.key for fault in KINDS.values() if fault.needs_connections)
+"""Faults of clients, which every kind has by day, and faults of connections, of which each kind has two by day."""
 
 NAMES = {"redlock": 20}
-"""Locks of each sort that it can have; 8 where nothing else is said."""
+"""Locks of each sort, by kind of servers; 8 by default."""
 
 WORKERS = dict.fromkeys(("redis", "replicas", "sentinel", "cluster", "redlock", "sqlite"), 12)
-"""Threads or tasks of each client, 6 where nothing else is said: with more, servers of rows and nodes do no more."""
+"""Threads or tasks of each client; 6 by default, since with more the other servers do no more operations."""
 
 Record = Callable[[str, object], None]
 
@@ -55,8 +56,10 @@ class NoProgress:
         """Ignore the progress."""
 
 
-def broken(started: Deployment, forkserver: ForkServer, seconds: float, seed: str, faults: tuple[str, ...]) -> Outcome:
-    """Run on these servers, and fail with the verdict, the seed and the faults unless every promise was kept."""
+def run_with_faults(
+    started: Deployment, forkserver: ForkServer, seconds: float, seed: str, faults: tuple[str, ...]
+) -> Outcome:
+    """Run on these servers. If a promise was broken, fail with the verdict, the seed and the faults."""
     kind, url = started.kind, parse(Secret(started.url))
     load = Load(names=NAMES.get(kind, 8), work=0.002, patience=2.0, slow=0.04, blocks=0.002, slices=1)
     faults = tuple(fault for fault in faults if fault not in impossible_faults(url))
@@ -69,16 +72,19 @@ def broken(started: Deployment, forkserver: ForkServer, seconds: float, seed: st
     assert not outcome.broken, f"{where}\n{outcome.broken}"
     assert outcome.verdict.ok, f"{where}\n{outcome.verdict.report()}"
     assert sum(hold.granted is not None for hold in outcome.history.holds) >= WORK, where
-    assert outcome.faults, "a run without faults shows nothing"
+    assert outcome.faults, "a run without faults proves nothing"
     return outcome
 
 
 def by_day(kind: str, turn: int) -> tuple[str, ...]:
-    """Return the faults of one turn: all of the servers and clients, and two of links, in some turn."""
+    """Return the faults of one run. All runs of a kind have all faults of servers and clients, and two of connections.
+
+    Those of connections are in the first run only, since they need proxies, which take time.
+    """
     first = 2 * list(PLANS).index(kind)
-    links = tuple(LINKS[number % len(LINKS)] for number in (first, first + 1))
+    connections = tuple(CONNECTIONS[number % len(CONNECTIONS)] for number in (first, first + 1))
     keys = [*(fault.key for fault in PLANS[kind].faults), *CLIENTS]
-    return (*keys[turn :: TURNS[kind]], *(links if not turn else ()))  # in one turn: proxies take time
+    return (*keys[turn :: TURNS[kind]], *(connections if not turn else ()))
 
 
 def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
@@ -97,10 +103,11 @@ def count(kind: str, outcomes: list[Outcome], record: Record) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted(PLANS, key=lambda kind: -TURNS[kind]))
-def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
+def test_promises_are_kept_while_servers_fail(kind: str, record_property: Record) -> None:
     with deploy(kind) as started, ForkServer(parse(Secret(started.url)).scheme) as forkserver:
         outcomes = [
-            broken(started, forkserver, SECONDS[kind], f"day-{turn}", by_day(kind, turn)) for turn in range(TURNS[kind])
+            run_with_faults(started, forkserver, SECONDS[kind], f"day-{turn}", by_day(kind, turn))
+            for turn in range(TURNS[kind])
         ]
     count(kind, outcomes, record_property)
 
@@ -108,16 +115,16 @@ def test_broken_servers_break_no_promise(kind: str, record_property: Record) -> 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", list(PLANS))
-def test_thousands_of_histories_on_broken_servers_break_no_promise(kind: str, record_property: Record) -> None:
+def test_promises_are_kept_in_thousands_of_histories_while_servers_fail(kind: str, record_property: Record) -> None:
     seeds = [os.environ["LEASEHOLD_SEED"]] if "LEASEHOLD_SEED" in os.environ else []
     seeds = seeds or [f"{random.SystemRandom().getrandbits(32):08x}" for _ in range(NIGHTLY_RUNS)]
     with deploy(kind) as started, ForkServer(parse(Secret(started.url)).scheme) as forkserver:
-        outcomes = [broken(started, forkserver, NIGHT, seed, tuple(known(kind))) for seed in seeds]
+        outcomes = [run_with_faults(started, forkserver, NIGHT, seed, tuple(known(kind))) for seed in seeds]
     made = {fault.kind for outcome in outcomes for fault in outcome.faults}
     assert len(made) > len(PLANS[kind].faults) / 2
     count(kind, outcomes, record_property)
 
 
-def test_each_fault_is_made_by_day_on_some_servers() -> None:
+def test_each_fault_is_injected_by_day_on_some_servers() -> None:
     made = {fault for kind in PLANS for turn in range(TURNS[kind]) for fault in by_day(kind, turn)}
     assert made >= {*KINDS, *(fault.key for plan in PLANS.values() for fault in plan.faults)}

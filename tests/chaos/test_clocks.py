@@ -1,4 +1,4 @@
-"""A client's wall clock may step as it likes: no claim becomes longer or shorter by it."""
+"""A step of a client's wall clock makes no hold longer or shorter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY = 86_400.0
 
 
 @pytest.mark.parametrize("step", [DAY, -DAY], ids=["forward", "back"])
-def test_a_step_of_the_wall_clock_changes_no_claim(
+def test_a_step_of_the_wall_clock_changes_no_hold(
     step: float, redis_server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual, usual_ns = time.time, time.time_ns
@@ -32,7 +32,7 @@ def test_a_step_of_the_wall_clock_changes_no_claim(
         assert others.lock("fixed").acquire(timeout=0) is None
         time.sleep(2.2)
         kept.raise_if_lost()
-        assert fixed.lost, "it ends with its lease, and not a day later"
+        assert fixed.lost, "it ends with its lease, not a day later"
         assert others.lock("kept").acquire(timeout=0) is None
         later = others.lock("fixed").acquire(timeout=1.0)
         assert later is not None

@@ -1,4 +1,4 @@
-"""A client that closes while nothing is heard of its store, and a renewal is under way: nothing of it stays behind."""
+"""A client is closed during a renewal, while its store does not answer: it leaves no task and no connection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from leasehold._runtimes.clock import boottime
 from support.leaks import alive
 
 ANSWERED = 0.5
-"""Seconds that the clients wait for an answer."""
+"""Seconds that the clients wait for a reply."""
 
 ENDED = 1.0
-"""Seconds in which what a task had ends with it: some ask the event loop, or a thread, to do it."""
+"""Seconds within which the connections of a task are closed: the event loop or a thread does it later."""
 
 
 def renewals() -> set[asyncio.Task[Any]]:
@@ -24,8 +24,8 @@ def renewals() -> set[asyncio.Task[Any]]:
 
 
 CASES = [
-    *((name, 1) for name in SYSTEMS),  # it was asked on an open connection
-    *((name, 2) for name in SYSTEMS if "session" not in name),  # it connects anew; with a session its lock has ended
+    *((name, 1) for name in SYSTEMS),  # the first renewal uses the open connection
+    *((name, 2) for name in SYSTEMS if "session" not in name),  # the second one connects; a session has ended by then
 ]
 
 
@@ -45,11 +45,11 @@ def test_a_renewal_under_way_leaves_no_task_and_no_connection(
                 assert not hold.lost
                 await asyncio.sleep(0.01)
                 seen |= renewals()
-            client._engine.watchdog.forget(hold._lease)  # as if it were lost: nobody leaves for it, which takes longer
+            client._engine.watchdog.forget(hold._lease)  # so that the close sends no release, which takes longer
             await client.close()
             assert not asyncio.all_tasks() - {asyncio.current_task()}
             until = boottime() + ENDED
-            while left := alive() - before:  # the client is still there: what it had is not ended by its end
+            while left := alive() - before:  # the client object still exists, so its destructor closes nothing
                 assert boottime() < until, left
                 await asyncio.sleep(0.01)
         finally:

@@ -1,8 +1,7 @@
-"""How soon a holder is told that it has lost its locks: on every store, in both flavors, many at once.
+"""How soon a holder is notified that it has lost its locks: on every store, in both flavors, with many locks.
 
-Three ways to lose: nothing is heard of the store any more, the store has given the lock up, the process was stopped.
-Beside each bound there is no allowance but for time in which this process got no turn of the machine, measured as
-`leasehold verify` does.
+There are three causes: the store does not answer, the store has removed the lock, or the process was stopped. The only
+tolerance is the time in which this process got no processor. It is measured as `leasehold verify` does.
 """
 
 from __future__ import annotations
@@ -33,32 +32,29 @@ from support.flavors import both
 from support.missed_turns import US, Missed, turns_missed
 from support.programs.loss_notice_client import DEEDS
 
-PARTY = Path(__file__).parents[1] / "support" / "programs" / "loss_notice_client.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "loss_notice_client.py"
 
 NAMES = 50
-"""Locks that one client holds, all of which end at once."""
+"""Locks that one client holds and loses at the same time."""
 
 FEW = 10
-"""Such locks where the bound is some milliseconds: each loss also costs a line of the log, which is the user's wish."""
+"""The number of locks where the bound is a few milliseconds. More would be slower: each loss also logs a warning."""
 
 REMOVED_WITHIN = 0.05
-"""Seconds after which a client hears that its connection has ended, and its locks with it."""
+"""Seconds within which a client notices that its connection, and its locks with it, have ended."""
 
-ASKED = 0.05
-"""Seconds that a renewal takes at most, from when it is due until its answer has been told to the holders."""
+RENEWED_WITHIN = 0.05
+"""The most seconds from the moment when a renewal is due until its result has reached the holders."""
 
 RESUMED_WITHIN = 0.02
-"""Seconds after a process goes on until 99 of 100 of its holds have been told of."""
-
-LATEST = 0.05
-"""Seconds until the last of them has."""
+"""Seconds after a process continues within which 99 % of its holders are notified."""
 
 AT_MOST = 0.05
-"""Seconds by which a loss may be told after the store may have given the lock to somebody else."""
+"""The most seconds from the moment when the store may grant the lock to another client until the loss notice."""
 
 
 async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], count: int = NAMES) -> list[Any]:
-    """Hold many locks; what is told of the loss of each is written down by its number."""
+    """Hold many locks; record the time of each loss notice by the number of the lock."""
     holds = list[Any]()
 
     def tell(number: int) -> Callable[[LeaseLost], None]:
@@ -72,10 +68,10 @@ async def hold_all(client: AsyncClient, lease: float, told: dict[int, float], co
     return holds
 
 
-async def all_told(harness: Harness, told: dict[int, float], within: float, count: int = NAMES) -> None:
+async def all_notified(harness: Harness, told: dict[int, float], within: float, count: int = NAMES) -> None:
     until = harness.now() + within
     while len(told) < count:
-        assert harness.now() < until, f"{count - len(told)} of {count} were not told"
+        assert harness.now() < until, f"{count - len(told)} of {count} holders were not notified"
         await harness.sleep(0.01)
 
 
@@ -85,7 +81,7 @@ def lease_of(hold: Any) -> Any:
 
 @systems
 @both
-def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away(
+def test_a_holder_is_notified_before_a_silent_store_may_grant_its_lock_to_another(
     name: str, harness: Harness, deployment: Deployment, namespace: str, record_property: Any
 ) -> None:
     told = dict[int, float]()
@@ -97,27 +93,29 @@ def test_who_hears_nothing_of_the_store_is_told_before_it_may_give_the_lock_away
             await harness.sleep(SYSTEMS[name].lease / 2)  # each was renewed since
             deployment.pause()
             try:
-                await all_told(harness, told, 3 * SYSTEMS[name].lease, FEW)
+                await all_notified(harness, told, 3 * SYSTEMS[name].lease, FEW)
             finally:
                 deployment.resume()
         leases = [lease_of(hold) for hold in holds]
-        ends = [lease.deadline + MARGIN + DRIFT * lease.length for lease in leases]  # as the store counts, or later
+        ends = [
+            lease.deadline + MARGIN + DRIFT * lease.length for lease in leases
+        ]  # not before the store's own deadline
         late = [missed.less(end, told[number]) for number, end in enumerate(ends)]
         record_property(
             "spread:told after the store may have given it away, of silence", [max(0.0, one) for one in late]
         )
-        print(f"{name}, {harness}: {1e3 * min(late):.1f}..{1e3 * max(late):.1f} ms after it may be given away")
+        print(f"{name}, {harness}: {1e3 * min(late):.1f}..{1e3 * max(late):.1f} ms after another may acquire it")
         assert max(late) <= AT_MOST
-        assert max(late) <= 0, "told after the store may have given it away"
+        assert max(late) <= 0, "notified after the store may have granted the lock to another"
 
     harness.run(body)
 
 
-# --- the store has given it up ---------------------------------------------------------------------------------------
+# --- the store has removed the locks ---------------------------------------------------------------------------------
 
 
 def remove(name: str, namespace: str, url: str, servers: Any) -> None:
-    """Take all locks from their holder, as an operator does, or a server that ends a connection."""
+    """Remove all locks: release them by force, as an operator does, or end the connection on the server."""
     if name == "postgresql-session":
         query = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid != %s"
         servers.query(query, (os.getpid(),))
@@ -133,7 +131,7 @@ def remove(name: str, namespace: str, url: str, servers: Any) -> None:
 
 @systems
 @both
-def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
+def test_a_holder_is_notified_of_a_removal_at_the_next_renewal_or_at_once(
     name: str,
     harness: Harness,
     deployment: Deployment,
@@ -155,8 +153,8 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
             else:
                 remove(name, namespace, deployment.url, servers)
             removed = boottime()
-            await all_told(harness, told, 2 * system.lease)
-        bound = REMOVED_WITHIN if "session" in name else system.lease / RENEWALS_PER_LEASE + ASKED
+            await all_notified(harness, told, 2 * system.lease)
+        bound = REMOVED_WITHIN if "session" in name else system.lease / RENEWALS_PER_LEASE + RENEWED_WITHIN
         took = [missed.less(removed, moment) for moment in told.values()]  # a name may have been removed earlier
         record_property(f"spread:told of a removal, {name}", [max(0.0, one) for one in took])
         print(
@@ -173,12 +171,12 @@ def test_whose_locks_the_store_gave_up_is_told_at_the_next_renewal_or_at_once(
 
 @systems
 @pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
-def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on(
+def test_a_holder_that_was_stopped_gets_an_error_at_every_call_and_a_notice_when_it_continues(
     name: str, flavor: str, deployment: Deployment, namespace: str, record_property: Any
 ) -> None:
     lease = SYSTEMS[name].lease
-    command = [sys.executable, str(PARTY), flavor, deployment.url, namespace, str(lease), str(NAMES)]
-    paths = os.pathsep.join([str(PARTY.parents[2]), *sys.path])
+    command = [sys.executable, str(PROGRAM), flavor, deployment.url, namespace, str(lease), str(NAMES)]
+    paths = os.pathsep.join([str(PROGRAM.parents[2]), *sys.path])
     with subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -199,9 +197,9 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
     assert max(said["ends"]) < resumed
     last = said["last"]
     assert [last[f"{deed} refused"] for deed in DEEDS] == [2, 2, 2]
-    assert last["check"] < resumed, "a check that began afterwards said yes"
+    assert last["check"] < resumed, "a check that began after the stop succeeded"
     assert last["renew"] < resumed
-    assert "release" not in last, "a release after the loss said that all was well"
+    assert "release" not in last, "a release after the loss succeeded"
     missed = Missed()
     missed.stalls += [Stall(US, begin, end) for begin, end in said["stalls"]]
     took = sorted(missed.less(resumed, moment) for moment in said["told"])
@@ -214,8 +212,8 @@ def test_who_was_stopped_is_refused_at_every_call_and_told_as_soon_as_it_goes_on
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:"])
-def test_whose_event_loop_was_blocked_is_told_within_two_turns_of_it(url: str, tmp_path: Path) -> None:
-    """The first turn sees that the time is up, and the watchdog's task has the second."""
+def test_a_holder_whose_event_loop_was_blocked_is_notified_within_two_iterations(url: str, tmp_path: Path) -> None:
+    """In the first iteration the timer of the deadline fires, and in the second the watchdog's task runs."""
 
     async def main() -> None:
         told = list[int]()
@@ -225,10 +223,10 @@ def test_whose_event_loop_was_blocked_is_told_within_two_turns_of_it(url: str, t
             assert hold is not None
             hold.on_lost(lambda _: told.append(turns))
             await asyncio.sleep(0.05)
-            time.sleep(0.5)  # noqa: ASYNC251 it blocks the loop
+            time.sleep(0.5)  # noqa: ASYNC251 to block the loop
             with pytest.raises(LeaseLost):
                 await hold.renew()
-            assert told == [0], "who asks is told by the call"
+            assert told == [0], "the call itself notifies the holder"
             hold = await client.lock("y", lease=0.3).acquire()
             assert hold is not None
             hold.on_lost(lambda _: told.append(turns))

@@ -1,4 +1,4 @@
-"""Servers that come back without their past, and locks that no other server knows: what holds, what is refused."""
+"""Servers that restart without their data, or that do not replicate locks: which promises are kept, what is refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from support.flavors import both
 from support.patience import until
 
 BUSY = 2.0
-"""Seconds of a busy machine."""
+"""Seconds by which a busy machine may be late."""
 
 RETRIES = 5.0
-"""Seconds for which a client may try a server in vain, and wait between two attempts."""
+"""Seconds that one failed attempt to connect may take, with the pause after it."""
 
 
 def test_an_ensemble_whose_data_are_wiped(namespace: str) -> None:
-    """F9: who held is told, and all begin new sessions. Tokens begin anew, too: a guard refuses what is lower."""
+    """F9: holders are notified, and clients start new sessions. Tokens restart, so a guard refuses the lower ones."""
     timeout = 4.0
     with ZooKeeperServer() as server, closing(sqlite3.connect(":memory:")) as shop:
         shop.execute("CREATE TABLE stock (item INTEGER, fence INTEGER NOT NULL DEFAULT 0)")
@@ -56,7 +56,7 @@ def test_an_ensemble_whose_data_are_wiped(namespace: str) -> None:
 
 
 def first_of(locks: Client, session: float) -> Hold:
-    """Acquire as soon as there is a session: the one before must have had the time to end."""
+    """Acquire as soon as the client has a new session. It may have to wait until the old one has expired."""
     found = list[Hold]()
 
     def tried() -> bool:
@@ -71,7 +71,7 @@ def first_of(locks: Client, session: float) -> Hold:
 
 
 def test_a_single_member_that_crashes_again_and_again(namespace: str) -> None:
-    """G8: a crash of the process, unlike one of the machine, takes nothing from it that it has confirmed."""
+    """G8: a member whose process crashes loses no confirmed write. (If the machine crashed, it could.)"""
     with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
         tokens, inside = defaultdict[str, list[int]](list), defaultdict[str, int](int)
         over, overlaps = threading.Event(), list[str]()
@@ -138,7 +138,7 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
 )
 def test_a_standby_that_is_promoted(harness: Harness, namespace: str) -> None:
-    """H7: session locks are not replicated. Who held by one is told; rows are there, and what they hold goes on."""
+    """H7: session locks are not replicated, so their holders are notified. Rows are, so holds by rows continue."""
     with replicated() as (primary, standby):
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         url = f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
@@ -183,7 +183,7 @@ def galera() -> Iterator[GaleraServer]:
 
 @both
 def test_sessions_on_a_node_of_galera_are_refused(galera: GaleraServer, namespace: str, harness: Harness) -> None:
-    """I4: GET_LOCK is known to one node only, so it is refused, with the remedy; lease rows work there."""
+    """I4: GET_LOCK is known to one node only. So a session lock raises an error with the remedy; lease rows work."""
 
     async def body(harness: Harness) -> None:
         sessions = harness.client(f"{galera.url}?mode=session", namespace=namespace)

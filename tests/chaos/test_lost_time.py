@@ -19,7 +19,7 @@ from leasehold._runtimes.clock import boottime
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.clock import Clock
 
-PARTY = Path(__file__).parents[1] / "support" / "programs" / "redis_client.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "redis_client.py"
 BUSY = 2.0
 """Seconds of a busy machine."""
 
@@ -47,7 +47,17 @@ def test_a_machine_that_was_suspended(flavor: str, redis_server: RedisServer, na
     """
     lease = 30.0 if flavor == "blocking" else 3.0  # who asks is told at once; who sleeps, when its renewal is due
     clock = Clock(tmp_path)
-    command = [*clock.before, sys.executable, str(PARTY), flavor, redis_server.url, namespace, "stop", str(lease), "x"]
+    command = [
+        *clock.command_prefix,
+        sys.executable,
+        str(PROGRAM),
+        flavor,
+        redis_server.url,
+        namespace,
+        "stop",
+        str(lease),
+        "x",
+    ]
     with child(*command) as holder:
         assert said(holder)["name"] == "x"
         clock.sleep(60.0)

@@ -1,4 +1,4 @@
-"""Rows of the catalogue that no other test provokes on a real server or file: each is made, and its promise checked."""
+"""Rows of the fault catalogue that no other test provokes on a real server or file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.flavors import both
 def test_renewals_go_on_while_all_connections_are_busy(
     harness: Harness, postgres_server: PostgresServer, namespace: str
 ) -> None:
-    """B10: acquires keep the only connection of the pool, each for as long as it has patience; a hold lives on."""
+    """B10: acquires use the only connection of the pool, each until its timeout. A hold is still renewed."""
     lease = 1.5
 
     async def body(harness: Harness) -> None:
@@ -29,7 +29,7 @@ def test_renewals_go_on_while_all_connections_are_busy(
         kept = await locks.lock("kept", lease=lease).acquire()
         assert kept is not None
         async with locks.lock("busy"):
-            pass  # its row is there
+            pass  # creates the row of this name
         with closing(postgres_server.connect()) as outsider:
             outsider.autocommit = False
             rows = outsider.execute(
@@ -51,7 +51,7 @@ def test_renewals_go_on_while_all_connections_are_busy(
 
 
 def test_no_renewal_is_sent_after_the_release(redis_server: RedisServer, namespace: str) -> None:
-    """E5: holds end at every moment around a renewal, and the server is slow; afterwards nothing more is sent."""
+    """E5: holds are released at many moments around a renewal, on a slow server. Nothing is sent after that."""
     lease = 0.9
 
     async def body() -> None:
@@ -69,7 +69,7 @@ def test_no_renewal_is_sent_after_the_release(redis_server: RedisServer, namespa
                 tickets = await asyncio.gather(*map(work, range(30)))
                 renewed = proxy.seen()
                 assert any(renewed.count(ticket.encode()) > 2 for ticket in tickets), "some were renewed"
-                await asyncio.sleep(lease / 3)  # what was on its way
+                await asyncio.sleep(lease / 3)  # until all requests under way have arrived
                 proxy.forget()
                 await asyncio.sleep(2 * lease)
                 assert not any(ticket.encode() in proxy.seen() for ticket in tickets)
@@ -78,8 +78,10 @@ def test_no_renewal_is_sent_after_the_release(redis_server: RedisServer, namespa
     asyncio.run(body())
 
 
-def test_names_that_meet_in_32_bits_are_held_at_once(postgres_server: PostgresServer, namespace: str) -> None:
-    """H6: such two names are found by trying a hundred thousand; in the 64 bits of ours they do not meet."""
+def test_names_whose_keys_share_32_bits_are_held_at_the_same_time(
+    postgres_server: PostgresServer, namespace: str
+) -> None:
+    """H6: among 300,000 names, some pairs share the lower 32 bits of the key. They differ in all 64 bits."""
     seen: dict[int, str] = {}
     pairs = list[tuple[str, str]]()
     for number in range(300_000):
@@ -87,15 +89,15 @@ def test_names_that_meet_in_32_bits_are_held_at_once(postgres_server: PostgresSe
         if short in seen:
             pairs.append((seen[short], f"name-{number}"))
         seen[short] = f"name-{number}"
-    assert pairs, "by chance there are ten"
+    assert pairs, "about ten pairs are expected"
     with Client.from_url(f"{postgres_server.url}?mode=session", namespace=namespace) as locks:
         for one, other in pairs[:3]:
             with locks.lock(one, timeout=5.0), locks.lock(other, timeout=5.0):
                 assert locks.lock(one).locked()
 
 
-def test_nobody_is_refused_for_want_of_an_upgrade(tmp_path: Path) -> None:
-    """J1: another program reads and then writes in one transaction, which fails; ours never does."""
+def test_no_transaction_fails_because_its_read_lock_cannot_be_upgraded(tmp_path: Path) -> None:
+    """J1: another program reads and then writes in one transaction, which can fail. The library never does this."""
     path = tmp_path / "locks.db"
     over, refused, errors, turns = threading.Event(), [], [], []
 
@@ -123,7 +125,7 @@ def test_nobody_is_refused_for_want_of_an_upgrade(tmp_path: Path) -> None:
                     errors.append(error)
 
     with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x0"):
-        pass  # the file is there
+        pass  # creates the file
     threads = [threading.Thread(target=outsider)] + [threading.Thread(target=ours, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()

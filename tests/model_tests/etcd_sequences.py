@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-from etcd_both import WITHIN, Both, Heard
+from model_pairs.etcd import WITHIN, Both, Heard
 from model_sequences import Steps, chance
 
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket

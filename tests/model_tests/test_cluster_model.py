@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster_model_pair import HalfDone, Pair, Real
+from model_pairs.redis_cluster import HalfDone, Pair, Real
 from model_sequences import first_seed
 
 from leasehold.stores.redis import keys

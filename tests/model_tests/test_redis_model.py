@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from model_pairs.redis import APART, FAR, HEARD, NAMES, TICKETS, UNHEARD, Pair, Rival, Words
 from model_sequences import first_seed
-from redis_model_pair import APART, FAR, HEARD, NAMES, TICKETS, UNHEARD, Pair, Rival, Words
 
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.scripts import Script

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from model_pairs.zookeeper import WITHIN
 from model_sequences import Play, Steps, compare_many, differs
-from zookeeper_both import WITHIN
 from zookeeper_sequences import LENGTH, Playing
 
 from leasehold.stores.zookeeper.connection.requests import (

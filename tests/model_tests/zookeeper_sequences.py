@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from model_pairs.zookeeper import TIMEOUT, WITHIN, Alike, BothTransports
 from model_sequences import Steps, chance
-from zookeeper_both import TIMEOUT, WITHIN, Alike, BothTransports
 
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.errors import NameInUse, StoreUnavailable

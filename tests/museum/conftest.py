@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--peers", action="append", metavar="PYTHON", help="put the locks installed there through it, too")
+    parser.addoption("--peers", action="append", metavar="PYTHON", help="run the libraries installed there, too")
     parser.addoption("--write-museum", action="store_true", help="write docs/museum.md from this run, with --peers")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from museum.catalogue import EXHIBITS, Exhibit, Verdict, look, reason
+from museum.catalogue import EXHIBITS, Exhibit, Verdict, reason, run_scenario
 from museum.port import Place, Variant
 from museum.visit import PEERS, Report, visit
 
@@ -43,7 +43,7 @@ def test_ours_is_sound(
     module: str, exhibit: Exhibit, flavor: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     port = request.getfixturevalue(f"{variant(module, flavor).backend}_server").port
-    seen = look(exhibit, module, flavor, Place(port, str(tmp_path)))
+    seen = run_scenario(exhibit, module, flavor, Place(port, str(tmp_path)))
     assert seen.verdict in (Verdict.SOUND, Verdict.NOT_APPLICABLE), seen.words
 
 
@@ -108,6 +108,6 @@ def ours(ports: dict[str, int], folder: Path) -> list[page.Column]:
     for module, title in OURS.items():
         for flavor in FLAVORS:
             place = Place(ports[variant(module, flavor).backend], str(folder))
-            seen = {name: look(exhibit, module, flavor, place) for name, exhibit in EXHIBITS.items()}
+            seen = {name: run_scenario(exhibit, module, flavor, place) for name, exhibit in EXHIBITS.items()}
             columns.append(page.Column(f"{title} {flavor}", version("leasehold"), seen))
     return columns

@@ -38,7 +38,7 @@ def kept(appendfsync: str = "always") -> dict[str, str]:
 def settle(primary: RedisServer) -> None:
     """Wait until the replica's append-only file is in order: after its first copy of all data it writes one anew."""
     connection = primary.connect()
-    connection.link.settimeout(40.0)
+    connection.socket.settimeout(40.0)
     try:
         connection.command("SET", "settled", "1")
         assert connection.command("WAITAOF", 1, 1, 30_000) == [1, 1]

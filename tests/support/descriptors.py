@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Watcher(selectors.DefaultSelector):
-    """A selector that notes registered descriptors which are closed, or another file by now."""
+    """A selector that records registered descriptors that were closed, or that belong to another file now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Watcher(selectors.DefaultSelector):
         return super().select(timeout)
 
     def look(self) -> None:
-        """Note each descriptor that was closed while it was registered."""
+        """Record each descriptor that was closed while it was registered."""
         for fd, file in self.files.items():
             if file_of(fd) != file:
                 self.stolen.append(f"descriptor {fd} was closed while the loop waited on it")
@@ -54,7 +54,7 @@ class Watcher(selectors.DefaultSelector):
 
 
 def file_of(fd: int) -> tuple[int, int] | None:
-    """Return which file a descriptor is, None if it is closed."""
+    """Return the identity of a descriptor's file; None if the descriptor is closed."""
     try:
         found = os.fstat(fd)
     except OSError:

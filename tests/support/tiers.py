@@ -48,7 +48,7 @@ SEARCHES = "is_found|finds_a_broken|made_small|power_is_told"
 """A pattern of the simulations that search for a seed which finds a mistake, for up to hundreds of histories."""
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
-"""Parameters that repeat a test: their values are chances and moments, not cases of their own."""
+"""Parameters that repeat a test: their values are seeds or moments, not different cases."""
 
 MEASURES = re.compile(
     r"""^\s*assert\b .*
@@ -61,10 +61,10 @@ MEASURES = re.compile(
 
 
 RERUNS = 2
-"""How often a test that measures wall-clock time is run again if it fails; the last time alone, on new servers."""
+"""How often a test that measures wall-clock time is repeated if it fails; the last time alone, on new servers."""
 
 RERUN_AFTER = 5.0
-"""Seconds until then, when a burst of other work may have passed."""
+"""Seconds before a repetition. A burst of other work may have passed by then."""
 
 
 class Tier(enum.Enum):
@@ -83,9 +83,9 @@ class Part:
         tier: when its tests run.
         why: the reason.
         without: a pattern of names with parameters; tests that match it do not run by default.
-        one_in: of the values of a parameter in `SEEDS`, one of so many runs by default.
+        one_in: by default, only each so-many-th value of a parameter in `SEEDS` runs.
         timing: whether all its tests measure wall-clock time.
-        alone: whether those run alone; not if they subtract what the machine was late by.
+        alone: whether timing tests run alone. They need not if they subtract the time without a processor.
         real_time: whether its tests have real leases of about a second, on servers or between processes.
 
     """
@@ -236,7 +236,7 @@ def measures_time(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a run that names its tests have them all, and let `repetitions` know which run this is."""
+    """Select all tests if the run names some, and record for `repetitions` whether this run has all."""
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     if named or config.option.keyword or config.option.markexpr:
         config.option.all = True
@@ -244,14 +244,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without a test of the default tier, where only that runs."""
+    """In a run of the default tier, ignore files that have no test in it."""
     if whole(config) or not collection_path.name.startswith("test_") or not collection_path.is_relative_to(TESTS):
         return None
     return None if _default_within(collection_path) else True
 
 
 def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
-    """Give each test that depends on wall-clock time its mark, and let it run again if it fails. No other test may."""
+    """Mark each test that depends on wall-clock time. Only such a test is repeated if it fails."""
     for item in items:
         part = part_of(item.path, getattr(item, "originalname", ""))
         if (part is not None and part.timing) or measures_time(item):
@@ -263,7 +263,7 @@ def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip nightly tests by day; in a run of the default tier, deselect all that does not belong to it."""
+    """Skip nightly tests by day; in a run of the default tier, deselect all other tests."""
     if whole(config):
         for item in items:
             if item.get_closest_marker("nightly") and not config.getoption("--nightly"):

@@ -1,11 +1,11 @@
-"""A process whose children do what they are ordered, and are killed by their own hand after the k-th effect of it.
+"""A process whose children carry out orders. A child kills itself after the k-th effect of its order.
 
-Orders are lines of JSON on standard input; what the children say are lines of JSON on standard output. The process is
-itself without threads, so that it can fork, and imports whatever they need, so that a child begins at once.
+Orders are lines of JSON on standard input. The reports of the children are lines of JSON on standard output. The
+process has no threads, so that it can fork. It imports the modules that its children need, so that a child starts fast.
 
-An effect is an answer that a server sent, so that what was asked for is done, and that its client never saw: the child
-has read it, and dies before anybody looks at it. With SQLite it is a statement. What comes before the operation, a
-connection and one look, does not count.
+An effect is a reply of the server: the request is done, but the client never learns of it. The child has read the
+reply from the socket, and dies before it parses the reply. With SQLite, an effect is a statement. Effects before the
+operation, for the connection and one `inspect`, do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from operations import OPERATIONS, done, turns
+from sweeping.operations import OPERATIONS, done, turns
 
 from leasehold import LeaseLost, StoreUnavailable, Unsupported
 from leasehold._runtimes.clock import boottime
@@ -33,21 +33,21 @@ from leasehold.stores.registry import factory
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 
 NEEDED = ("encodings.idna", "leasehold.stores.mysql.connection.blocking")
-"""What is imported later than a store, as it connects."""
+"""Modules that a store imports only when it connects."""
 
 WORK = {**OPERATIONS, "turns": turns}
 
 
-def tell(**facts: Any) -> None:
-    """Say a line in one piece."""
+def report(**facts: Any) -> None:
+    """Write one line with a single system call, so that lines of several children do not mix."""
     try:
         os.write(1, json.dumps(facts).encode() + b"\n")
-    except BrokenPipeError:  # nobody wants to know any more
+    except BrokenPipeError:  # the test has ended
         os._exit(1)
 
 
 class Effects:
-    """Counts them from `begin` on, in whatever threads; with the last that it may have the process ends."""
+    """Counts effects in all threads from `begin` on, and kills the process at the effect number ``last``."""
 
     def __init__(self, who: str, last: int) -> None:
         self._who = who
@@ -68,11 +68,11 @@ class Effects:
                 return
             self._count += 1
             if self._count == self._last:
-                tell(id=self._who, killed=self._count, at=boottime())
+                report(id=self._who, killed=self._count, at=boottime())
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self, url: str) -> None:
-        """Notice whatever is read from a server, by Python's sockets or by libpq, or is executed by SQLite."""
+        """Count each read from a server by Python's sockets or by libpq, and each statement of SQLite."""
         if url.startswith("sqlite:"):
             threading.setprofile(self._statement)
             sys.setprofile(self._statement)
@@ -81,16 +81,16 @@ class Effects:
             setattr(socket.socket, name, self._reading(getattr(socket.socket, name)))
         begin, one_more = Connection.__init__, self.one_more
 
-        def begin_watched(link: Connection, pgconn: Any) -> None:
-            begin(link, pgconn)
-            link._pgconn = Watched(pgconn, one_more)  # type: ignore[assignment]
+        def begin_watched(connection: Connection, pgconn: Any) -> None:
+            begin(connection, pgconn)
+            connection._pgconn = Watched(pgconn, one_more)  # type: ignore[assignment]
 
         Connection.__init__ = begin_watched  # type: ignore[method-assign]
 
     def _reading(self, receive: Callable[..., Any]) -> Callable[..., Any]:
-        def receiving(link: socket.socket, *args: Any) -> Any:
-            got = receive(link, *args)
-            if got and link.family != socket.AF_UNIX and link.type == socket.SOCK_STREAM:
+        def receiving(stream: socket.socket, *args: Any) -> Any:
+            got = receive(stream, *args)
+            if got and stream.family != socket.AF_UNIX and stream.type == socket.SOCK_STREAM:
                 self.one_more()
             return got
 
@@ -102,7 +102,7 @@ class Effects:
 
 
 class Watched:
-    """A connection of libpq, but for what it reads."""
+    """A connection of libpq that counts its reads."""
 
     def __init__(self, pgconn: Any, one_more: Callable[[], None]) -> None:
         self._pgconn = pgconn
@@ -117,13 +117,13 @@ class Watched:
 
 
 def live(order: dict[str, Any]) -> None:
-    """Do all that was ordered, one operation after the other, each in a namespace of its own."""
+    """Carry out an order: its operations, one after the other, each in its own namespace."""
     me, effects = order["id"], Effects(order["id"], order["last"])
     effects.watch(order["url"])
 
     def observe(event: Event) -> None:
         if isinstance(event, Acquired):
-            tell(id=me, token=event.token, of=event.name)
+            report(id=me, token=event.token, of=event.name)
 
     async def body(harness: Harness) -> None:
         for name, namespace in order["work"]:
@@ -133,19 +133,19 @@ def live(order: dict[str, Any]) -> None:
             try:
                 await done(WORK[name](harness, client, order["lease"]))
             except Unsupported:
-                tell(id=me, lacks=name)
-            except (LeaseLost, StoreUnavailable):  # the machine is busy: it was told, and that is an end, too
-                tell(id=me, lost=name)
-            tell(id=me, did=name, effects=effects.end())
+                report(id=me, lacks=name)
+            except (LeaseLost, StoreUnavailable):  # on a busy machine; an error ends the operation, too
+                report(id=me, lost=name)
+            report(id=me, did=name, effects=effects.end())
             await client.close()
 
     harness = BlockingHarness() if order["flavor"] == "blocking" else AsyncioHarness()
     harness.run(body)
-    tell(id=me, done=True)
+    report(id=me, done=True)
 
 
 def prepare(url: str) -> None:
-    """Import whatever the children will need, once instead of in each."""
+    """Import what the children will need once, instead of in each child."""
     factory(url.partition(":")[0])
     for module in NEEDED:
         importlib.import_module(module)
@@ -153,7 +153,7 @@ def prepare(url: str) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so no child becomes a zombie
     while line := sys.stdin.readline():
         order = json.loads(line)
         prepare(order["url"])
@@ -163,7 +163,7 @@ def main() -> None:
                 live(order)
                 code = 0
             except BaseException as error:
-                tell(id=order["id"], failed=repr(error)[:1000])
+                report(id=order["id"], failed=repr(error)[:1000])
                 raise
             finally:
                 os._exit(code)

@@ -1,4 +1,7 @@
-"""Victims that are killed after their k-th effect, and the next client, which gets what they held: see its tests."""
+"""Clients that are killed after their k-th effect, and the next client, which acquires what they held.
+
+See `test_kill_on_servers`.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from operations import OPERATIONS, PARTIES, done, nobody_is_there
-from places import Place, stored
+from sweeping.operations import OPERATIONS, PARTIES, check_leftovers, done
+from sweeping.places import Place, stored
 
 from leasehold import AsyncClient, AsyncHold, LockInfo
 from leasehold._runtimes.clock import boottime
 from leasehold_lab.runtimes.harnesses import Harness
 from support.missed_turns import Missed
 
-PARTY = Path(__file__).with_name("kill_client.py")
+PROGRAM = Path(__file__).with_name("kill_client.py")
 
 AT_WORK = 4
-"""Victims that are alive at a time."""
+"""Victims that run at the same time."""
 
 AT_ONCE = 12
-"""Victims whose locks are waited for at a time."""
+"""Victims whose locks other clients wait for at the same time."""
 
 NOISE = 0.25
-"""Seconds of a busy machine, besides those in which it let this process wait for its turn."""
+"""Seconds by which a busy machine may be late, in addition to the time in which this process got no processor."""
 
 SOON = 2.0
-"""Seconds that servers may take to tidy up."""
+"""Seconds that servers may take to remove what has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The leases of the victims, and how many seconds after a kill all must be free; what that needs in the URL."""
+    """The lease of the victims, the seconds after a kill within which all must be free, and the URL options."""
 
     lease: float
     free: float
@@ -47,51 +50,54 @@ class Bound:
 
 
 NO_LOCKS = ("latch", *PARTIES)
-"""Operations in which no lock is taken: the next does the same."""
+"""Operations that acquire no lock. The next client repeats the operation instead."""
 
 
 ENDS = {"killed", "done", "failed"}
-"""How a victim may say that it has come to its end."""
+"""The keys of a victim's last report."""
 
 # --- the victims -------------------------------------------------------------------------------------------------
 
 
-class Party:
-    """The process that makes the victims, and what they say."""
+class VictimForker:
+    """The process that forks the victims, and their reports."""
 
     def __init__(self) -> None:
-        self.child = subprocess.Popen([sys.executable, str(PARTY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.said = defaultdict[str, list[dict[str, Any]]](list)
+        self.child = subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.reports = defaultdict[str, list[dict[str, Any]]](list)
         self._waiting = dict[str, asyncio.Event]()
         self._unfinished = b""
 
     @asynccontextmanager
-    async def heard(self) -> AsyncIterator[None]:
-        """Listen during a block."""
+    async def receiving(self) -> AsyncIterator[None]:
+        """Receive reports during a block."""
         assert self.child.stdout is not None
-        loop, ears = asyncio.get_running_loop(), self.child.stdout.fileno()
-        loop.add_reader(ears, lambda: self._hear(os.read(ears, 1 << 16)))
+        loop, descriptor = asyncio.get_running_loop(), self.child.stdout.fileno()
+        loop.add_reader(descriptor, lambda: self._receive(os.read(descriptor, 1 << 16)))
         try:
             yield
         finally:
-            loop.remove_reader(ears)
+            loop.remove_reader(descriptor)
 
-    def _hear(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        news = [*map(json.loads, lines)] if data else [{"id": who, "failed": "with its party"} for who in self._waiting]
-        for facts in news:
-            self.said[facts["id"]].append(facts)
+        if data:
+            received = [*map(json.loads, lines)]
+        else:
+            received = [{"id": who, "failed": "its parent has ended"} for who in self._waiting]
+        for facts in received:
+            self.reports[facts["id"]].append(facts)
             if facts["id"] in self._waiting:
                 self._waiting[facts["id"]].set()
 
-    async def end_of(self, **order: Any) -> dict[str, Any]:
-        """Give an order and return what the victim says of its end: that it is killed, has done all, or has failed."""
+    async def run(self, **order: Any) -> dict[str, Any]:
+        """Start a victim with an order; return its last report: it was killed, or has done all. Fail if it failed."""
         me = order["id"]
         assert self.child.stdin is not None
         self._waiting[me] = asyncio.Event()
         self.child.stdin.write(json.dumps(order).encode() + b"\n")
         self.child.stdin.flush()
-        while (end := next((facts for facts in self.said[me] if facts.keys() & ENDS), None)) is None:
+        while (end := next((facts for facts in self.reports[me] if facts.keys() & ENDS), None)) is None:
             self._waiting[me].clear()
             await self._waiting[me].wait()
         del self._waiting[me]
@@ -109,8 +115,8 @@ class Party:
 # --- the others --------------------------------------------------------------------------------------------------
 
 
-def all_of_it(client: AsyncClient, name: str, lease: float) -> list[Any]:
-    """Return locks that leave room for nobody else in an operation."""
+def excluding_locks(client: AsyncClient, name: str, lease: float) -> list[Any]:
+    """Return locks whose holder excludes every other client from the names of an operation."""
     match name:
         case "upgrade" | "step_down":
             return [client.rw_lock("a", lease=lease).writer()]
@@ -129,20 +135,20 @@ def all_of_it(client: AsyncClient, name: str, lease: float) -> list[Any]:
             return [client.lock("a", lease=lease)]
 
 
-def in_the_way(client: AsyncClient, name: str, lease: float) -> list[Any]:
-    """Return locks that keep an operation waiting: in its middle, where something has a place beside them."""
+def delaying_locks(client: AsyncClient, name: str, lease: float) -> list[Any]:
+    """Return locks that make an operation wait: in its middle, if a part of it can coexist with such a lock."""
     match name:
         case "upgrade":
             return [client.rw_lock("a", lease=lease).reader()]
         case "permits":
             return [client.semaphore("a", 3, lease=lease)]
         case _:
-            return all_of_it(client, name, lease)
+            return excluding_locks(client, name, lease)
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Who does an operation alone, or is kept waiting first, and is killed after so many effects."""
+    """A client that does an operation, and is killed after this number of effects. If ``waits``, it must wait first."""
 
     name: str
     waits: bool
@@ -154,19 +160,19 @@ class Victim:
 
 @dataclass
 class Sweep:
-    """One system, swept.
+    """The sweep of one system.
 
     Attributes:
-        space: what all its namespaces begin with.
-        effects: how many each operation has that the system has, when it is alone.
-        spans: from each kill, or from the release if that came later, until the next had all of it.
-        left: of each victim whether it left a hold behind.
+        space: the prefix of all namespaces.
+        effects: the number of effects of each operation that the system supports, without contention.
+        spans: for each victim, from its kill (or from a later release) until the next client had acquired all.
+        left: for each victim, whether it left a hold.
 
     """
 
     harness: Harness
     place: Place
-    party: Party
+    forker: VictimForker
     space: str
     bound: Bound
     effects: dict[str, int] = field(default_factory=dict)
@@ -178,30 +184,30 @@ class Sweep:
         self._at_work = asyncio.Semaphore(AT_WORK)
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
-    async def in_peace(self) -> None:
-        """Let clients do all operations, to know how many effects they have, and what they leave in the store.
+    async def run_without_kills(self) -> None:
+        """Do all operations without a kill, to count their effects, and to record what they leave in the store.
 
-        What the next leaves who has all of it belongs to that: a file has a row only of names that were granted.
+        The next client, which acquires all, is a part of this: some stores have a row only for a name that was granted.
         """
         parts = {f"{self.space}.turns": ["turns"], f"{self.space}.others": list(OPERATIONS)}
-        await asyncio.gather(*(self._ordered(me, names, self._peace, 0) for me, names in parts.items()))
-        said = [facts for me in parts for facts in self.party.said[me]]
-        lacking = {facts["lacks"] for facts in said if "lacks" in facts}
-        did = [facts for facts in said if "did" in facts and facts["did"] not in lacking]
+        await asyncio.gather(*(self._ordered(me, names, self._undisturbed, 0) for me, names in parts.items()))
+        reports = [facts for me in parts for facts in self.forker.reports[me]]
+        lacking = {facts["lacks"] for facts in reports if "lacks" in facts}
+        did = [facts for facts in reports if "did" in facts and facts["did"] not in lacking]
         self.effects |= {facts["did"]: facts["effects"] for facts in did}
-        await asyncio.gather(*(self._next_in_peace(name) for name in self.effects if name not in NO_LOCKS))
-        self._in_peace = stored(self.place, self.space)
+        await asyncio.gather(*(self._next_undisturbed(name) for name in self.effects if name not in NO_LOCKS))
+        self._baseline = stored(self.place, self.space)
 
-    async def _next_in_peace(self, name: str) -> None:
-        async with AsyncClient.from_url(self.url, namespace=self._peace(name)) as client:
-            await self._ask(client, name)
+    async def _next_undisturbed(self, name: str) -> None:
+        async with AsyncClient.from_url(self.url, namespace=self._undisturbed(name)) as client:
+            await self._use(client, name)
 
     async def kill(self, victim: Victim) -> bool:
-        """Kill a victim; return whether it had as many effects."""
+        """Run a victim; return whether it had enough effects to be killed."""
         space, lease = f"{self.space}.{victim}", self.bound.lease
         async with self._at_once, AsyncClient.from_url(self.url, namespace=space) as client:
             async with self._at_work:
-                before = await taken(in_the_way(client, victim.name, lease)) if victim.waits else []
+                before = await taken(delaying_locks(client, victim.name, lease)) if victim.waits else []
                 releasing = asyncio.create_task(self._release_later(before))
                 end = await self._ordered(space, [victim.name], lambda name: space, victim.effects)
                 released = await releasing
@@ -210,23 +216,22 @@ class Sweep:
             tokens = self._tokens(victim, before, found := await client.holds())
             self.left.append(bool(found))
             if victim.name in NO_LOCKS:
-                await self._next_does_it(client, victim, end["at"])
+                await self._check_next_operation(client, victim, end["at"])
             else:
-                await self._next_gets_it(client, victim, max(end["at"], released), tokens)
+                await self._check_next_holder(client, victim, max(end["at"], released), tokens)
         return True
 
     def late(self, missed: Missed) -> list[float]:
-        """Return in how many seconds each was free, and check that all were in time."""
+        """Return after how many seconds each victim's locks were free; check that this is within the bound."""
         late = [(missed.less(begin, end), victim) for victim, begin, end in self.spans]
         slowest, victim = max(late, key=lambda one: one[0])
         assert slowest <= self.bound.free + NOISE, f"{victim}: free after {slowest:.3f} s"
         return [took for took, _ in late]
 
     async def nothing_is_left(self) -> None:
-        """Check that there is no more in the store than after the same operations in peace.
+        """Check that the store contains no more than after the same operations without a kill.
 
-        A place in a line of which nobody knows whether its client is only slow is taken out after two leases, by
-        whoever next has the name.
+        A dead client's queue entry looks like that of a slow client. The next holder removes it after two leases.
         """
         until = boottime() + 2 * self.bound.lease + SOON
         while more := self._more():
@@ -234,33 +239,33 @@ class Sweep:
             await asyncio.sleep(0.2)
             for space in more:
                 async with AsyncClient.from_url(self.url, namespace=space) as client:
-                    await self._ask(client, space.split(".")[1])
+                    await self._use(client, space.split(".")[1])
 
-    async def _ask(self, client: AsyncClient, name: str) -> None:
+    async def _use(self, client: AsyncClient, name: str) -> None:
         if name in NO_LOCKS:
             await done(OPERATIONS[name](self.harness, client, self.bound.lease))
         else:
-            for hold in await taken(all_of_it(client, name, self.bound.lease)):
+            for hold in await taken(excluding_locks(client, name, self.bound.lease)):
                 await hold.release()
 
     def _more(self) -> dict[str, set[str]]:
         found = stored(self.place, self.space)
-        more = {space: found[space] - self._in_peace[self._peace(space.split(".")[1])] for space in found}
+        more = {space: found[space] - self._baseline[self._undisturbed(space.split(".")[1])] for space in found}
         return {space: things for space, things in more.items() if things}
 
-    def _peace(self, name: str) -> str:
-        return f"{self.space}.{name}.peace"
+    def _undisturbed(self, name: str) -> str:
+        return f"{self.space}.{name}.undisturbed"
 
     async def _ordered(self, me: str, names: list[str], space: Callable[[str], str], last: int) -> dict[str, Any]:
         work, flavor = [(name, space(name)) for name in names], "asyncio" if last % 2 else "blocking"
-        return await self.party.end_of(id=me, url=self.url, work=work, lease=self.bound.lease, flavor=flavor, last=last)
+        return await self.forker.run(id=me, url=self.url, work=work, lease=self.bound.lease, flavor=flavor, last=last)
 
     def _tokens(self, victim: Victim, before: list[AsyncHold], after: list[LockInfo]) -> dict[str, int]:
-        """Return the highest token of each name so far: of who held it first, of the victim, of what it left."""
+        """Return the highest token of each name so far: of the first holder, of the victim, and in the store."""
         highest = {hold.name: hold.token for hold in before}
-        for facts in self.party.said[f"{self.space}.{victim}"]:
+        for facts in self.forker.reports[f"{self.space}.{victim}"]:
             if "token" in facts:
-                assert facts["token"] > highest.get(facts["of"], 0), f"{victim}: tokens of {facts['of']!r} rise"
+                assert facts["token"] > highest.get(facts["of"], 0), f"{victim}: tokens of {facts['of']!r} increase"
                 highest[facts["of"]] = facts["token"]
         for info in after:
             highest[info.name] = max(highest.get(info.name, 0), info.token)
@@ -275,31 +280,33 @@ class Sweep:
             await hold.release()
         return boottime()
 
-    async def _next_gets_it(self, client: AsyncClient, victim: Victim, since: float, tokens: dict[str, int]) -> None:
-        holds = await taken(all_of_it(client, victim.name, self.bound.lease), timeout=self.bound.free + 10)
+    async def _check_next_holder(
+        self, client: AsyncClient, victim: Victim, since: float, tokens: dict[str, int]
+    ) -> None:
+        holds = await taken(excluding_locks(client, victim.name, self.bound.lease), timeout=self.bound.free + 10)
         self.spans.append((victim, since, boottime()))
         for hold in holds:
-            assert hold.token > tokens.get(hold.name, 0), f"{victim}: tokens of {hold.name!r} rise"
-        await self._over(since)
+            assert hold.token > tokens.get(hold.name, 0), f"{victim}: tokens of {hold.name!r} increase"
+        await self._expired(since)
         for hold in holds:
-            hold.raise_if_lost()  # what the dead had on its way releases nobody
+            hold.raise_if_lost()  # a late request of the victim releases nobody else
             await hold.renew()
             await hold.release()
 
-    async def _next_does_it(self, client: AsyncClient, victim: Victim, since: float) -> None:
-        counted = await nobody_is_there(client, victim.name, 0) if victim.name == "latch" else 0
+    async def _check_next_operation(self, client: AsyncClient, victim: Victim, since: float) -> None:
+        counted = await check_leftovers(client, victim.name, 0) if victim.name == "latch" else 0
         await done(OPERATIONS[victim.name](self.harness, client, self.bound.lease))
         self.spans.append((victim, since, boottime()))
-        await self._over(since)
-        await nobody_is_there(client, victim.name, counted)
+        await self._expired(since)
+        await check_leftovers(client, victim.name, counted)
 
-    async def _over(self, since: float) -> None:
-        """Wait until the time of the dead is over."""
+    async def _expired(self, since: float) -> None:
+        """Wait until everything that the victim left has expired."""
         await asyncio.sleep(max(0.0, since + self.bound.free - boottime()))
 
 
 async def taken(locks: list[Any], **options: Any) -> list[AsyncHold]:
-    """Acquire one after the other."""
+    """Acquire the locks one after the other."""
     holds = [await lock.acquire(**options) for lock in locks]
     assert all(holds), f"not all are free: {list(zip(locks, holds, strict=True))}"
     return holds

@@ -1,5 +1,8 @@
-"""`async with` and loss: the block is cut short, LeaseLost raised; the body's error and the user's cancellation win."""
-# ruff: noqa: PT012 what is tested are whole blocks
+"""A loss cancels an `async with` block, which then raises LeaseLost.
+
+An error of the body, and a cancellation by the user, are raised instead.
+"""
+# ruff: noqa: PT012 the tests are about whole blocks
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -41,7 +44,7 @@ def run(harness: Harness, body: Callable[[Harness, AsyncClient], Awaitable[None]
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
-def test_a_lost_lease_cuts_the_block_short(harness: Harness, kind: str) -> None:
+def test_a_lost_lease_cancels_the_block(harness: Harness, kind: str) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         start = harness.now()
         with pytest.raises(LeaseLost, match="the test said so"):
@@ -50,13 +53,13 @@ def test_a_lost_lease_cuts_the_block_short(harness: Harness, kind: str) -> None:
                 await harness.sleep(10)
                 pytest.fail("the block ran on")
         assert harness.now() - start < 1
-        await harness.sleep(0.02)  # and the task goes on as usual
-        await harness.sleep(0.1)  # the leave in the loser's name arrives
+        await harness.sleep(0.02)  # the task itself is not cancelled
+        await harness.sleep(0.1)  # the release of the lost lease arrives
 
     run(harness, body)
 
 
-def test_a_lease_that_runs_out_cuts_the_block_short(harness: Harness) -> None:
+def test_an_expired_lease_cancels_the_block(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         start = harness.now()
         with pytest.raises(LeaseLost, match="expired"):
@@ -68,7 +71,7 @@ def test_a_lease_that_runs_out_cuts_the_block_short(harness: Harness) -> None:
     run(harness, body)
 
 
-def test_the_bodys_own_error_wins(harness: Harness) -> None:
+def test_an_error_of_the_body_is_raised_instead_of_the_loss(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(ValueError, match="mine"):
             async with client.lock("a") as hold:
@@ -86,7 +89,7 @@ def test_the_bodys_own_error_wins(harness: Harness) -> None:
     run(harness, body)
 
 
-def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(harness: Harness) -> None:
+def test_the_loss_is_raised_if_the_body_suppresses_the_cancellation(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a") as hold:
@@ -100,7 +103,7 @@ def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(harness: 
     run(harness, body)
 
 
-def test_a_body_that_notices_by_itself_hears_of_the_loss_at_the_end(harness: Harness) -> None:
+def test_the_loss_is_raised_at_the_end_if_the_body_leaves_by_itself(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a", lease=0.1, renew=False) as hold:
@@ -114,7 +117,7 @@ def test_a_body_that_notices_by_itself_hears_of_the_loss_at_the_end(harness: Har
 
 
 @pytest.mark.parametrize("order", ["loss first", "cancel first", "cancel only"])
-def test_the_users_own_cancellation_is_not_swallowed(harness: Harness, order: str) -> None:
+def test_a_cancellation_by_the_user_is_not_suppressed(harness: Harness, order: str) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         inside = harness.event()
         holds: list[AsyncHold] = []
@@ -157,7 +160,7 @@ def test_nested_blocks_of_one_rlock_raise_the_loss_once_and_uncancel(harness: Ha
     run(harness, body)
 
 
-def test_blocks_of_two_locks_that_are_lost_together(harness: Harness) -> None:
+def test_two_nested_locks_are_lost_at_the_same_time(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):
             async with client.lock("a") as a, client.lock("b") as b:
@@ -193,7 +196,7 @@ def test_the_outer_of_two_locks_is_lost(harness: Harness) -> None:
     run(harness, body)
 
 
-def test_a_block_never_begins_with_a_lost_hold(harness: Harness) -> None:
+def test_a_block_does_not_begin_with_a_lost_hold(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         hold = await client.lock("a").acquire()
         assert hold is not None
@@ -212,7 +215,7 @@ def test_a_block_never_begins_with_a_lost_hold(harness: Harness) -> None:
     run(harness, body)
 
 
-def test_a_blocking_block_never_begins_with_a_lost_hold() -> None:
+def test_a_blocking_block_does_not_begin_with_a_lost_hold() -> None:
     with Client(Memory("blocks")) as client:
         hold = client.lock("a").acquire()
         assert hold is not None
@@ -221,7 +224,7 @@ def test_a_blocking_block_never_begins_with_a_lost_hold() -> None:
             pytest.fail("the block ran unprotected")
 
 
-def test_a_blocking_block_hears_of_the_loss_at_its_end_and_at_every_check() -> None:
+def test_a_blocking_block_raises_the_loss_at_its_end_and_at_every_check() -> None:
     with Client(Memory("blocks")) as client:
         with pytest.raises(LeaseLost), client.lock("a") as hold:
             lose(hold._core)
@@ -233,7 +236,7 @@ def test_a_blocking_block_hears_of_the_loss_at_its_end_and_at_every_check() -> N
 
 
 def test_a_block_may_end_in_another_task(harness: Harness) -> None:
-    """As fixtures and exit stacks do."""
+    """Fixtures and exit stacks may do this."""
 
     async def body(harness: Harness, client: AsyncClient) -> None:
         lock = client.lock("a")

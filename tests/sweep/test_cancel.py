@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from operations import OPERATIONS, nobody_is_there
-from suspensions import HOLD_UP, LEASE, Slow, nothing_is_left, outcome
+from sweeping.operations import OPERATIONS, check_leftovers
+from sweeping.suspensions import HOLD_UP, LEASE, Slow, nothing_is_left, outcome
 
 from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory
@@ -26,7 +26,7 @@ def sweep(harness: Harness, opener: Any, memory: Any, name: str, current: Callab
             client = harness.client(opener)
             reached = await outcome(harness, client, name, at, current)
             await nothing_is_left(client, looker)
-            counted = await nobody_is_there(looker, name, counted)
+            counted = await check_leftovers(looker, name, counted)
             await client.close()
             if not reached:
                 return at

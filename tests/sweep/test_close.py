@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from operations import OPERATIONS, PARTIES, nobody_is_there
-from suspensions import LEASE, Slow
+from sweeping.operations import OPERATIONS, PARTIES, check_leftovers
+from sweeping.suspensions import LEASE, Slow
 
 from leasehold import LeaseholdError
 from leasehold.stores.memory import Memory
@@ -46,7 +46,7 @@ def test_nothing_is_left_when_the_client_was_closed_at_any_suspension(
             await asyncio.wait([job])
             if not job.cancelled() and (error := job.exception()) is not None:
                 assert isinstance(error, LeaseholdError | RuntimeError), error
-            counted = await nobody_is_there(looker, name, counted)
+            counted = await check_leftovers(looker, name, counted)
             if ended:
                 return at
         raise AssertionError("it never ends")

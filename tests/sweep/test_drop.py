@@ -1,11 +1,11 @@
-"""Operations that are dropped with their loop, at every suspension: nothing is awaited, and nothing is renewed."""
+"""An event loop is dropped while an operation is suspended: the operation awaits nothing, and nothing is renewed."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from operations import (
+from sweeping.operations import (
     Operation,
     acquire,
     acquire_and_release,
@@ -15,7 +15,7 @@ from operations import (
     meeting,
     release_by_the_lock,
 )
-from suspensions import HOLD_UP, LEASE, Slow
+from sweeping.suspensions import HOLD_UP, LEASE, Slow
 
 from leasehold import AsyncClient, AsyncHold
 from leasehold._engine.lease_states import ENDED, State
@@ -23,8 +23,8 @@ from leasehold.stores.memory import Memory
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 
 
-def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
-    """A loop that is dropped throws GeneratorExit into its tasks: nothing may be awaited then."""
+def test_closing_a_coroutine_after_its_loop_has_ended_awaits_nothing() -> None:
+    """A dropped event loop raises GeneratorExit in its tasks. They must not await anything then."""
 
     client = AsyncClient(Memory("closed coroutine"))
 
@@ -35,12 +35,14 @@ def test_a_coroutine_that_is_closed_without_its_loop_says_nothing() -> None:
         return work
 
     work = asyncio.run(body())
-    work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
-    assert all(lease.state is not State.QUEUED for lease in client._engine.watchdog.leases()), "it is renewed no more"
+    work.close()  # raises RuntimeError if the coroutine awaits: "coroutine ignored GeneratorExit"
+    assert all(lease.state is not State.QUEUED for lease in client._engine.watchdog.leases()), (
+        "the queue entry is still renewed"
+    )
 
 
 class Dropping:
-    """Steps a coroutine, and closes it at its k-th suspension, as a loop that is dropped does with its tasks."""
+    """Runs a coroutine, and closes it at its k-th suspension, as happens to the tasks of a dropped event loop."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
         self.work, self.at = work, at
@@ -56,7 +58,7 @@ class Dropping:
             if self.met > self.at:
                 if wanted is not None:
                     wanted._asyncio_future_blocking = False
-                self.work.close()  # an await in there would be a RuntimeError: coroutine ignored GeneratorExit
+                self.work.close()  # raises RuntimeError if the coroutine awaits
                 return None
             yield wanted
 
@@ -86,11 +88,11 @@ DROPPED = (
     *(acquire, acquire_and_release, release_by_the_lock, attempt, latch, lonely, meeting, in_vain),
     *(several_without_a_block, meeting_without_a_block),
 )
-"""What is dropped inside a block of a lock, that block's end awaits its release, as a generator's may."""
+"""None of these uses a lock as a block: the end of a block awaits its release, even when it is dropped."""
 
 
 @pytest.mark.parametrize("operation", DROPPED, ids=lambda operation: operation.__name__)
-def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewed_no_more(operation: Operation) -> None:
+def test_an_operation_dropped_at_any_suspension_awaits_nothing_and_is_not_renewed(operation: Operation) -> None:
     async def body(harness: Harness) -> int:
         for at in range(1000):
             client = harness.client(Slow(Memory(f"dropped-{operation}-{at}")))
@@ -99,7 +101,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
             if work.met <= at:
                 await (hold.release() if hold is not None else asyncio.sleep(0))
                 return at
-            await asyncio.sleep(0.01)  # what was shielded goes on
+            await asyncio.sleep(0.01)  # shielded requests continue
             for lease in client._engine.watchdog.leases():
                 assert not lease.is_reachable() or lease.state in ENDED
             await client.close()
@@ -108,7 +110,7 @@ def test_dropped_with_its_loop_at_every_suspension_it_says_nothing_and_is_renewe
     assert AsyncioHarness().run(body) >= HOLD_UP
 
 
-def test_dropped_while_it_gives_up_it_says_nothing() -> None:
+def test_an_acquire_dropped_at_its_timeout_awaits_nothing() -> None:
     class Dropped:
         def __init__(self, client: AsyncClient) -> None:
             self.client = client

@@ -1,9 +1,9 @@
-"""An exception at every step of a block or call, as a signal handler raises it: nothing is left on the store.
+"""An exception at every step of a block or call, as a signal handler can raise it: nothing is left on the store.
 
-At once when the client is closed, and within the lease when it goes on, as one of a module does.
+If the client is closed then, all is free at once. If the client stays open, all is free within the lease.
 
-A handler runs between two instructions: where a function begins, after a call, and where a loop goes back. A tracing
-function raises there, in each function of the package that the block runs in its own thread, once at each place.
+A handler runs between two instructions: at the start of a function, after a call, and at the end of a loop's turn. A
+tracing function raises at each such place in turn, in each function of the package that runs in the block's thread.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BLOCKS: dict[str, Callable[[Client], Any]] = {
 }
 
 PLACES = ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD")
-"""Instructions at the end of which the interpreter runs handlers."""
+"""Instructions after which the interpreter runs signal handlers."""
 
 
-def heeds_signals(code: CodeType, known: dict[CodeType, set[int]]) -> set[int]:
+def interruptible(code: CodeType, known: dict[CodeType, set[int]]) -> set[int]:
     """Return the offsets of the instructions before which a handler may have run.
 
-    What it raises there belongs to the instruction before. Where another block of ``try`` or ``with`` would catch it,
-    the place is left out: to raise one instruction later would not be the same.
+    An exception of the handler belongs to the instruction before. The tracing function raises one instruction later.
+    Places where the two are in different ``try`` or ``with`` blocks are skipped: another block would catch it.
     """
     if code not in known:
         found, before, offset = set[int](), "", 0
@@ -84,7 +84,7 @@ class Striking:
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode" and frame.f_lasti in heeds_signals(frame.f_code, self._known):
+        if event == "opcode" and frame.f_lasti in interruptible(frame.f_code, self._known):
             self.met += 1
             if self.met == self._at + 1:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -116,7 +116,9 @@ def struck(block: Callable[[Client], Any], memory: Memory, at: int, known: dict[
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
 @pytest.mark.parametrize("name", BLOCKS)
-def test_nothing_is_left_by_an_exit_at_any_step(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_an_exit_at_any_step_leaves_nothing_on_the_store(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
     memory, known = Memory(f"exit anywhere: {name}"), dict[CodeType, set[int]]()
     left, at = list[str](), 0
     with Client(memory) as looker, looker.lock("held", lease=600.0):
@@ -129,7 +131,7 @@ def test_nothing_is_left_by_an_exit_at_any_step(name: str, record_property: Call
 
 
 def left_behind(looker: Client) -> int:
-    """Return how much is on the store but for what the looker holds; take it away."""
+    """Release what others hold; return the number of their holds and queue entries."""
     count = 0
     for info in looker.holds():
         others = [holder for holder in info.holders if holder.owner != looker.owner]
@@ -202,7 +204,7 @@ CALLS: dict[str, Callable[[Client, str], None]] = {
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
 @pytest.mark.parametrize("error", [SystemExit, ValueError])
 @pytest.mark.parametrize("name", CALLS)
-def test_all_is_free_within_the_lease_while_the_client_goes_on(
+def test_all_is_free_within_the_lease_while_the_client_stays_open(
     name: str,
     error: type[BaseException],
     caplog: pytest.LogCaptureFixture,
@@ -229,7 +231,7 @@ def test_all_is_free_within_the_lease_while_the_client_goes_on(
 
 
 class Stepped:
-    """An awaitable that runs a coroutine under a tracing function, in each of its steps and in nothing else."""
+    """An awaitable that runs a coroutine, and traces nothing but the steps of this coroutine."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], striking: Striking) -> None:
         self._coroutine = coroutine
@@ -308,13 +310,13 @@ ASYNC_CALLS: dict[str, Callable[[AsyncClient, str], Coroutine[Any, Any, None]]] 
 
 
 class Struck(BaseException):
-    """What asyncio treats as nothing special, unlike an exit."""
+    """An exception that asyncio does not treat specially, unlike SystemExit."""
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
 @pytest.mark.parametrize("error", [Struck, ValueError])
 @pytest.mark.parametrize("name", ASYNC_CALLS)
-def test_all_is_free_within_the_lease_while_the_event_loop_goes_on(
+def test_all_is_free_within_the_lease_while_the_event_loop_runs(
     name: str,
     error: type[BaseException],
     caplog: pytest.LogCaptureFixture,
@@ -334,7 +336,7 @@ def test_all_is_free_within_the_lease_while_the_event_loop_goes_on(
                 where[f"name {at}"] = striking.where
             left, until = await looker.holds(), time.monotonic() + LEASE + 1.0
             while left and time.monotonic() < until:
-                await asyncio.sleep(0.05)  # a loss is not told to this task, whose block has ended
+                await asyncio.sleep(0.05)  # this task gets no loss notice, since its block has ended
                 left = await looker.holds()
             assert [(info.name, where.get(info.name)) for info in left] == []
             async with client.lock("goes on"):

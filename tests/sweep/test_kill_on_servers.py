@@ -1,9 +1,11 @@
 """SIGKILL after the k-th effect, for all k, in every operation of every primitive that holds something in a store.
 
-The client is killed by its own hand as it has read its k-th answer (see `kill_client`). It works alone, or beside
-another client that holds what it needs and releases it a little later. Then that other client gets all of it within the
-time that the page of its system states, with higher tokens; it keeps it until the time of the dead is over, and nobody
-took it away; and when it has released it, nothing of the dead is left in the store: no key, no row, no node.
+The client kills itself when it has read its k-th reply (see `kill_client`). It works alone, or it waits for another
+client that holds what it needs and releases it a little later. After the kill, the other client
+
+1. acquires everything within the time that the page of the system states, with higher tokens;
+2. keeps it until the leases of the dead client have surely expired: no late request takes it away;
+3. releases it. Then nothing of the dead client is left in the store: no key, no row, no node.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Any
 
 import kill_sweep
 import pytest
-from kill_sweep import NO_LOCKS, NOISE, Bound, Party, Sweep, Victim
-from places import SYSTEMS, Place, place_of
+from kill_sweep import NO_LOCKS, NOISE, Bound, Sweep, Victim, VictimForker
+from sweeping.places import SYSTEMS, Place, place_of
 
 from leasehold._runtimes.base import Flavor
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
@@ -26,25 +28,25 @@ from leasehold_lab.servers.zookeeper import TICK
 from support.missed_turns import Missed, turns_missed
 
 MOST = 200
-"""Effects that no operation has."""
+"""More effects than any operation has."""
 
 
 LEASED = Bound(2.0, 2.0 + 0.25)
-AT_ONE_STROKE = Bound(2.0, 1.0)
-"""The connection ends with its process, and with SQLite the process counts itself."""
+AT_ONCE = Bound(2.0, 1.0)
+"""A session ends with the connection of its process. With SQLite, a lock of a dead process is free at once."""
 
 BOUNDS = {
     **dict.fromkeys(SYSTEMS, LEASED),
-    **dict.fromkeys(("postgresql-session", "mariadb-session", "sqlite"), AT_ONE_STROKE),
+    **dict.fromkeys(("postgresql-session", "mariadb-session", "sqlite"), AT_ONCE),
     "redlock": Bound(3.0, 3.0 + 0.25),
     "etcd": Bound(2.0, 2.0 + 1.0),
     "zookeeper": Bound(2.5, 2.5 + TICK, "?session_timeout=2.5"),
 }
 
 ALIKE = ("replicas", "sentinel")
-"""Systems that do nothing of their own in an operation: swept by night."""
+"""Systems whose operations are the same as on Redis: swept only in nightly runs."""
 
-FOR_THE_DAY = (
+BY_DAY = (
     "acquire",
     "nested",
     "upgrade",
@@ -56,7 +58,7 @@ FOR_THE_DAY = (
     "latch",
     "meeting",
 )
-"""Operations that are swept by day, besides `turns`; the others are a part of one of these, or hold nothing."""
+"""Operations that are swept by day, in addition to `turns`. The others are a part of one of these, or hold nothing."""
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.nightly] if name in ALIKE else []) for name in SYSTEMS])
@@ -65,17 +67,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def party(outlive: set[int]) -> Iterator[Party]:
-    made = Party()
+def forker(outlive: set[int]) -> Iterator[VictimForker]:
+    made = VictimForker()
     outlive.add(made.child.pid)
     yield made
     made.close()
 
 
 async def some(sweep: Sweep) -> None:
-    """Kill a few victims in each of the day's operations, after as many effects as chance says."""
+    """Kill a few victims in each operation of `BY_DAY`, each after a random number of effects."""
     victims = list[Victim]()
-    for name, times in {**dict.fromkeys(FOR_THE_DAY, 1), "turns": 3}.items():
+    for name, times in {**dict.fromkeys(BY_DAY, 1), "turns": 3}.items():
         if name in sweep.effects:
             for waits in (False, True)[: 1 if name in NO_LOCKS else 2]:
                 effects = random.sample(range(1, sweep.effects[name] + 1), times)
@@ -84,7 +86,7 @@ async def some(sweep: Sweep) -> None:
 
 
 async def all_(sweep: Sweep) -> None:
-    """Kill victims after each effect that there is."""
+    """Kill a victim after each effect of each operation."""
     await asyncio.gather(
         *(
             after_each(sweep, name, waits)
@@ -96,7 +98,7 @@ async def all_(sweep: Sweep) -> None:
 
 
 async def after_each(sweep: Sweep, name: str, waits: bool) -> None:
-    """Kill a victim after each effect of an operation, which may have more than it had in peace."""
+    """Kill a victim after each effect of an operation. There may be more effects than without contention."""
     first, last = 1, sweep.effects[name]
     while first < MOST:
         had = await asyncio.gather(*(sweep.kill(Victim(name, waits, number)) for number in range(first, last + 1)))
@@ -106,13 +108,13 @@ async def after_each(sweep: Sweep, name: str, waits: bool) -> None:
     raise AssertionError("it never ends")
 
 
-@pytest.mark.timeout(1800)  # by night ZooKeeper alone has 1,600 kills, twelve at a time, of 4.5 s each
+@pytest.mark.timeout(1800)  # a nightly run has 1,600 kills on ZooKeeper alone, twelve at a time, of 4.5 s each
 @pytest.mark.parametrize("which", [some, pytest.param(all_, marks=pytest.mark.nightly)])
-def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, record_property: Any) -> None:
+def test_a_kill_after_every_effect(place: Place, forker: VictimForker, which: Any, record_property: Any) -> None:
     async def body(harness: Harness) -> Sweep:
-        sweep = Sweep(harness, place, party, f"kills-{secrets.token_hex(4)}", BOUNDS[place.system])
-        async with party.heard():
-            await sweep.in_peace()
+        sweep = Sweep(harness, place, forker, f"kills-{secrets.token_hex(4)}", BOUNDS[place.system])
+        async with forker.receiving():
+            await sweep.run_without_kills()
             await which(sweep)
             await sweep.nothing_is_left()
         return sweep
@@ -121,22 +123,27 @@ def test_a_kill_after_every_effect(place: Place, party: Party, which: Any, recor
         sweep = AsyncioHarness().run(body)
     late = sweep.late(missed)
     assert {"acquire", "several", "turns"} <= sweep.effects.keys()
-    assert any(sweep.left) or place.url.endswith("session"), "some die with something in their hands; a session, too"
+    assert any(sweep.left) or place.url.endswith("session"), (
+        "some die while they hold a lock; with sessions, such a lock may be free at once"
+    )
     record_property(f"sum:kill sweep: kills, {place.system}", len(late))
     record_property(f"spread:kill sweep: free after, {place.system}", late)
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_the_sweep_sees_what_is_late_and_what_is_left(
-    place: Place, party: Party, monkeypatch: pytest.MonkeyPatch
+def test_the_sweep_finds_late_locks_and_leftovers(
+    place: Place, forker: VictimForker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kill_sweep, "SOON", 0.2)
-    victims = Victim("acquire", False, 9), Victim("several_in_vain", False, 1)  # after these the next alone has all
+    victims = (
+        Victim("acquire", False, 9),
+        Victim("several_in_vain", False, 1),
+    )  # after these kills, the next client can acquire everything
 
     async def body(harness: Harness) -> None:
-        sweep = Sweep(harness, place, party, f"kills-{secrets.token_hex(4)}", Bound(2.0, -NOISE))
-        async with party.heard():
-            await sweep.in_peace()
+        sweep = Sweep(harness, place, forker, f"kills-{secrets.token_hex(4)}", Bound(2.0, -NOISE))
+        async with forker.receiving():
+            await sweep.run_without_kills()
             assert all(await asyncio.gather(*(sweep.kill(victim) for victim in victims)))
             with pytest.raises(AssertionError, match=r"alone.\d: free after"):
                 sweep.late(Missed())

@@ -1,8 +1,8 @@
-"""Every operation of every primitive, on every real store, cut short or met by a fault at every step that it has.
+"""Every operation of every primitive on every real store, with a cancellation or a fault at each of its steps.
 
-Cancelled at each of its suspensions, under asyncio; and each of its calls of the store refused, lost, doubled or not
-answered, in both flavors. Either it is done, or it ends with an error of ours; and soon after, far sooner than a lease,
-nothing is left of it on the server, and the next has what it wanted.
+Under asyncio, it is cancelled at each suspension. In both flavors, each call of the store is refused, duplicated, or
+its request or reply is lost. The operation succeeds, or it raises an error of this library. Soon after, long before a
+lease expires, nothing of it is left on the server, and the next client can do the same operation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operations import OPERATIONS, done, nobody_is_there
-from places import SYSTEMS, place_of
-from suspensions import LEASE, outcome
+from sweeping.operations import OPERATIONS, check_leftovers, done
+from sweeping.places import SYSTEMS, place_of
+from sweeping.suspensions import LEASE, outcome
 
 from leasehold import AsyncClient, LeaseholdError, Unsupported
 from leasehold.stores import registry
@@ -27,13 +27,13 @@ from support.flavors import FLAVORS, both
 KINDS = (Kind.REFUSE, Kind.DROP_REQUEST, Kind.DROP_REPLY, Kind.DUPLICATE)
 
 SOON = LEASE / 3
-"""Seconds within which all must be gone: no lease has run out by then."""
+"""Seconds within which nothing may be left; no lease has expired by then."""
 
 MOST = 300
 """More steps than any operation has."""
 
 ALIKE = ("release_by_the_lock", "nested", "attempt", "several_in_vain", "lonely")
-"""Operations that ask a store nothing that no other does: swept by night."""
+"""Operations whose requests occur in other operations, too: swept only in nightly runs."""
 
 operations = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in ALIKE else name for name in OPERATIONS]
@@ -42,7 +42,7 @@ systems = pytest.mark.parametrize("system", list(SYSTEMS))
 
 
 def flavors() -> Iterator[Any]:
-    """Yield system, operation and harness: by day an operation has one flavor on a system, the other on the next."""
+    """Yield system, operation and harness. By day, the flavor of an operation alternates from system to system."""
     for row, system in enumerate(SYSTEMS):
         for column, name in enumerate(OPERATIONS):
             for number, harness in enumerate(FLAVORS):
@@ -55,8 +55,8 @@ def url(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place_of(system, request, tmp_path).url
 
 
-async def has_it(client: AsyncClient, harness: Harness, name: str) -> bool:
-    """Say whether the store has what the operation needs."""
+async def supported(client: AsyncClient, harness: Harness, name: str) -> bool:
+    """Do the operation; return whether the store supports it."""
     try:
         await done(OPERATIONS[name](harness, client, LEASE))
     except Unsupported:
@@ -78,13 +78,13 @@ def test_cancelled_at_every_suspension(system: str, url: str, name: str, namespa
     async def body(harness: Harness) -> int:
         looker, counted = harness.client(url, namespace=namespace), 0
         client = harness.client(url, namespace=namespace)
-        if not await has_it(client, harness, name):
+        if not await supported(client, harness, name):
             return 0
         counted = 1 if name == "latch" else 0
         for at in range(MOST):
             reached = await outcome(harness, client, name, at, asyncio.current_task)
             await nothing_is_left(harness, client, looker)
-            counted = await nobody_is_there(looker, name, counted)
+            counted = await check_leftovers(looker, name, counted)
             if not reached:
                 return at
         raise AssertionError("it never ends")
@@ -108,7 +108,7 @@ def test_a_fault_at_every_call(
 
     async def body(harness: Harness) -> int:
         looker, count = harness.client(url, namespace=namespace), 0
-        if not await has_it(looker, harness, name):
+        if not await supported(looker, harness, name):
             return 0
         await nothing_is_left(harness, core_of(looker), looker)
         for kind in KINDS:
@@ -116,7 +116,7 @@ def test_a_fault_at_every_call(
                 if not await met(harness, looker, kind, k):
                     break
                 count += 1
-        await has_it(looker, harness, name)  # the next has it
+        await supported(looker, harness, name)  # the next client can do it
         return count
 
     record_property(f"sum:operations: faults, {system}, {harness}", harness.run(body))
@@ -124,9 +124,7 @@ def test_a_fault_at_every_call(
 
 @pytest.mark.parametrize("system", ["sqlite"])
 @both
-def test_the_sweep_sees_what_is_left(
-    url: str, harness: Harness, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sweep_finds_leftovers(url: str, harness: Harness, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "SOON", 0.5)
 
     async def body(harness: Harness) -> None:

@@ -1,9 +1,11 @@
-"""Two operations at once on one hold, or one client, of which one is cancelled at each of its suspensions in turn.
+"""Two concurrent operations on one hold or client. One of them is cancelled, at each of its suspensions in turn.
 
-On every real store, under asyncio. One of them may wait for its turn on a connection, or for an answer on it, while the
-other is cut off. Either ends as it would alone, or with an error of ours; after that an unrelated name can be acquired
-at once, on connections that are there and on new ones, and the name itself is free. No descriptor is closed while the
-loop still waits on it: its number would go to a stranger.
+This runs on every real store, under asyncio. While one operation is cancelled, the other may wait for a connection, or
+for a reply. Each ends as it would alone, or with an error of this library. After that
+
+- an unrelated name can be acquired at once, on existing connections and on new ones;
+- the name itself is free;
+- no descriptor was closed while the event loop still waited on it, since another file could get its number.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import SYSTEMS, place_of
-from suspensions import Cancelling, Slow
+from sweeping.places import SYSTEMS, place_of
+from sweeping.suspensions import Cancelling, Slow
 
 from leasehold import AsyncClient, AsyncHold, LeaseholdError
 from leasehold.store_api import Opener
@@ -27,7 +29,7 @@ from support.descriptors import WatchedHarness, Watcher
 
 LEASE = 30.0
 SOON = 5.0
-"""Seconds within which all must be well: far less than a lease."""
+"""Seconds within which each operation must end and each name must be free: far less than a lease."""
 
 MOST = 200
 """More suspensions than any of them has."""
@@ -44,17 +46,17 @@ async def release(client: AsyncClient, hold: AsyncHold) -> None:
 
 
 async def renew(client: AsyncClient, hold: AsyncHold) -> None:
-    """Do what the watchdog does."""
+    """Renew as the watchdog does."""
     await client.store.renew([(hold.name, hold._lease.ticket)], within=SOON)
 
 
 async def repeat(client: AsyncClient, hold: AsyncHold) -> None:
-    """Claim again with the ticket that holds, as after a lost reply."""
+    """Repeat the acquire request with the same ticket, as after a lost reply."""
     await client.store.try_acquire(hold.name, hold._lease.ticket, join=False, within=SOON)
 
 
 async def wait(client: AsyncClient, hold: AsyncHold) -> None:
-    """Wait for the name that is held: for nothing, or until it is released."""
+    """Wait for the held name, until the timeout or until it is released."""
     got = await client.lock("x", lease=LEASE).acquire(timeout=0.01)
     if got is not None:
         await got.release()
@@ -86,11 +88,11 @@ OFTEN_MET = {(wait, release), (release, wait), (extend, close), (close, extend),
 
 
 NEVER = {frozenset((repeat, release)), frozenset((repeat, close))}
-"""A claim that is repeated beside the end of its own hold takes the name anew: nothing of ours does that."""
+"""A repeated acquire request that arrives after its release acquires the name again. The library never does that."""
 
 
 def pairs() -> list[Any]:
-    """Return which go on together, the second cut off: by day those on one hold, and some that share a connection."""
+    """Return the pairs; the second operation is cancelled. By day: those on one hold, and a few on one connection."""
     found = list[Any]()
     for goes_on in ALL:
         for cut in ALL:
@@ -105,7 +107,7 @@ def pairs() -> list[Any]:
 async def both(
     harness: Harness, client: AsyncClient, hold: AsyncHold, goes_on: Operation, cut: Operation, at: int
 ) -> bool:
-    """Run both, the second cancelled at its suspension ``at``; return whether it had so many."""
+    """Run both, and cancel the second at its suspension ``at``; return whether it had that many suspensions."""
     met = list[Cancelling]()
 
     async def cut_off() -> None:
@@ -116,7 +118,7 @@ async def both(
 
     jobs = [harness.spawn(lambda: goes_on(client, hold)), harness.spawn(cut_off)]  # type: ignore[arg-type]
     for job, errors in zip(jobs, (LeaseholdError, (LeaseholdError, asyncio.CancelledError)), strict=True):
-        assert await job.join(SOON), "it hangs"
+        assert await job.join(SOON), "an operation does not end"
         error = job.exception()
         closed = close in (goes_on, cut) and isinstance(error, RuntimeError) and "client is closed" in str(error)
         assert error is None or isinstance(error, errors) or closed, repr(error)
@@ -137,7 +139,7 @@ async def sweep(harness: Harness, where: str | Opener, namespace: str, goes_on: 
         assert hold is not None
         reached = await both(harness, client, hold, goes_on, cut, at)
         newcomer = harness.client(where, namespace=namespace)
-        await taken_at_once(newcomer, "y")  # on new connections, with the numbers of those that were closed
+        await taken_at_once(newcomer, "y")  # on new connections, which get the descriptors of the closed ones
         await newcomer.close()
         if close in (goes_on, cut):
             client = harness.client(where, namespace=namespace)
@@ -175,7 +177,7 @@ def test_one_of_two_cancelled_on_a_slow_store(goes_on: Operation, cut: Operation
     WatchedHarness().run(lambda harness: sweep(harness, store, namespace, goes_on, cut))
 
 
-def test_the_sweep_sees_a_descriptor_that_is_closed_while_it_is_waited_on() -> None:
+def test_the_watcher_finds_a_descriptor_that_was_closed_while_registered() -> None:
     watcher = Watcher()
     one, other = socket.socketpair()
     watcher.register(one, 1)

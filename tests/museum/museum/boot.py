@@ -1,4 +1,4 @@
-"""How another interpreter is started, with this package and leasehold from their files and nothing else of ours."""
+"""Starts another interpreter, in which neither leasehold nor this package is installed: both are loaded from files."""
 
 from __future__ import annotations
 

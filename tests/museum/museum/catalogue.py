@@ -1,4 +1,4 @@
-"""What is on show: verdicts, the scenarios' frame, and running one of them."""
+"""The registered scenarios, their verdicts, and how a scenario runs on one lock."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Exhibit:
     Attributes:
         id: for the command line.
         title: a few words, for the table.
-        what: what is done, and what a sound lock shows.
+        what: what the scenario does, and what a sound lock does then.
         known: where the defect was reported, as project and number.
-        needs: what a lock must have for it; see `reason`.
+        needs: what a lock must have for this scenario; see `reason`.
 
     """
 
@@ -72,7 +72,7 @@ EXHIBITS: dict[str, Exhibit] = {}
 
 
 def exhibit(title: str, known: str = "", needs: str = "") -> Callable[[Run], Run]:
-    """Put a scenario on show; its docstring tells what is done."""
+    """Register a scenario. Its docstring is its description on the page."""
 
     def put(run: Run) -> Run:
         name = getattr(run, "__name__", "").replace("_", "-")
@@ -85,7 +85,7 @@ def exhibit(title: str, known: str = "", needs: str = "") -> Callable[[Run], Run
 
 
 def reason(exhibit: Exhibit, flavor: str, variant: Variant) -> str:
-    """Say why a lock is not put through a scenario; empty if it is."""
+    """Return why a scenario does not apply to a lock; empty if it applies."""
     reasons = {
         "redis": variant.backend != "redis" and "for locks on Redis",
         "zookeeper": variant.backend != "zookeeper" and "for locks on ZooKeeper",
@@ -98,8 +98,8 @@ def reason(exhibit: Exhibit, flavor: str, variant: Variant) -> str:
     return next((str(why) for need, why in reasons.items() if need in exhibit.needs and why), "")
 
 
-def look(exhibit: Exhibit, module: str, flavor: str, place: Place) -> Seen:
-    """Put one lock through one scenario."""
+def run_scenario(exhibit: Exhibit, module: str, flavor: str, place: Place) -> Seen:
+    """Run one scenario on one lock."""
     variant: Variant = import_module(f"museum.subjects.{module}").VARIANTS[flavor]
     if why := reason(exhibit, flavor, variant):
         return Seen(Verdict.NOT_APPLICABLE, why)

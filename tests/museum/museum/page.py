@@ -1,4 +1,4 @@
-"""The page ``docs/museum.md``: a table of verdicts and what was observed, written from a run and read back by tests."""
+"""The page ``docs/museum.md``: a table of verdicts and the observations. A run writes it, and tests read it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ PROJECTS = {
     "redis-py": "redis/redis-py",
     "Redisson": "redisson/redisson",
 }
-"""Where a project lives on GitHub."""
+"""The repository of each project on GitHub."""
 
 VARYING = {("aioredlock asyncio", "cancelled-acquire")}
-"""Seen sound when run alone, and partly beside other load: the page says so, and no run is held against another."""
+"""Verdicts that depend on the load: sound on an idle machine, partly on a busy one. The page says so, and the tests do
+not compare them."""
 
 HEAD = """\
 # The bug museum
@@ -99,7 +100,7 @@ def table(columns: Sequence[Column]) -> str:
 
 
 def details(columns: Sequence[Column]) -> list[str]:
-    """Return a section for each scenario: what is done, where it was reported, what each lock did."""
+    """Return a section for each scenario: its description, reports of the defect, and what each lock did."""
     lines: list[str] = ["## What was observed", ""]
     for name, exhibit in EXHIBITS.items():
         lines += [f"### {name}", "", f"*{exhibit.title[0].upper()}{exhibit.title[1:]}.* {exhibit.what}", ""]

@@ -1,8 +1,9 @@
-"""What a lock must offer to be put through the scenarios: small enough that each library's file fits on a page.
+"""The interface of a lock that the scenarios use. It is small, so that each library's adapter fits on a page.
 
-A library's module offers `VARIANTS`, by flavor. A client of a blocking variant has plain methods, one of an asyncio
-variant the same as coroutines; `lock` is plain in both. Each lock object is used by an actor: a thread of its own, or
-tasks that share a context of their own, so that what a library keeps by thread or by context is kept rightly.
+An adapter module has `VARIANTS`, by flavor. The client of a blocking variant has plain methods. The client of an
+asyncio variant has the same methods as coroutine functions, but `lock` is plain in both. Some libraries keep state for
+each thread or each context. So each lock object has an actor, which is the only thread or the only context that uses
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a client works: the port of 127.0.0.1 that a server or a proxy before it listens on, and a folder."""
+    """What a client connects to: the port of 127.0.0.1 of a server or of its proxy; or a folder, for file locks."""
 
     port: int
     folder: str
@@ -34,11 +35,11 @@ class Variant:
     Attributes:
         open: makes a client; a coroutine function in asyncio.
         backend: ``redis``, ``zookeeper`` or ``file``.
-        claim: bytes that only a request to acquire has, and that every such request has.
-        leave: the same of a release.
-        wakes: the same of a request to be woken; empty if a waiter polls.
-        granted: bytes that a reply to a request to acquire has; empty if no other replies come before.
-        leases: a lock can be held for a number of seconds.
+        claim: bytes that are in every acquire request, and in no other request.
+        leave: bytes that are in every release request, and in no other request.
+        wakes: bytes that are in every request to be woken, and in no other; empty if waiters poll.
+        granted: bytes in the reply to an acquire request; empty if that reply is the first.
+        leases: whether a lock can have a lease.
 
     """
 
@@ -52,7 +53,7 @@ class Variant:
 
 
 class Raw:
-    """What a lock object need not have."""
+    """Defaults for the members that a lock object need not have."""
 
     @property
     def token(self) -> int | None:
@@ -61,7 +62,7 @@ class Raw:
 
     @property
     def told(self) -> bool:
-        """Whether the holder was told of a loss without asking."""
+        """Whether the lock notified its holder of a loss."""
         return False
 
     def alongside(self) -> Any:
@@ -83,13 +84,13 @@ class Actor:
         return asyncio.get_running_loop().create_task(call(*args), context=self._context)
 
     def close(self) -> None:
-        """End the thread, once it is free."""
+        """End the thread after its current call."""
         if self._thread is not None:
             self._thread.shutdown(wait=False)
 
 
 class Lock:
-    """A lock object and who uses it."""
+    """A lock object and its actor."""
 
     def __init__(self, raw: Any, actor: Actor) -> None:
         self.raw = raw
@@ -109,6 +110,6 @@ class Lock:
         return self.actor.start(self.raw.release)
 
     async def valid(self) -> bool | None:
-        """Ask the lock whether it is still held by its holder; None if it cannot be asked."""
-        ask = getattr(self.raw, "valid", None)
-        return None if ask is None else bool(await self.actor.start(ask))
+        """Return whether the lock object reports that it is still held; None if it has no such method."""
+        method = getattr(self.raw, "valid", None)
+        return None if method is None else bool(await self.actor.start(method))

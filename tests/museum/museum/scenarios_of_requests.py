@@ -9,14 +9,14 @@ from museum.catalogue import Seen, exhibit, exposed, partly, sound
 from museum.hall import Hall, outcome
 
 LEASE = 1.0
-"""Seconds of a lease that is to run out."""
+"""Seconds of a lease that expires during a scenario."""
 
 SOON = 1.0
-"""Seconds in which what waits for no timer has happened, on a busy machine too."""
+"""Seconds within which anything ends that does not wait for a timer, even on a busy machine."""
 
 
 class NotReached(AssertionError):
-    """A fault was set and did not come about: the scenario has shown nothing."""
+    """The fault did not occur, so the scenario has shown nothing."""
 
 
 @exhibit("the reply to acquire is lost", known="node-redlock #168", needs="link")
@@ -25,18 +25,18 @@ async def lost_acquire_reply(hall: Hall) -> Seen:
     asks again, recognises its own lock, and acquires it; or it leaves nothing behind. Default settings."""
     lock = await hall.lock(link=True)
     lost = hall.proxy.drop_reply(where=hall.variant.claim)
-    said = await outcome(lock.acquire(2.0))
+    result = await outcome(lock.acquire(2.0))
     reached(lost.hits)
     taken = await hall.taken()
-    if said.error is None and said.value:
+    if result.error is None and result.value:
         if not taken:
             return exposed("reports that it holds the lock while others can acquire it")
         await lock.release()
         return sound("asks again and acquires it")
     if not taken:
-        return sound(f"{said.words}, and leaves nothing behind")
-    words = f"{said.words}, and the lock stays taken {hall.remains()}"
-    return partly(words) if said.error is not None and not hall.forever() else exposed(words)
+        return sound(f"{result.words}, and leaves nothing behind")
+    words = f"{result.words}, and the lock stays taken {hall.remains()}"
+    return partly(words) if result.error is not None and not hall.forever() else exposed(words)
 
 
 @exhibit("the reply to release is lost", needs="link")
@@ -46,12 +46,12 @@ async def lost_release_reply(hall: Hall) -> Seen:
     lock = await hall.lock(lease=10, link=True)
     await lock.acquire(0)
     lost = hall.proxy.drop_reply(where=hall.variant.leave)
-    said = await outcome(lock.release())
+    result = await outcome(lock.release())
     reached(lost.hits)
     if await hall.taken():
         return partly(f"the lock stays taken {hall.remains()}")
-    if said.error is not None:
-        return partly(f"`release` {said.words} although it freed the lock")
+    if result.error is not None:
+        return partly(f"`release` {result.words} although it freed the lock")
     return sound("free, without an error")
 
 
@@ -157,9 +157,9 @@ async def sent(hall: Hall, where: bytes) -> None:
         if hall.proxy.count(where):
             return
         await asyncio.sleep(0.01)
-    raise NotReached(f"no request with {where!r} came by")
+    raise NotReached(f"no request with {where!r} was sent")
 
 
-def reached(true: object) -> None:
-    if not true:
-        raise NotReached("the fault was not met")
+def reached(hits: object) -> None:
+    if not hits:
+        raise NotReached("the fault did not occur")

@@ -1,4 +1,4 @@
-"""The clock of a Redis steps while somebody waits: how long the waiter goes on waiting, and what it believes."""
+"""A Redis server's clock steps while a client waits: how long the wait lasts, and which deadline the client assumes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Scene:
         return hold
 
     def left(self) -> float:
-        """Return the seconds for which the name is taken, by the server."""
+        """Return for how many more seconds the name is held, according to the server."""
         return int(self.server.model.execute([b"PTTL", keys.mutex_keys("n", "a")[0]])) / 1000 - KEPT
 
 
@@ -64,7 +64,7 @@ def play(seed: int, names: Sequence[str], story: Callable[[Scene], Awaitable[Non
 @seeds
 @kinds
 def test_a_step_forward_ends_a_wait_within_a_third_of_the_waiters_lease(seed: int, kind: str) -> None:
-    """All leases and places end. The renewal of the waiter's place finds that out, and the waiter asks again."""
+    """All leases and queue entries expire. The waiter notices that when it renews its queue entry, and retries."""
 
     async def story(scene: Scene) -> None:
         first = await scene.acquire("first", kind)
@@ -91,8 +91,8 @@ def test_a_step_forward_ends_a_wait_within_a_third_of_the_waiters_lease(seed: in
 
 @seeds
 @kinds
-def test_a_step_back_does_not_keep_a_waiter_from_a_grant(seed: int, kind: str) -> None:
-    """The message of the grant seems older than the wait, so it is not believed: the waiter asks, and holds."""
+def test_a_step_back_does_not_delay_a_grant(seed: int, kind: str) -> None:
+    """The grant message seems older than the wait, so the waiter ignores it. It retries, and its retry is granted."""
 
     async def story(scene: Scene) -> None:
         first = await scene.acquire("first", kind)
@@ -117,8 +117,8 @@ def test_a_step_back_does_not_keep_a_waiter_from_a_grant(seed: int, kind: str) -
 
 @seeds
 @pytest.mark.parametrize("kind", ["lock", "fair"])
-def test_a_step_back_keeps_a_waiter_from_a_dead_holders_lock_for_two_leases_at_most(seed: int, kind: str) -> None:
-    """The lease that was left when it asked first, and one more, which begins when it asks again."""
+def test_after_a_step_back_a_waiter_acquires_a_dead_holders_lock_within_two_leases(seed: int, kind: str) -> None:
+    """It waits for the rest of the dead holder's lease. Then it retries, and waits for one lease more."""
 
     async def story(scene: Scene) -> None:
         await scene.acquire("first", kind, renew=False)
@@ -141,8 +141,8 @@ def test_a_step_back_keeps_a_waiter_from_a_dead_holders_lock_for_two_leases_at_m
 
 @seeds
 @kinds
-def test_a_late_message_of_a_grant_is_not_believed_for_longer_after_a_step_forward(seed: int, kind: str) -> None:
-    """The message says a time that is still to come. Counted from its arrival, the lease would end too late."""
+def test_a_late_grant_message_does_not_lengthen_the_lease_after_a_step_forward(seed: int, kind: str) -> None:
+    """The message has a time in the future. A lease that is counted from its arrival would end too late."""
 
     async def story(scene: Scene) -> None:
         first = await scene.acquire("first", kind)

@@ -1,4 +1,4 @@
-"""Barriers under faults: nobody goes on before all have come, the dead are noticed in time, nobody waits on."""
+"""Barriers under faults: no member passes before all have arrived, and dead members are noticed in time."""
 
 import random
 from collections import defaultdict
@@ -38,7 +38,7 @@ Plan = Callable[[Call], Fault | None]
 
 @dataclass
 class Record:
-    """When each came to a round and went on from it, and how many meetings and breaks there were."""
+    """When each member arrived at a round and passed it, how many used `enter`, and how many got an error."""
 
     came: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     went: dict[int, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -47,7 +47,7 @@ class Record:
 
 
 class Worker:
-    """Meets the others a few times; one that finds the barrier broken resets it after a while."""
+    """Passes the barrier a few times. If it finds the barrier broken, it resets the barrier after a while."""
 
     def __init__(self, harness: SimulatedHarness, number: int, record: Record, plan: Plan, *, drop_dead: bool) -> None:
         self.harness, self.record, self.drop_dead = harness, record, drop_dead
@@ -118,16 +118,16 @@ def scenario(
 
 def check(record: Record) -> None:
     for round_, went in record.went.items():
-        places = [index for _, index in went]
-        assert len(set(places)) == len(places), f"round {round_} gave a place twice: {went}"
-        assert all(0 <= place < PARTIES for place in places)
+        indexes = [index for _, index in went]
+        assert len(set(indexes)) == len(indexes), f"round {round_} gave an index twice: {went}"
+        assert all(0 <= index < PARTIES for index in indexes)
         first = min(when for when, _ in went)
-        assert max(record.came[round_]) <= first, f"round {round_}: one went on before another came"
+        assert max(record.came[round_]) <= first, f"round {round_}: one passed before another arrived"
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), drop_dead=st.booleans())
-def test_nobody_goes_on_before_all_have_come(seed: int, workers: int, times: int, drop_dead: bool) -> None:
+def test_no_member_passes_before_all_have_arrived(seed: int, workers: int, times: int, drop_dead: bool) -> None:
     plan = sometimes(random.Random(seed), RATES, LEASE / 3)
     harness = SimulatedHarness(seed, latency=LATENCY)
     check(scenario(harness, plan, drop_dead=drop_dead, workers=workers, times=times))
@@ -144,31 +144,31 @@ def test_many_more_seeds(block: int) -> None:
 
 @pytest.mark.parametrize("drop_dead", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_without_faults_all_meet_in_every_round(seed: int, drop_dead: bool) -> None:
+def test_without_faults_all_members_pass_every_round(seed: int, drop_dead: bool) -> None:
     record = scenario(SimulatedHarness(seed, latency=LATENCY), lambda call: None, drop_dead=drop_dead)
     check(record)
     assert record.broken == 0
     assert [sorted(index for _, index in went) for went in record.went.values()] == [[0, 1, 2]] * ROUNDS
 
 
-def test_the_check_sees_who_went_on_too_early() -> None:
+def test_the_check_finds_a_member_that_passed_too_early() -> None:
     early = Record(came={1: [0.0, 2.0]}, went={1: [(1.0, 0), (3.0, 1)]})
-    with pytest.raises(AssertionError, match="before another came"):
+    with pytest.raises(AssertionError, match="before another arrived"):
         check(early)
     with pytest.raises(AssertionError, match="twice"):
         check(Record(came={1: [0.0, 0.0]}, went={1: [(1.0, 0), (1.0, 0)]}))
 
 
 BOUND = LEASE + LOOK * PARTIES + LOST_MESSAGE + 1.0
-"""Seconds after a crash in which the others hear of it: the lease, a look of whoever is first of the living."""
+"""Seconds within which the others notice a crash: the lease, then the next check by the first member that is alive."""
 
 
 ARRIVED = 9
-"""Steps after which a member has surely arrived: an entry, two looks, and a write; each is sent and answered."""
+"""Steps after which a member has surely arrived: an entry, two reads, and a write, each with a request and a reply."""
 
 
 def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
-    """Kill a member after so many steps; say whether it lived so long. The others must go on within the bound."""
+    """Kill a member after ``steps`` steps; return whether this cut it short. The others must pass within the bound."""
     harness = SimulatedHarness(seed, latency=LATENCY)
 
     async def body(_: Harness) -> bool:
@@ -205,10 +205,10 @@ def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
         while not ended and not victim.machine.killed:
             await harness.sleep(0.01)
         start = harness.now()
-        if not await job.join(BOUND):  # the victim had not come, or is left out: it takes another in its place
-            assert drop_dead or steps < ARRIVED, "the other does not hear of the crash"
+        if not await job.join(BOUND):  # The victim had not arrived, or was dropped. So another must take its place.
+            assert drop_dead or steps < ARRIVED, "the other does not notice the crash"
             assert await harness.spawn(lambda: take_part(harness.client(Memory()), 0.1)).join(BOUND)
-            assert await job.join(BOUND), "the other does not meet with another"
+            assert await job.join(BOUND), "the other does not pass together with a new member"
         assert harness.now() - start <= 2 * BOUND + 0.5
         assert others[0] == "met" or not drop_dead
         await harness.sleep(2 * LEASE)
@@ -220,7 +220,7 @@ def crash_after(steps: int, seed: int, *, drop_dead: bool, stays: bool) -> bool:
 
 @pytest.mark.parametrize("stays", [False, True], ids=["wait", "enter and leave"])
 @pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
-def test_a_member_dies_after_every_step(drop_dead: bool, stays: bool) -> None:
+def test_a_member_is_killed_after_every_step(drop_dead: bool, stays: bool) -> None:
     steps = 0
     while crash_after(steps, steps % 5, drop_dead=drop_dead, stays=stays):
         steps += 1
@@ -242,7 +242,7 @@ def test_a_fault_at_each_request_of_a_member(kind: Kind, number: int) -> None:
 
 
 @pytest.mark.parametrize("drop_dead", [False, True], ids=["breaks", "leaves out"])
-def test_one_that_was_stopped_for_too_long_is_told(drop_dead: bool) -> None:
+def test_a_member_that_was_stopped_beyond_its_lease_gets_an_error(drop_dead: bool) -> None:
     async def body(_: Harness) -> None:
         machine = harness.machine("stopped", rate=1.0)
         client = machine.client(Memory())

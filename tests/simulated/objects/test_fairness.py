@@ -1,4 +1,4 @@
-"""A hundred who come one after another: the order of grants against the order of arrival, measured."""
+"""A hundred clients arrive one after another: compares the order of grants with the order of arrival."""
 
 import random
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 CONTENDERS = 100
 LATENCY = (0.0001, 0.02)
 APART = 0.1
-"""Seconds between two arrivals: more than two messages take, so that it is known who came first."""
+"""Seconds between two arrivals. Two messages take less, so the order of arrival is known."""
 
 Make = Callable[[AsyncClient, int], AsyncMutex]
 
 
 def run(seed: int, make: Make, holder: Make) -> tuple[list[int], float]:
-    """Let a hundred come while one holds; return them in the order in which they entered, and how long all took."""
-    entered, took = watched(seed, make, holder)
+    """Let a hundred clients arrive while one holds; return the order in which they entered, and the whole time."""
+    entered, took = run_with_tokens(seed, make, holder)
     return [number for number, _ in entered], took
 
 
-def watched(seed: int, make: Make, holder: Make) -> tuple[list[tuple[int, int]], float]:
-    """Do what ``run`` does; who entered comes with the token of its grant."""
+def run_with_tokens(seed: int, make: Make, holder: Make) -> tuple[list[tuple[int, int]], float]:
+    """Do what ``run`` does, and also return the token of each grant."""
     harness, entered, took = SimulatedHarness(seed, latency=LATENCY), list[tuple[int, int]](), 0.0
 
     async def body(_: Harness) -> None:
@@ -54,7 +54,7 @@ def watched(seed: int, make: Make, holder: Make) -> tuple[list[tuple[int, int]],
 
 
 def overtaken(entered: list[int]) -> int:
-    """Return the largest number of later ones who entered before somebody."""
+    """Return the largest number of later clients that entered before one client."""
     return max(sum(other > one for other in entered[:place]) for place, one in enumerate(entered))
 
 
@@ -81,8 +81,8 @@ def permits(client: AsyncClient, number: int) -> AsyncMutex:
 
 @pytest.mark.parametrize("make", [plain, fair])
 @pytest.mark.parametrize("seed", range(5))
-def test_locks_are_had_in_order_of_arrival(seed: int, make: Make) -> None:
-    """Of a plain one too, as long as no lease runs out: each release hands it to the one who has waited longest."""
+def test_locks_are_granted_in_order_of_arrival(seed: int, make: Make) -> None:
+    """Plain locks are, too, while no lease expires: each release hands the lock to the longest waiter."""
     entered, _ = run(seed, make, make)
     assert entered == list(range(CONTENDERS))
     assert overtaken(entered) == 0
@@ -96,24 +96,24 @@ def test_writers_enter_in_order_of_arrival(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_neither_readers_nor_writers_starve(seed: int) -> None:
-    """Every tenth writes: it enters after all who came before it and before all after it; readers enter together."""
+    """Every tenth client writes. It enters after all earlier clients and before all later ones. Readers share."""
     entered, took = run(seed, rw, writer)
     assert sorted(entered) == list(range(CONTENDERS))
     for place, number in enumerate(entered):
         if number % 10 == 9:
             assert set(entered[:place]) == set(range(number))
-    assert overtaken(entered) < 9, "readers pass only those of their own group, by a message's delay"
+    assert overtaken(entered) < 9, "a reader can only overtake readers of its own group, by the delay of a message"
     assert took < 10 * (0.1 + 0.1 + 4 * LATENCY[1]), "nine readers take no longer than the slowest of them"
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_small_requests_do_not_starve_large_ones(seed: int) -> None:
-    """Every tenth asks for all permits: nobody who came later is in before it, nor it before any who came earlier.
+    """Every tenth client requests all permits. It enters after all earlier clients and before all later ones.
 
-    Grants are in the order of arrival, as the tokens tell. Among small requests a grant's message may take longer than
-    the next one's message and block.
+    The tokens show that grants are in the order of arrival. Clients with small requests may enter in another order,
+    since a grant message can arrive after the next one.
     """
-    tokens, _ = watched(seed, permits, permits)
+    tokens, _ = run_with_tokens(seed, permits, permits)
     assert sorted(tokens, key=lambda one: one[1]) == sorted(tokens), "granted in the order of arrival"
     entered = [number for number, _ in tokens]
     for place, number in enumerate(entered):
@@ -121,6 +121,6 @@ def test_small_requests_do_not_starve_large_ones(seed: int) -> None:
             assert set(entered[:place]) == set(range(number))
 
 
-def test_the_measure_sees_who_is_overtaken() -> None:
+def test_the_measure_counts_overtaking_clients() -> None:
     assert overtaken([0, 1, 2]) == 0
     assert overtaken([1, 2, 0]) == 2

@@ -1,4 +1,4 @@
-"""Latches under faults: each call counts once, whatever is lost, and nobody waits for longer than is stated."""
+"""Latches under faults: each call counts once, whichever message is lost, and no wait is longer than promised."""
 
 import contextlib
 import random
@@ -32,7 +32,7 @@ RATES = {
 
 @dataclass
 class Record:
-    """What is known of the calls: how many were counted for sure, and how many perhaps."""
+    """What the callers know: how many calls were surely counted, how many perhaps, and when waiters returned."""
 
     sure: int = 0
     perhaps: int = 0
@@ -44,7 +44,7 @@ Plan = Callable[[Call], Fault | None]
 
 
 def scenario(harness: SimulatedHarness, counters: int, each: int, plan: Plan, kills: int) -> tuple[Record, int]:
-    """Let some count and some wait; return what they know, and what is left when all have ended."""
+    """Let some clients count and others wait; return the record, and the count of the latch at the end."""
     record, total, left = Record(), counters * each, [0]
 
     async def body(_: Harness) -> None:
@@ -84,12 +84,12 @@ def scenario(harness: SimulatedHarness, counters: int, each: int, plan: Plan, ki
                 machine.kill()
         for job, machine in zip(jobs, machines, strict=True):
             while not await job.join(1.0) and not machine.machine.killed:
-                assert harness.scheduler.time < 1000.0, "somebody counts for ever"
-        await harness.sleep(2 * PATIENCE)  # what was late has come
+                assert harness.scheduler.time < 1000.0, "a count never ends"
+        await harness.sleep(2 * PATIENCE)  # delayed messages have arrived
         left[0] = await harness.client(Memory()).latch("a", total).count()
         for waiter in waiters:
             while not await waiter.join(1.0):
-                assert harness.scheduler.time < 1000.0, "somebody waits for ever"
+                assert harness.scheduler.time < 1000.0, "a wait never ends"
             assert waiter.exception() is None
 
     harness.run(body)
@@ -108,7 +108,7 @@ def check(record: Record, left: int, total: int) -> None:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 10**6), counters=st.integers(1, 6), each=st.integers(1, 5), kills=st.integers(0, 3))
-def test_every_call_counts_once_whatever_is_lost(seed: int, counters: int, each: int, kills: int) -> None:
+def test_every_call_counts_once_whichever_message_is_lost(seed: int, counters: int, each: int, kills: int) -> None:
     chance = random.Random(seed)
     harness = SimulatedHarness(seed, latency=LATENCY)
     record, left = scenario(harness, counters, each, sometimes(chance, RATES, PATIENCE / 2), kills)
@@ -125,7 +125,7 @@ def test_many_more_seeds(block: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_faults_all_is_counted_and_seen_at_once(seed: int) -> None:
+def test_without_faults_all_calls_count_and_waiters_return_at_once(seed: int) -> None:
     record, left = scenario(SimulatedHarness(seed, latency=LATENCY), 6, 5, lambda call: None, 0)
     assert (record.sure, record.perhaps, left) == (30, 0, 0)
     assert len(record.opened) == 3
@@ -148,7 +148,7 @@ def test_a_fault_at_each_request_of_a_count(kind: Kind, number: int) -> None:
         SimulatedHarness(seed, latency=LATENCY).run(body)
 
 
-def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done() -> None:
+def test_the_outcome_of_a_count_is_unknown_if_a_reply_is_lost_and_the_retry_is_refused() -> None:
     faults = {1: Fault(Kind.DROP_REPLY), 2: Fault(Kind.REFUSE)}
 
     async def body(harness: Harness) -> None:
@@ -161,8 +161,8 @@ def test_a_refusal_after_a_lost_reply_does_not_say_that_nothing_was_done() -> No
     SimulatedHarness().run(body)
 
 
-def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More changes of others followed than are kept apart: no silent second count."""
+def test_a_count_raises_if_the_journal_no_longer_shows_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal keeps only the latest counts. A retry that cannot find its own entry must not count again."""
     monkeypatch.setattr(journal, "KEPT", 2)
     lost = nth(1, Fault(Kind.DROP_REPLY, 0.5), method="compare_and_set")
 
@@ -181,7 +181,7 @@ def test_who_cannot_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("polls", [False, True], ids=["no message comes", "no messages at all"])
-def test_what_a_lost_message_costs(polls: bool) -> None:
+def test_a_lost_message_delays_a_waiter_by_a_bounded_time(polls: bool) -> None:
     async def body(harness: Harness) -> None:
         if polls:
             opener = Faulty(Memory(), lambda call: None)
@@ -205,7 +205,7 @@ def test_what_a_lost_message_costs(polls: bool) -> None:
 Mute = type("Mute", (), {"cells": True, "fencing": True, "watches": False})
 
 
-def test_a_waiter_rides_over_an_outage_and_a_newcomer_is_told() -> None:
+def test_a_waiter_tolerates_an_outage_and_a_new_wait_raises() -> None:
     down = [False]
 
     async def body(harness: Harness) -> None:
@@ -224,7 +224,7 @@ def test_a_waiter_rides_over_an_outage_and_a_newcomer_is_told() -> None:
     SimulatedHarness(1).run(body)
 
 
-def test_a_closed_client_waits_no_longer() -> None:
+def test_closing_a_client_ends_its_waits() -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(Memory())
         waits = harness.spawn(lambda: client.latch("a", 1).wait())

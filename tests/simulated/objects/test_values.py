@@ -1,6 +1,6 @@
-"""Versioned, once, shared and scheduled in a hostile environment: crashes, stalls, and messages lost, doubled and late.
+"""Versioned values, once, cached values and schedules under faults: crashes, stalls, lost, doubled and late messages.
 
-As in `test_workers`, every seed is a history of its own. What is promised is compared with what happened in true time.
+As in `test_workers`, every seed is a history of its own. Each promise is checked against what happened in true time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Record:
     perhaps: int = 0
     results: list[Any] = field(default_factory=list)
     done: int = 0
-    ages: list[tuple[float, float]] = field(default_factory=list)  # of a value when it was had; how long that took
+    ages: list[tuple[float, float]] = field(default_factory=list)  # age of a returned value, duration of the call
     ticks: list[float] = field(default_factory=list)
     value: int = 0
 
@@ -112,8 +112,8 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
     async def body(_: Harness) -> None:
         chance = random.Random(seed)
         rates = dict(RATES) if hostile else {}
-        if turn is adds:  # a store sends each request once; doubled by a network, with another's write in between,
-            rates.pop(Kind.DUPLICATE, None)  # one mark beside the value cannot tell; a latch's journal can
+        if turn is adds:  # No store sends a request twice. If the network does, and another client writes in between,
+            rates.pop(Kind.DUPLICATE, None)  # the one mark of a cell cannot show it; the journal of a latch can.
         plan = sometimes(chance, rates, LEASE / 2)
         those: list[Worker] = []
         for number in range(workers):
@@ -127,15 +127,15 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
                 try:
                     await turn(worker)
                 except (StoreUnavailable, LeaseLost, AcquireTimeout, Conflict):
-                    assert hostile, "nobody fails without a reason"
+                    assert hostile, "an operation failed without a fault"
 
         jobs = [worker.machine.spawn(lambda worker=worker: work(worker)) for worker in those]
         await disturb(harness, those, chance, times, LEASE, pause=2.0, kills=0.4)
         await all_end(harness, those, jobs, LEASE)
         await harness.sleep(3 * LEASE)
-        looker = harness.client(Memory())
-        assert await looker.holds() == [], "what the dead left behind ended with its lease"
-        record.value = (await looker.versioned("a").get()).value or 0
+        observer = harness.client(Memory())
+        assert await observer.holds() == [], "a dead client's lock outlived its lease"
+        record.value = (await observer.versioned("a").get()).value or 0
 
     harness.run(body)
     return record
@@ -145,7 +145,7 @@ def check(record: Record) -> None:
     assert record.sure <= record.value <= record.sure + record.perhaps, "an update was lost, or counted twice"
     assert len(set(record.results)) <= 1, "all get one result"
     for age, took in record.ages:
-        # the store counts from when it wrote, and a message of the network may be late by so much
+        # The store counts from its write, and the network may delay a message by half a lease.
         assert age <= TTL * 1.02 + took + LEASE / 2 + 0.1, f"a value of {age} s was used"
     for one, other in itertools.pairwise(sorted(record.ticks)):
         assert other - one >= AT_LEAST - LEASE * 1.02, f"one tick ran at {one} and again at {other}"
@@ -154,7 +154,7 @@ def check(record: Record) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 6), times=st.integers(0, 4))
 @pytest.mark.parametrize("name", TURNS)
-def test_what_is_promised_is_kept(name: str, seed: int, workers: int, times: int) -> None:
+def test_every_promise_is_kept_under_faults(name: str, seed: int, workers: int, times: int) -> None:
     check(scenario(seed, TURNS[name], workers=workers, times=times))
 
 
@@ -167,7 +167,7 @@ def test_many_more_seeds(name: str, block: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_without_faults_all_is_done_and_nothing_twice(seed: int) -> None:
+def test_without_faults_each_operation_is_done_once(seed: int) -> None:
     record = scenario(seed, adds, hostile=False)
     assert (record.value, record.sure, record.perhaps) == (4 * ROUNDS, 4 * ROUNDS, 0)
     record = scenario(seed, does_once, hostile=False)
@@ -180,7 +180,7 @@ def test_without_faults_all_is_done_and_nothing_twice(seed: int) -> None:
     assert record.ticks
 
 
-def test_the_check_sees_broken_promises() -> None:
+def test_the_check_finds_broken_promises() -> None:
     for wrong in (
         Record(sure=2, value=1),
         Record(sure=1, perhaps=1, value=3),
@@ -192,8 +192,8 @@ def test_the_check_sees_broken_promises() -> None:
             check(wrong)
 
 
-def test_a_value_that_ended_while_one_waited_to_renew_it_is_fetched_anew() -> None:
-    """This seed once returned None: the value was there at the first look, and over at the one under the lock."""
+def test_a_cached_value_that_expires_before_its_lock_is_acquired_is_fetched_again() -> None:
+    """With this seed, `get` once returned None. It found the value at the first read, but not under the lock."""
     record = scenario(10_444, fetches, times=3)
     check(record)
     assert record.ages

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from erring_postgres import in_a_transaction, server, transport_to
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
@@ -25,6 +24,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PgBouncerServer, PostgresServer
 from support.flavors import both
 from support.patience import until
+from support.stores.erring_postgres import in_a_transaction, server, transport_to
 from support.stores.refusals import MARK
 
 __all__ = ["server"]  # pytest finds the fixture here

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from erring_postgres import RUNTIME, in_a_transaction, server, transport_to
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold._runtimes.base import finish
@@ -32,6 +31,7 @@ from leasehold.stores.postgres.connection.errors import (
 from leasehold.stores.postgres.statements import script
 from leasehold_lab.servers import PgBouncerServer, PostgresServer
 from support.patience import until
+from support.stores.erring_postgres import RUNTIME, in_a_transaction, server, transport_to
 from support.stores.refusals import Case, after, check_nothing_is_done, refusals
 
 __all__ = ["server"]  # pytest finds the fixture here

@@ -1,11 +1,12 @@
-"""Processes of both flavors among which one lock goes from hand to hand: a line of JSON tells what it took.
+"""Processes of both flavors hand over one lock to each other; one line of JSON reports how long that took.
 
     python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
 
-Each is forked from a process that has imported what it needs. They share a few cells of memory, which only the holder
-reads and writes: with that they also see whether two are ever inside, and whether tokens rise. A hand-over counts if
-the lock goes to another process; it lasts from just before the one's release is called until the other's acquire has
-returned. With `deaf` a process is made to miss each so-many-th message.
+Each process is forked from one that has imported the modules. They share a few cells of memory, which only the holder
+reads and writes. With these they also check that no two hold at the same time, and that tokens increase.
+
+A hand-over counts if the lock goes to another process. It lasts from just before the release of one until the acquire
+of the other has returned. With ``"deaf": n``, each process drops every n-th message.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Ha
 CONTENDERS = 6
 
 STUCK = 60.0
-"""Seconds after which whoever waits is stuck."""
+"""Seconds after which a waiter is stuck."""
 
 INSIDE, LAST, TOKEN, FREED, HANDED, READY, CELLS = range(7)
-"""Who is inside, who was before, its token, when it let go, how many hand-overs there were; from `READY` on, one for
-each contender that has connected."""
+"""Cells: the current holder, the holder before, its token, when it released, the number of hand-overs. From `READY` on,
+there is one cell for each contender, which is set when it has connected."""
 
 
 def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> list[tuple[float, float]]:
-    """Take the lock in turn until it has gone from hand to hand often enough; return when it was freed, and had."""
+    """Acquire and release until there were enough hand-overs; return when each began and ended."""
     spans = list[tuple[float, float]]()
 
     async def body(harness: Harness) -> None:
@@ -50,7 +51,7 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
             had = boottime()
             assert hold is not None, "stuck"
             assert not cells[INSIDE], "two are inside"
-            assert hold.token > cells[TOKEN], "tokens rise"
+            assert hold.token > cells[TOKEN], "tokens increase"
             cells[INSIDE], cells[TOKEN] = me, hold.token
             if cells[LAST] not in (0, me):
                 spans.append((cells[FREED], had))
@@ -63,8 +64,8 @@ def contend(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int
     return spans
 
 
-def hard_of_hearing(each: int) -> None:
-    """Let waiters of this process miss each so-many-th message."""
+def drop_messages(each: int) -> None:
+    """Make the waiters of this process drop each ``each``-th message."""
     receive, numbers = Waiters.receive, itertools.count(1)
 
     def receive_some(self: Waiters, message: bytes) -> None:
@@ -74,15 +75,15 @@ def hard_of_hearing(each: int) -> None:
     Waiters.receive = receive_some  # type: ignore[method-assign]
 
 
-def forked(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> int:
-    """Begin a contender; return the end of a pipe from which its spans, or its error, can be read."""
+def fork_contender(url: str, namespace: str, order: dict[str, Any], cells: Any, me: int) -> int:
+    """Start a contender; return the descriptor of a pipe from which its spans, or its error, can be read."""
     reads, writes = os.pipe()
     if os.fork() == 0:
         code, said = 1, dict[str, Any]()
         try:
             os.close(reads)
             if order["deaf"]:
-                hard_of_hearing(order["deaf"])
+                drop_messages(order["deaf"])
             said, code = {"spans": contend(url, namespace, order, cells, me)}, 0
         except BaseException as error:
             said = {"error": repr(error)}
@@ -101,7 +102,7 @@ def main() -> None:
     gc.freeze()
     cells = memoryview(mmap.mmap(-1, 8 * (CELLS + CONTENDERS))).cast("d")
     began = time.monotonic()
-    pipes = [forked(url, namespace, order, cells, me) for me in range(1, CONTENDERS + 1)]
+    pipes = [fork_contender(url, namespace, order, cells, me) for me in range(1, CONTENDERS + 1)]
     said = list[dict[str, Any]]()
     for pipe in pipes:
         with os.fdopen(pipe) as answer:

@@ -1,6 +1,7 @@
-"""A process that holds many locks, is stopped, and says what it was told and when, and what it could still do.
+"""A process that holds many locks and is stopped. It reports its loss notices, and which calls still succeeded.
 
-Arguments: flavor, URL, namespace, lease, how many. Its words are two lines of JSON: that it holds, and the rest.
+Arguments: flavor, URL, namespace, lease, number of locks. It prints two lines of JSON: the first when it holds all
+locks, the second with its report.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from leasehold_lab.verify.clients.stall_detector import timed_callback
 from support.missed_turns import turns_missed
 
 DEEDS = ("check", "renew", "release")
-"""What a holder asks of its hold; each does another of them, as often as it is let."""
+"""The calls of a hold that are repeated until one raises `LeaseLost`; each of the first holds uses another call."""
 
 BETWEEN = 0.001
-"""Seconds between two questions."""
+"""Seconds between two calls."""
 
 
-async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: Any) -> None:
-    """Ask until it is refused, and write down when the last call began that was not; a release is asked for once."""
+async def repeat(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: Any) -> None:
+    """Repeat a call until it raises, and record when the last successful call began. Release only once."""
     try:
         while True:
             if deed != "release" or stop():
                 began = boottime()
                 try:
                     await getattr(hold, deed)() if deed != "check" else hold.raise_if_lost()
-                except StoreUnavailable:  # it was asked before the stop, and nobody knows what came of it
+                except StoreUnavailable:  # it was sent before the stop, and its outcome is unknown
                     continue
                 last[deed] = max(last.get(deed, 0.0), began)
                 if deed == "release":
@@ -43,7 +44,7 @@ async def ask(hold: Any, deed: str, last: dict[str, float], stop: Any, sleep: An
         last[f"{deed} refused"] = last.get(f"{deed} refused", 0) + 1
 
 
-async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, alongside: Any) -> None:
+async def hold_many(client: Any, lease: float, count: int, stop: Any, sleep: Any, alongside: Any) -> None:
     told, last, holds = dict[int, float](), dict[str, float](), list[Any]()
     for number in range(count):
         hold = await client.lock(f"told-{number}", lease=lease).acquire(timeout=20)
@@ -56,8 +57,8 @@ async def party(client: Any, lease: float, count: int, stop: Any, sleep: Any, al
     while len(told) < count:
         await sleep(0.005)
     ends = [(hold.blocking._core if hasattr(hold, "blocking") else hold)._lease.deadline for hold in holds]
-    say = {"told": [told[number] for number in range(count)], "ends": ends, "last": last}
-    answers.append(say)
+    report = {"told": [told[number] for number in range(count)], "ends": ends, "last": last}
+    answers.append(report)
 
 
 answers: list[dict[str, Any]] = []
@@ -65,22 +66,22 @@ answers: list[dict[str, Any]] = []
 
 async def in_tasks(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
     async def alongside(each: Any) -> None:
-        await asyncio.gather(*(ask(*one) for one in each))
+        await asyncio.gather(*(repeat(*one) for one in each))
 
     async with AsyncClient.from_url(url, namespace=namespace) as client:
-        await party(client, lease, count, stop, asyncio.sleep, alongside)
+        await hold_many(client, lease, count, stop, asyncio.sleep, alongside)
 
 
 def in_threads(url: str, namespace: str, lease: float, count: int, stop: Any) -> None:
     async def alongside(each: Any) -> None:
-        threads = [threading.Thread(target=lambda one=one: finish(ask(*one))) for one in each]
+        threads = [threading.Thread(target=lambda one=one: finish(repeat(*one))) for one in each]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
     with Client.from_url(url, namespace=namespace) as client:
-        finish(party(sync_facade(client), lease, count, stop, client._core._engine.runtime.sleep, alongside))
+        finish(hold_many(sync_facade(client), lease, count, stop, client._core._engine.runtime.sleep, alongside))
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ NAMES = 40
 PERMITS = 3
 
 LIVES = 10
-"""Operations after which, on average, a client is closed and another made."""
+"""The average number of operations after which a client is closed and replaced."""
 
 Sleep = Callable[[float], Awaitable[None]]
 Deed = Callable[[Any, str, float, Sleep], Awaitable[None]]
@@ -108,7 +108,7 @@ class Crew:
         self._workers: int = order["threads"] + order["tasks"]
         self.done = Counter[str]()
         self.failed = Counter[str]()
-        self.idle = 0  # tasks that ran on when all clients were closed
+        self.idle = 0  # tasks that still ran when all clients were closed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [threading.Thread(target=self._in_thread) for _ in range(order["threads"])]
         self._threads.append(threading.Thread(target=self._in_loop, args=[order["tasks"]]))
@@ -218,12 +218,12 @@ def in_use() -> int:
     """Return the bytes that the C library has allocated: large objects, buffers, memory outside of Python's own."""
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Mallinfo2
-    told: Any = library.mallinfo2()
-    return int(told.uordblks + told.hblkhd)
+    info: Any = library.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
-def what_there_is(crew: Crew) -> dict[str, Any]:
-    """Print the resources of the process, and what was done in it."""
+def resources(crew: Crew) -> dict[str, Any]:
+    """Return the resources of the process, and the counts of its operations."""
     gc.collect()
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[1])
@@ -243,15 +243,15 @@ def what_there_is(crew: Crew) -> dict[str, Any]:
 def main() -> None:
     url, namespace, order = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     crew = Crew(url, namespace, order)
-    print(json.dumps(what_there_is(crew)), flush=True)
+    print(json.dumps(resources(crew)), flush=True)
     crew.start()
     for line in sys.stdin:
         crew.rest()
         time.sleep(float(line))  # for pending releases, and for leases to expire
-        print(json.dumps(what_there_is(crew)), flush=True)
+        print(json.dumps(resources(crew)), flush=True)
         crew.go_on()
     crew.end()
-    print(json.dumps(what_there_is(crew)), flush=True)
+    print(json.dumps(resources(crew)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Continuous load on locks while something happens to the servers, and what must be true of it afterwards."""
+"""Continuous load on locks during a failover, and the checks of its promises afterwards."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from leasehold.errors import StoreUnavailable
 from leasehold_lab.runtimes.harnesses import Harness
 
 LEASE = 1.5
-"""Seconds: three renewals in it, of which a failover costs some holders all."""
+"""Seconds. Some holders lose all three renewals of a lease in a failover."""
 
 NOISE = 1.0
-"""Seconds that a busy machine may add to what the protocol bounds."""
+"""Seconds by which a busy machine may exceed the bounds of the protocol."""
 
 
 @dataclass
 class Holding:
-    """One hold, from before it was asked for to when its holder let it go or was told that it was lost."""
+    """One hold: the times of its request, of its grant, and of its release or loss notice."""
 
     name: str
     token: int
@@ -33,7 +33,7 @@ class Holding:
 
 
 class Resource:
-    """What the locks protect: it refuses a token lower than the highest that it has seen."""
+    """The guarded resource: it refuses a token lower than the highest that it has seen."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -52,7 +52,7 @@ class Resource:
 
 @dataclass
 class Load:
-    """Workers that acquire, write and release, and what they saw."""
+    """Workers that acquire, write and release, with a record of what happened."""
 
     harness: Harness
     url: str
@@ -67,7 +67,7 @@ class Load:
     resource: Resource = field(default_factory=Resource)
 
     async def run(self, disturb: Callable[[], object]) -> None:
-        """Run the load until ``disturb``, in a thread of its own, is through; its failure is ours."""
+        """Run the load until ``disturb`` returns, which runs in its own thread. Raise the error of ``disturb``."""
         failed: list[BaseException] = []
 
         def work() -> None:
@@ -94,11 +94,11 @@ class Load:
             raise failed[0]
 
     def seen_since(self, moment: float) -> set[str]:
-        """Return the names that were granted to somebody who asked after ``moment``."""
+        """Return the names that were granted for requests after ``moment``."""
         return {holding.name for holding in list(self.holdings) if holding.asked > moment}
 
     def wait_service(self, within: float, names: set[str] | None = None) -> float:
-        """Wait until each name was granted anew; return the seconds it took."""
+        """Wait until each name has been granted again; return the seconds that it took."""
         began = time.monotonic()
         wanted = set(self.names) if names is None else names
         while missing := wanted - self.seen_since(began):
@@ -107,7 +107,7 @@ class Load:
         return time.monotonic() - began
 
     def check(self) -> None:
-        """Check tokens, silence and fencing; see the page on Redis for the promises."""
+        """Check tokens, loss notices and fencing; see the page on Redis for the promises."""
         by_name: dict[str, list[Holding]] = {}
         for holding in self.holdings:
             by_name.setdefault(holding.name, []).append(holding)
@@ -117,12 +117,14 @@ class Load:
             tokens = [holding.token for holding in those]
             assert len(set(tokens)) == len(tokens), f"{name}: a token was given out twice"
             for older, newer in itertools.pairwise(those):
-                # Whoever asked after another had its answer has the higher token, across every failover.
+                # A request that was sent after another one was granted gets a higher token, across every failover.
                 assert newer.got >= older.asked, f"{name}: token {newer.token} was given out before {older.token}"
             for older, newer in itertools.pairwise(those):
                 if older.ended > newer.got:  # both held: a failover lost the older one's grant
-                    assert older.told, f"{name}: {older.token} was never told that {newer.token} has the lock"
-                    assert older.ended - newer.got < self.lease + NOISE, f"{name}: {older.token} was told too late"
+                    assert older.told, (
+                        f"{name}: the holder of {older.token} got no notice when {newer.token} was granted"
+                    )
+                    assert older.ended - newer.got < self.lease + NOISE, f"{name}: the notice of {older.token} is late"
         for name, tokens in self.resource.applied.items():
             assert tokens == sorted(tokens), f"{name}: a guarded write went backwards"
 
@@ -143,7 +145,7 @@ class Load:
             await self._hold(hold, holding)
 
     async def _hold(self, hold: Any, holding: Holding) -> None:
-        # Most holds are short; every eighth is kept over several renewals, and so over a failover.
+        # Most holds are short. Every eighth lasts for several renewals, so some last through a failover.
         until = holding.got + (self.lease * 1.5 if len(self.holdings) % 8 == 0 else 0.01)
         while time.monotonic() < until and not hold.lost and not self.ends:
             self.resource.write(holding.name, holding.token)

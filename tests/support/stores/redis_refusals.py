@@ -1,4 +1,4 @@
-"""How a client is refused, and servers that refuse it."""
+"""The error that a client gets when a server refuses it, and a server that refuses clients."""
 
 from __future__ import annotations
 
@@ -28,4 +28,5 @@ def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -
 
 
 def cluster_node() -> RedisServer:
+    """Make a node of a cluster that has no slots: it refuses all keys."""
     return RedisServer(config={"cluster-enabled": "yes", "cluster-port": str(free_port())})

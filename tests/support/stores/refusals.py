@@ -1,7 +1,7 @@
-"""What is told of a transaction that a database refuses, and that nothing of it lasts: the same for every database.
+"""Checks of a transaction that a database refuses: which error is raised, and that nothing of it lasts.
 
-An error is provoked by a client of each flavor that claims the name "x", or by a wire of the store's. Each database of
-these tests has the tables, and one more, ``mark``, that only what is rolled back writes into.
+An error is provoked by a client of each flavor that acquires the name "x", or by a transport of the store. Each
+database of these tests has the tables, and one more, ``mark``. Only transactions that are rolled back write into it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOBODY = 65534
 """A user id without rights."""
 
 MARK = Statement("INSERT INTO mark VALUES (1)")
-"""Written by what is rolled back."""
+"""The write of a transaction that is rolled back."""
 
 
 class Server(Protocol):
@@ -42,14 +42,14 @@ S = TypeVar("S", bound=Server)
 
 @dataclass(frozen=True)
 class Case(Generic[S]):
-    """How an error is provoked, and what the transaction comes to."""
+    """How an error is provoked, and the outcome of the transaction."""
 
     provoke: Callable[[S], Sequence[StoreUnavailable]]
     outcome: Outcome = Outcome.NOT_APPLIED
 
 
 def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
-    """Claim the name "x" by a client of each flavor, the blocking one first; return what each is told."""
+    """Acquire the name "x" with a client of each flavor, the blocking one first; return the error of each."""
 
     async def body(harness: Harness) -> StoreUnavailable:
         with pytest.raises(StoreUnavailable) as caught:
@@ -60,14 +60,14 @@ def refusals(url: str, within: float = 5.0) -> Sequence[StoreUnavailable]:
 
 
 def claims(server: Server) -> Sequence[StoreUnavailable]:
-    """Claim as the user whom the server's URL names."""
+    """Acquire as the user in the server's URL; return the errors."""
     return refusals(server.url)
 
 
 def after(
     change: str, back: str, then: Callable[[S], Sequence[StoreUnavailable]] = claims
 ) -> Callable[[S], Sequence[StoreUnavailable]]:
-    """Provoke while something on the server is otherwise than it should be."""
+    """Provoke an error between two statements: ``change`` breaks something on the server, and ``back`` repairs it."""
 
     def provoke(server: S) -> Sequence[StoreUnavailable]:
         server.query(change)
@@ -82,7 +82,7 @@ def after(
 def rolled_back(
     transport: SQLTransport, steps: Sequence[str | Callable[[], object]], *last: Statement
 ) -> Sequence[StoreUnavailable]:
-    """Write the mark, take these steps and commit, with these last statements; return what is told, of one flavor."""
+    """Write the mark, take the steps, and commit with the last statements; return the error, as a list of one."""
 
     async def work(tx: Transaction) -> None:
         await tx.ask(MARK)
@@ -95,12 +95,12 @@ def rolled_back(
 
     with pytest.raises(StoreUnavailable) as caught:
         finish(transport.transact(work, within=5.0))
-    finish(transport.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # it can be used further
+    finish(transport.transact(lambda tx: tx.commit(Statement("SELECT 1")), within=5.0))  # the transport still works
     return [caught.value]
 
 
 def check_nothing_is_done(server: S, case: Case[S], code: str, remedy: str) -> Sequence[StoreUnavailable]:
-    """Provoke it; check that what is held and what is free are as before, and what is told, which is returned."""
+    """Provoke an error, and check it. Check that held names are still held, and free names free. Return the errors."""
     with Client.from_url(server.url) as client:
         kept, before = (client.lock(name, lease=60.0).acquire(timeout=5) for name in ("kept", "x"))
         assert kept is not None
@@ -127,7 +127,7 @@ def check_nothing_is_done(server: S, case: Case[S], code: str, remedy: str) -> S
 
 @contextlib.contextmanager
 def closed(folder: Path) -> Iterator[Path]:
-    """Make a folder in this one that nobody may look into, and be nobody if we are root, who may."""
+    """Make a subfolder that nobody may read. Root may read everything, so root becomes another user for the block."""
     within = folder / "closed"
     within.mkdir(mode=0)
     me = os.geteuid()

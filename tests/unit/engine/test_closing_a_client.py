@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from holding_cases import LEASE, LOCKS, TWO, Make, simulate, taken
-from late_cases import space
+from engine_cases.holding import LEASE, LOCKS, TWO, Make, simulate, taken
+from engine_cases.late import space
 
 from leasehold import AsyncClient, Client, LeaseLost, NotHeld
 from leasehold._engine.lease_states import State

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from holding_cases import LEASE, LOCKS, Make, simulate, taken
+from engine_cases.holding import LEASE, LOCKS, Make, simulate, taken
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold.primitives.locks import lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from late_cases import force_release, space
+from engine_cases.late import force_release, space
 
 from leasehold import LeaseLost
 from leasehold._model import Granted, Ticket

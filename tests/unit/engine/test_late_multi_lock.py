@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from late_cases import force_release, space
+from engine_cases.late import force_release, space
 
 from leasehold import LeaseLost
 from leasehold.events import Acquired, Event

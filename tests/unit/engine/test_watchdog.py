@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from watchdog_cases import DEAD, LEASE, Switch, engine, simulate
+from engine_cases.watchdogs import DEAD, LEASE, Switch, engine, simulate
 
 from leasehold import Client, LeaseLost
 from leasehold._engine.watchdog.watchdog import LINGER

@@ -7,7 +7,7 @@ import logging
 import time
 
 import pytest
-from watchdog_cases import LEASE, Switch, simulate
+from engine_cases.watchdogs import LEASE, Switch, simulate
 
 from leasehold import Client, LeaseLost
 from leasehold._engine.lease_states import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from watchdog_cases import DEAD, LEASE, Switch, engine
+from engine_cases.watchdogs import DEAD, LEASE, Switch, engine
 
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime

@@ -10,7 +10,7 @@ from leasehold_lab.bench.places import Place
 
 
 class Trial(enum.StrEnum):
-    """The kinds of trials."""
+    """The kinds of trials: pairs of acquire and release, hand-overs, many idle holders, many idle waiters."""
 
     PAIRS = "pairs"
     HANDOVER = "handover"
@@ -28,14 +28,14 @@ class Measure:
         trial: its kind.
         mode: how the contestants are called.
         concurrency: threads, tasks or processes that contend or alternate.
-        floor: key of the contestant that is the floor.
+        floor: key of the contestant that does the least that the network protocol allows.
         work: seconds of work inside the lock.
         full: only in a full run.
-        processes: the contenders are processes, not tasks of one.
+        processes: whether the contenders are processes, not tasks of one process.
         place: the kind of store.
         also: keys of further floors, for comparison.
-        names: how many there are, divided among the threads or tasks.
-        disturbed: whether one server of the contestants fails; leasehold with all servers is measured, too.
+        names: number of lock names, divided among the threads or tasks.
+        disturbed: whether one server fails during the trial. leasehold with all servers is measured, too, to compare.
 
     """
 
@@ -64,7 +64,7 @@ class Measure:
 
 
 FEW = 8
-"""Names of each thread at the slower stores: each is used in the warm-up, so that its first use is not in the run."""
+"""Names of each thread at the slower stores. The warm-up uses each of them, so no first use is measured."""
 
 
 def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
@@ -171,4 +171,4 @@ MEASURES: tuple[Measure, ...] = (
 )
 
 LONG_SECONDS = 12.0
-"""Length of a trial that holds or waits, at least: in it each lock is renewed once."""
+"""The least length of a trial that holds or waits. Within it, each lock is renewed once."""

@@ -110,14 +110,16 @@ def run(settings: Settings, progress: Progress) -> Result:
         bench = Bench(settings.rounds, workers, trials, progress, profile=settings.profile)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
-        told = facts(_servers(stores.opened), settings.seconds, settings.rounds, versions, own=settings.url is None)
-        told |= (
+        run_facts = facts(
+            _servers(stores.opened), settings.seconds, settings.rounds, versions, own=settings.url is None
+        )
+        run_facts |= (
             {"again": settings.again}
             | trials.facts()
             | {"disk": f"files of servers and locks are below {stores.folder.rpartition('/')[0]}"}
         )
     notes = {one.title + _where(one): one.settings for one in CONTESTANTS if one.key in workers}
-    return Result(rows, told, notes, missing, time.monotonic() - start)
+    return Result(rows, run_facts, notes, missing, time.monotonic() - start)
 
 
 def _servers(stores: Mapping[Place, OpenStore]) -> list[str]:

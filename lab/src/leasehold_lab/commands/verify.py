@@ -156,8 +156,8 @@ def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
         count = outcome.verdict.by_promise.get(promise, 0)
         said = f"{f'BROKEN {count} x' if count else 'kept':<10}"
         click.echo(f"{click.style(said, fg='red' if count else 'green', bold=bool(count))} {promise.value}")
-    if outcome.outside:
-        click.echo(f"{'excused':<10} {len(outcome.outside)} violations by a server fault that suspended the promise")
+    if outcome.excused:
+        click.echo(f"{'excused':<10} {len(outcome.excused)} violations by a server fault that suspended the promise")
     for violation in outcome.verdict.violations[:3]:
         click.echo(f"\n{violation}")
     click.echo()
@@ -181,7 +181,7 @@ def record(outcome: Outcome, figures: Figures) -> dict[str, object]:
         "ok": outcome.ok,
         "promises": {promise.name.lower(): outcome.verdict.by_promise.get(promise, 0) for promise in Promise},
         "violations": [str(violation) for violation in outcome.verdict.violations],
-        "outside": [str(violation) for violation in outcome.outside],
+        "outside": [str(violation) for violation in outcome.excused],
         "operations": outcome.verdict.checked,
         "figures": asdict(figures),
         "faults": [asdict(fault) for fault in outcome.faults],

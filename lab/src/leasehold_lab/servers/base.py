@@ -1,8 +1,8 @@
-"""The base of all test servers: a child process in its own folder, which is ended by its process id.
+"""The base of all test servers. Each is a child process with its own folder.
 
-The child dies with this process, however that ends: on Linux it requests a signal at the death of its parent. For the
-kernel, the parent is the *thread* that started it. So one thread, which lives as long as this process, starts all
-children.
+The child dies with this process, however this process ends: on Linux the child asks for a signal at its parent's
+death. For the kernel, the parent is the *thread* that started the child. So one thread, which lives as long as this
+process, starts all children.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ STOP_WITHIN = 5.0
 """Seconds that a server gets to end by itself before it is killed."""
 
 ROOTS = "LEASEHOLD_SERVERS"
-"""Environment variable: folders laid out as a file system (``usr/bin``, ...), separated as in ``PATH``, in which
-servers are looked for before those that are installed. So other releases can be run without installing them."""
+"""Environment variable: folders, separated as in ``PATH``, each laid out as a file system (``usr/bin``, ...). Servers
+are searched there first, and then among the installed programs. So other releases can run without an installation."""
 
 
 class MissingServer(RuntimeError):
@@ -76,7 +76,7 @@ class Server(ABC):
     def _arguments(self) -> Sequence[str]:
         """Return the command line arguments, and write configuration files if needed."""
 
-    def _before(self) -> Sequence[str]:
+    def _command_prefix(self) -> Sequence[str]:
         """Return the prefix of the command line: empty by default."""
         return ()
 
@@ -93,7 +93,7 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process lives; a paused one does."""
+        """Whether the process exists; a paused process does."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
@@ -105,9 +105,11 @@ class Server(ABC):
         """
         arguments, account = self._arguments(), self.account()
         if account is not None:
-            give(self.folder, account)
+            change_owner(self.folder, account)
         with (self.folder / "log").open("ab") as log:
-            self._process = spawn([*self._before(), self.binary, *arguments], log.fileno(), self.folder, account)
+            self._process = spawn(
+                [*self._command_prefix(), self.binary, *arguments], log.fileno(), self.folder, account
+            )
         _children.add(self)
         started[self.version] += 1
         until = time.monotonic() + READY_WITHIN
@@ -203,7 +205,7 @@ def roots() -> list[Path]:
 
 
 def find_files(pattern: str) -> Iterator[list[Path]]:
-    """Look for files by a pattern such as ``usr/share/java/a-*.jar`` in each of `ROOTS`, then among those installed."""
+    """Search files by a pattern such as ``usr/share/java/a-*.jar``: in each of `ROOTS`, then in the file system."""
     for root in (*roots(), Path("/")):
         found = sorted(root.glob(pattern))
         if found:
@@ -211,8 +213,8 @@ def find_files(pattern: str) -> Iterator[list[Path]]:
 
 
 PORTS = range(10_000, 22_000)
-"""Where free ports are looked for: below those that the kernel gives to connections, one of which could come before the
-server does. So are those of a cluster's bus, 10,000 above."""
+"""The range of free ports. The kernel assigns higher ports to outgoing connections. If the range overlapped with those,
+a connection could take a port before its server starts. A cluster's bus port, 10,000 above, is below them, too."""
 
 _given: set[int] = set()
 
@@ -256,13 +258,13 @@ def unprivileged(names: Sequence[str]) -> Account:
     return 65534, 65534
 
 
-def give(folder: Path, account: Account) -> None:
+def change_owner(folder: Path, account: Account) -> None:
     """Make the account the owner of a folder and of everything in it."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, *account, follow_symlinks=False)
 
 
-def reserve(port: int) -> int:
+def reserve_port(port: int) -> int:
     """Reserve a port of 127.0.0.1 for a server; return the file descriptor that keeps it.
 
     The socket is bound and never listens. A server can still bind the port, since both set SO_REUSEADDR, even after a
@@ -276,14 +278,14 @@ def reserve(port: int) -> int:
     return descriptor
 
 
-def let_go(descriptor: int) -> None:
-    """Release a port that `reserve` kept."""
+def release_port(descriptor: int) -> None:
+    """Release a port that `reserve_port` kept."""
     reserved.discard(descriptor)
     os.close(descriptor)
 
 
 def spawn(command: Sequence[str], log: int, folder: Path, account: Account | None = None) -> subprocess.Popen[bytes]:
-    """Start a child process, as ``account`` if given, that dies with this one and writes to the descriptor ``log``."""
+    """Start a child process that dies with this one and writes to the descriptor ``log``; as ``account`` if given."""
     uid, gid = account or (None, None)
     if sys.platform == "linux":
         command = tied_to_this_process(command, uid or 0, gid or 0)

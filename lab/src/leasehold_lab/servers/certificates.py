@@ -1,4 +1,4 @@
-"""A certificate authority for tests, and what it signed: for a server on 127.0.0.1, and for a client."""
+"""A certificate authority for tests, which signs a certificate for a server on 127.0.0.1 and one for a client."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Clock:
     """The offsets of the clocks of one process.
 
     Args:
-        folder: of the server, if it is one; the file is put there.
+        folder: of the server, or any folder; the file with the offsets is created there.
 
     """
 
@@ -79,7 +79,7 @@ class Clock:
         self._path.write_bytes(bytes(16))
 
     @property
-    def before(self) -> list[str]:
+    def command_prefix(self) -> list[str]:
         """The prefix of the server's command line."""
         env = which("env") or "/usr/bin/env"
         return [env, f"LD_PRELOAD={self._library}", f"LEASEHOLD_CLOCK={self._path}"]

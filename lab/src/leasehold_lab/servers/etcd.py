@@ -19,7 +19,7 @@ from leasehold_lab.servers.base import READY_WITHIN, Server, find_program, free_
 from leasehold_lab.servers.certificates import Certificates
 
 ANSWER_WITHIN = 10.0
-"""Seconds that the server may take to answer a question."""
+"""Seconds that the server may take to answer a request."""
 
 
 class EtcdError(RuntimeError):
@@ -27,16 +27,16 @@ class EtcdError(RuntimeError):
 
 
 class EtcdServer(Server):
-    """One member, which is a cluster by itself unless it is made by `EtcdCluster`.
+    """One member, which is a cluster by itself unless `EtcdCluster` made it.
 
-    Its timers are short, so that the least lease is one second. Nothing is synced to the disk: what is written survives
-    a `kill`, which ends the process and not the machine.
+    Its timers are short, so that a lease can be as short as one second. Nothing is synced to the disk. Data still
+    survive a `kill`, since only the process ends, not the machine.
 
     Args:
         tls: speak TLS and nothing else to clients; `certificates` has the files.
-        client_certificates: with ``tls``, serve nobody who does not show one.
+        client_certificates: with ``tls``, refuse clients without a certificate.
         config: further command line options, by name, as ``{"quota-backend-bytes": "16777216"}``.
-        heartbeat: milliseconds between a leader's heartbeats; it is thought dead after ten of them.
+        heartbeat: milliseconds between a leader's heartbeats; after ten missed ones, followers elect another leader.
         binary: the program; without it ``etcd``.
 
     """
@@ -116,8 +116,8 @@ class EtcdServer(Server):
         return done.stdout
 
     def ctl_command(self, *words: str) -> list[str]:
-        """Return the command line of ``etcdctl`` for this server; it wants the environment `CTL_ENV`."""
-        command = [find_program(("etcdctl",), "etcd-client"), f"--endpoints={self._web}"]
+        """Return the command line of ``etcdctl`` for this server. Run it with the environment `CTL_ENV`."""
+        command = [find_program(("etcdctl",), "etcd-client"), f"--endpoints={self._http_url}"]
         if self.certificates is not None:
             command += [
                 f"--cacert={self.certificates.authority}",
@@ -129,7 +129,7 @@ class EtcdServer(Server):
         return [*command, *words]
 
     def enable_auth(self, root: str, roles: Mapping[str, Sequence[str]], users: Mapping[str, tuple[str, str]]) -> None:
-        """Let in nobody without a password.
+        """Require a user and a password for each request.
 
         Args:
             root: the administrator's password.
@@ -176,11 +176,11 @@ class EtcdServer(Server):
         return calls
 
     def entries(self) -> int:
-        """Return how many entries of Raft's log it has applied."""
+        """Return how many entries of the Raft log this member has applied."""
         return int(self.ask("/v3/maintenance/status", {})["raftAppliedIndex"])
 
     def is_leader(self) -> bool:
-        """Say whether it leads its cluster."""
+        """Return whether it leads its cluster."""
         said = self.ask("/v3/maintenance/status", {})
         return bool(said.get("leader", "0") == said["header"]["member_id"])
 
@@ -190,7 +190,7 @@ class EtcdServer(Server):
         self.ask("/v3/kv/compaction", {"revision": revision, "physical": True})
 
     @property
-    def _web(self) -> str:
+    def _http_url(self) -> str:
         return f"{'https' if self.certificates else 'http'}://127.0.0.1:{self.port}"
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -205,8 +205,8 @@ class EtcdServer(Server):
         options = {
             "name": self.name,
             "data-dir": str(self.folder / "data"),
-            "listen-client-urls": self._web,
-            "advertise-client-urls": self._web,
+            "listen-client-urls": self._http_url,
+            "advertise-client-urls": self._http_url,
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": ",".join(f"{one.name}=http://127.0.0.1:{one.peer_port}" for one in self._peers),
@@ -247,8 +247,8 @@ class EtcdCluster:
     def start(self) -> Self:
         """Start all members, and wait until they have a leader."""
         try:
-            with concurrent.futures.ThreadPoolExecutor(len(self.members)) as alongside:
-                list(alongside.map(EtcdServer.start, self.members))  # one alone is never ready
+            with concurrent.futures.ThreadPoolExecutor(len(self.members)) as threads:
+                list(threads.map(EtcdServer.start, self.members))  # a single member never becomes ready
         except BaseException:
             self.stop()
             raise

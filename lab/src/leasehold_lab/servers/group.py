@@ -69,10 +69,10 @@ class Group(ABC):
         """
         self.wait_until(self._healthy, within, "the servers work together")
 
-    def wait_until(self, true: Callable[[], bool], within: float, what: str) -> None:
-        """Wait until ``true()``; a server that does not answer counts as false."""
+    def wait_until(self, condition: Callable[[], bool], within: float, what: str) -> None:
+        """Wait until ``condition()`` is true; if a server does not answer, that counts as false."""
         until = time.monotonic() + within
-        while not _holds(true):
+        while not _is_true(condition):
             if time.monotonic() > until:
                 logs = "\n".join(f"--- {server.port}\n{server.log()[-600:]}" for server in self.servers)
                 raise RuntimeError(f"not within {within} s: {what}\n{logs}")
@@ -154,8 +154,8 @@ class Node(RedisServer):
         return [str(path)] if path.exists() else super()._arguments()
 
 
-def _holds(true: Callable[[], bool]) -> bool:
+def _is_true(condition: Callable[[], bool]) -> bool:
     try:
-        return true()
+        return condition()
     except (OSError, RedisError, RuntimeError):  # down, still loading, or not running at all
         return False

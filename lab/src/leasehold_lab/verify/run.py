@@ -36,7 +36,7 @@ BLOCKS = 0.01
 """The fraction of holders that block their thread or loop."""
 
 PASSED = 0.02
-"""The fraction of holds that a task or thread acquires for another one, or drops. These last long."""
+"""The fraction of holds that one task or thread acquires and another one uses, or that it drops. These last long."""
 
 CLOSES = 6.0
 """Leases after which a client is closed while in use, on average."""
@@ -71,11 +71,12 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        outside: violations that a server fault excuses, since it suspends the promise.
+        excused: violations that a server fault excuses, since it suspends the promise.
         left_out: kinds of faults that could not be injected here, with the reason.
         broken: clients that failed, with the last line of their standard error.
-        held_up: seconds for which clients got no processor, of all of them together.
-        begin: when the clients began, by the history's clock; ``end``: when they were asked to end.
+        held_up: seconds in which clients got no processor, summed over all clients.
+        begin: when the clients began, by the history's clock.
+        end: when the clients were asked to end.
 
     """
 
@@ -83,7 +84,7 @@ class Outcome:
     namespace: str
     history: History
     verdict: Verdict
-    outside: tuple[Violation, ...]
+    excused: tuple[Violation, ...]
     faults: tuple[InjectedFault, ...]
     left_out: dict[str, str]
     broken: dict[str, str]
@@ -184,7 +185,7 @@ class ClientGroup:
         self._deaths: dict[str, tuple[float, float]] = {}
         self._injector = FaultInjector(deployment, settings.lease, RECOVERS, namespace, self._random)
         self._late: list[Record] = []  # when this process got no processor
-        self._pulse = StallDetector(Journal("", boottime, self._late.append), boottime)
+        self._stall_detector = StallDetector(Journal("", boottime, self._late.append), boottime)
         self.faults: list[InjectedFault] = []
 
     @property
@@ -195,7 +196,7 @@ class ClientGroup:
     def start(self) -> None:
         """Start all clients, and wait until they are ready."""
         if self._through_proxies:
-            self._pulse.start()
+            self._stall_detector.start()
         for _ in range(self._settings.clients):
             self._processes.append(self._new())
         for process in self._processes:
@@ -246,9 +247,9 @@ class ClientGroup:
                 if not queue:  # every kind comes once before any comes again
                     queue = self._random.sample(chosen, len(chosen))
                 doing = queue.pop()
-                self._make(doing, sleep)
+                self._inject(doing, sleep)
 
-    def _make(self, kind: str, sleep: Callable[[float], None]) -> None:
+    def _inject(self, kind: str, sleep: Callable[[float], None]) -> None:
         for process in self._processes:
             if not process.alive:
                 raise VerifyError(f"a client exited by itself: {process.last_error()}")
@@ -284,7 +285,7 @@ class ClientGroup:
 
     def kill(self) -> None:
         """Kill the clients that still run."""
-        self._pulse.stop()
+        self._stall_detector.stop()
         for process in self._processes:
             if process.alive:
                 process.kill()
@@ -294,14 +295,14 @@ class ClientGroup:
         records = list(from_files(path for path in self._journals if path.exists()))
         everyone = [str(number) for number in range(1, self._count + 1)]
         settings, suspensions = self._settings, self.suspensions
-        these = RunConditions(
+        conditions = RunConditions(
             settings.url, settings.lease, everyone, self.faults, suspensions, self._deaths, self._late
         )
-        return build_history(records, resource.writes, these)
+        return build_history(records, resource.writes, conditions)
 
 
 def _clean_up(client: Client) -> None:
-    """Free the locks that dead clients hold in the namespace of the run, so that they end with the run."""
+    """Release the locks that dead clients still hold in the namespace of the run."""
     try:
         for info in client.holds():
             for holder in info.holders:

@@ -1,4 +1,4 @@
-"""aioredlock, on one server. Its own tries end soon; they are repeated. Without a lease it renews by itself."""
+"""aioredlock, on one server. It gives up soon, so `acquire` repeats the call. Without a lease it renews by itself."""
 
 from __future__ import annotations
 

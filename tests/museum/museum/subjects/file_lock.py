@@ -24,7 +24,7 @@ class Blocking:
             return True
 
     def close(self) -> None:
-        """Leave the files to the folder's end."""
+        """Do nothing: the files are removed with their folder."""
 
 
 class BlockingLock(Raw):

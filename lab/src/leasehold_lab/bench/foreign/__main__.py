@@ -1,4 +1,4 @@
-"""Builds the programs of other languages into a folder; those are left out whose tools are not installed."""
+"""Builds the programs that are written in other languages. Skips a program whose tools are not installed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from leasehold_lab.bench.foreign import FOREIGN, HOW
 
 
 def main() -> int:
-    """Build; return 0 if all that has its tools was built, 1 if not, 2 without a folder."""
+    """Build all programs; return 0, or 1 if a build failed, or 2 if no existing folder was given."""
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        print(f"usage: {HOW} FOLDER, which exists, such as peers/bin", file=sys.stderr)
+        print(f"usage: {HOW} FOLDER (an existing folder, such as peers/bin)", file=sys.stderr)
         return 2
     folder, failed = Path(sys.argv[1]).resolve(), False
     for one in FOREIGN.values():
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _maven(sources: Path, program: Path) -> None:
-    """Build a jar, put it into a folder with those that it needs, and write a script that starts it."""
+    """Build a jar, copy it and the jars that it needs into one folder, and write a script that starts it."""
     command = ["mvn", "--quiet", "--batch-mode", "package", "dependency:copy-dependencies"]
     subprocess.run([*command, "-DoutputDirectory=target/jars"], cwd=sources, check=True)
     jars = program.with_name(f"{program.name}-jars")
@@ -53,7 +53,7 @@ def _go(sources: Path, program: Path) -> None:
 
 
 BUILD: dict[str, Callable[[Path, Path], None]] = {"redisson": _maven, "redsync": _go}
-"""How each is built from a copy of its sources."""
+"""The functions that build each program from a copy of its sources."""
 
 if __name__ == "__main__":
     sys.exit(main())

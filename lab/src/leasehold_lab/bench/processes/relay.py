@@ -22,38 +22,38 @@ class Relay:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
-        self._kept: list[bytes] = []
+        self._sent: list[bytes] = []
         self._requests = 0
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
-        self._asking: set[socket.socket] = set()
-        self._ends, self._end = socket.socketpair()
+        self._awaiting_reply: set[socket.socket] = set()
+        self._stop_reader, self._stop_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True, name="leasehold-relay")
         self._thread.start()
 
     def take(self) -> bytes:
-        """Return the bytes sent since the last call; call it when all replies have arrived."""
-        kept = b"".join(self._kept)
-        self._kept.clear()
+        """Return the bytes that clients have sent since the last call; call it when all replies have arrived."""
+        sent = b"".join(self._sent)
+        self._sent.clear()
         self._requests = 0
-        return kept
+        return sent
 
     @property
     def requests(self) -> int:
-        """The round trips since `take`: how often a client began to send on a connection without an open request."""
+        """The round trips since `take`. One begins when a client sends on a connection that awaits no reply."""
         return self._requests
 
     def close(self) -> None:
         """End the thread and close all sockets."""
-        self._end.close()
+        self._stop_writer.close()
         self._thread.join()
-        for one in (self._listener, self._ends, *self._peers):
+        for one in (self._listener, self._stop_reader, *self._peers):
             one.close()
 
     def _run(self) -> None:
         while True:
-            ready, _, _ = select.select([self._listener, self._ends, *self._peers], [], [])
-            if self._ends in ready:
+            ready, _, _ = select.select([self._listener, self._stop_reader, *self._peers], [], [])
+            if self._stop_reader in ready:
                 return
             for one in ready:
                 if one is self._listener:
@@ -77,7 +77,7 @@ class Relay:
         other = self._peers[one]
         try:
             if data := one.recv(CHUNK):
-                self._note(one, other, data)
+                self._record(one, other, data)
                 other.sendall(data)
                 return
         except OSError:
@@ -85,16 +85,16 @@ class Relay:
         for end in (one, other):
             del self._peers[end]
             self._clients.discard(end)
-            self._asking.discard(end)
+            self._awaiting_reply.discard(end)
             end.close()
 
-    def _note(self, one: socket.socket, other: socket.socket, data: bytes) -> None:
+    def _record(self, one: socket.socket, other: socket.socket, data: bytes) -> None:
         if one not in self._clients:
-            self._asking.discard(other)
+            self._awaiting_reply.discard(other)
             return
-        self._kept.append(data)
-        if one not in self._asking:
-            self._asking.add(one)
+        self._sent.append(data)
+        if one not in self._awaiting_reply:
+            self._awaiting_reply.add(one)
             self._requests += 1
 
     def __enter__(self) -> Relay:

@@ -19,10 +19,10 @@ class Aim:
         redis_py: the least multiple of the rate of redis-py's lock; 0 for none.
         p50: the most, as a multiple of the floor's median; 0 for none.
         p99: the most, as a multiple of the floor's 99th percentile; 0 for none.
-        disturbed: the longest average pair when one server fails, relative to all servers; 0 for none.
-        core: the most of one core that the client, and the server, may use for all holds; 0 for none.
-        memory: the most KiB of the client for each hold or waiter; 0 for none.
-        server_bytes: the most bytes of the server for each of them; 0 for none.
+        disturbed: the most time of a pair while one server fails, as a multiple of that with all servers; 0 for none.
+        core: the most that the client may use of one core for all holds, and the server as well; 0 for none.
+        memory: the most KiB in the client for each hold or waiter; 0 for none.
+        server_bytes: the most bytes in the server for each hold or waiter; 0 for none.
 
     """
 
@@ -106,10 +106,10 @@ def _lines(aim: Aim, row: Row) -> Iterator[str]:
     if ours is None:
         return
     peer = next((one for one in row.entries if one.contestant.key == "redis-py" and one.samples), None)
-    beside_peer = "redis-py Lock"
+    redis_py_title = "redis-py Lock"
     if peer is not None and floor is not None and (best := floor.ratio(peer)) is not None:
-        beside_peer += f" (the floor reaches {ratio(best.median)} ×)"
-    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, beside_peer)):
+        redis_py_title += f" (the floor reaches {ratio(best.median)} ×)"
+    for least, other, name in ((aim.floor, floor, "the floor"), (aim.redis_py, peer, redis_py_title)):
         reached = ours.ratio(other) if least else None
         if reached is not None:
             yield _line(row, name, f"≥ {least:g} ×", f"{reached.median:.2f} ×", reached.median >= least)
@@ -138,8 +138,8 @@ def _idle_lines(aim: Aim, row: Row, ours: Entry) -> Iterator[str]:
             yield _line(row, name, f"≤ {most:g} {unit}", f"{_figure(used)} {unit}", used <= most)
 
 
-def _line(row: Row, alongside: str, aim: str, reached: str, met: bool) -> str:
-    return f"| {row.measure.title} | {alongside} | {aim} | {reached if met else f'**{reached}**'} |"
+def _line(row: Row, compared_with: str, aim: str, reached: str, met: bool) -> str:
+    return f"| {row.measure.title} | {compared_with} | {aim} | {reached if met else f'**{reached}**'} |"
 
 
 def _figure(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Samples where a process spends its processor time, by a timer of that time.
+"""Samples where a process spends its processor time, with a timer that counts only this time.
 
 The timer interrupts only the main thread, so no other thread is sampled. Time in a system call or in C counts for the
 Python function that made the call. The kernel fires the timer at its own ticks, some milliseconds apart.
@@ -16,7 +16,7 @@ EVERY = 0.001
 """Seconds of processor time between two samples, at best."""
 
 KERNEL = "of it in the kernel: system calls"
-"""Listed in addition to the parts, since it is contained in them."""
+"""The name of the time in the kernel. It is listed in addition to the parts, which contain it."""
 
 PARTS = (
     ("/leasehold_lab/bench/", "the benchmark, and the floor"),
@@ -41,7 +41,7 @@ def part_of(path: str) -> str:
 
 
 def added(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Add up the seconds of several profiles, name by name."""
+    """Return one profile, with the sum of the seconds for each name."""
     found = dict[str, float]()
     for part in parts:
         for name, seconds in part.items():
@@ -59,11 +59,11 @@ class Sampling:
     def start(self) -> None:
         """Start the timer. Must be called in the main thread."""
         self._begin = os.times()
-        signal.signal(signal.SIGPROF, self._ring)
+        signal.signal(signal.SIGPROF, self._sample)
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
 
     def stop(self) -> dict[str, float]:
-        """Return seconds of processor time by part, and those in the kernel."""
+        """Stop the timer; return the seconds of processor time by part, and those in the kernel."""
         signal.setitimer(signal.ITIMER_PROF, 0)
         now = os.times()
         kernel, user = now.system - self._begin.system, now.user - self._begin.user
@@ -73,6 +73,6 @@ class Sampling:
         each = (kernel + user) / max(1, parts.total())
         return {part: count * each for part, count in parts.items()} | {KERNEL: kernel}
 
-    def _ring(self, _: int, frame: FrameType | None) -> None:
+    def _sample(self, _: int, frame: FrameType | None) -> None:
         if frame is not None:
             self._files[frame.f_code.co_filename] += 1

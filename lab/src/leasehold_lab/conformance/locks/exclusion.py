@@ -81,7 +81,7 @@ async def a_try_does_not_wait(context: CaseContext) -> None:
 
 
 @case(ALL)
-async def a_timeout_is_kept_and_leaves_no_queue_entry(context: CaseContext) -> None:
+async def an_acquire_returns_at_its_timeout_and_leaves_no_queue_entry(context: CaseContext) -> None:
     """`acquire` returns None at its timeout, and leaves no queue entry."""
     client = context.client()
     hold = await context.holder(client)

@@ -9,8 +9,8 @@ from leasehold.client import AsyncClient
 from leasehold.errors import NameInUse
 from leasehold_lab.conformance.case_context import NAME, WITHIN, CaseContext, case, held, raised, ticket
 
-Look = Callable[[], Awaitable[object]]
-"""Asks whether a name is taken."""
+Query = Callable[[], Awaitable[object]]
+"""Returns whether a name is in use."""
 
 NAMES = (
     "plain",
@@ -94,27 +94,27 @@ async def a_name_has_one_kind_at_a_time(context: CaseContext) -> None:
     assert await hold.release() is True
 
 
-def as_lock(client: AsyncClient) -> list[Look]:
-    """Return a function that asks whether a name is taken, as each kind of mutex."""
+def as_lock(client: AsyncClient) -> list[Query]:
+    """Return queries that use the name as a mutex, one for each kind."""
     return [client.lock(NAME).locked, client.rlock(NAME).locked]
 
 
-def as_read_write(client: AsyncClient) -> list[Look]:
-    """Return a function that asks whether a side of a read-write lock is taken."""
+def as_read_write(client: AsyncClient) -> list[Query]:
+    """Return queries that use the name as a read-write lock, one for each side."""
     both = client.rw_lock(NAME)
     return [both.reader().locked, both.writer().locked, both.upgradeable().locked]
 
 
-def as_semaphore(client: AsyncClient, limit: int) -> list[Look]:
-    """Return a function that asks how many permits of this limit are taken."""
+def as_semaphore(client: AsyncClient, limit: int) -> list[Query]:
+    """Return queries that use the name as a semaphore with this limit."""
     permits = client.semaphore(NAME, limit)
     return [permits.locked, permits.available, permits.permits(limit).locked]
 
 
-async def all_refuse(client: AsyncClient, looks: Sequence[Look], acquire: Look) -> None:
-    """See that none of them says anything of a name that is in use as something else; they raise, as acquire does."""
-    for ask in (acquire, *looks):
-        error = await raised(NameInUse, ask())
+async def all_refuse(client: AsyncClient, queries: Sequence[Query], acquire: Query) -> None:
+    """Check that all queries raise `NameInUse`, as ``acquire`` does, while the name is in use as another kind."""
+    for query in (acquire, *queries):
+        error = await raised(NameInUse, query())
         assert error.name == NAME
 
 

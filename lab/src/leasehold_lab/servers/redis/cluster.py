@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from leasehold_lab.servers.base import free_port, let_go, reserve
+from leasehold_lab.servers.base import free_port, release_port, reserve_port
 from leasehold_lab.servers.certificates import Certificates
 from leasehold_lab.servers.group import HEALTHY_WITHIN, LINK, Group, Node
 from leasehold_lab.servers.redis.replicas import FAST, userinfo
@@ -135,7 +135,7 @@ class RedisCluster(Group):
         if node._major >= 7:
             bus = free_port()
             node._config["cluster-port"] = str(bus)
-            node._reserved.append(weakref.finalize(node, let_go, reserve(bus)))
+            node._reserved.append(weakref.finalize(node, release_port, reserve_port(bus)))
         else:
             while node.port + BUS > 65_535:
                 node.port = free_port()

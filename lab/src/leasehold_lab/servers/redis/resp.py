@@ -1,4 +1,4 @@
-"""The least of the Redis protocol that it takes to ask a server about itself, without a driver."""
+"""A minimal client of the Redis protocol, so that test servers need no driver."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class RedisError(Exception):
 class Connection:
     """A blocking connection: one command, one reply. Text is UTF-8."""
 
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
-        self._replies: BinaryIO = link.makefile("rb")
+    def __init__(self, stream: socket.socket) -> None:
+        self.socket = stream
+        self._replies: BinaryIO = stream.makefile("rb")
 
     def command(self, *words: str | bytes | int) -> Reply:
         """Send a command and return its reply.
@@ -29,13 +29,13 @@ class Connection:
         """
         parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         sized = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        self.link.sendall(b"*%d\r\n" % len(parts) + sized)
+        self.socket.sendall(b"*%d\r\n" % len(parts) + sized)
         return self._reply()
 
     def close(self) -> None:
         """Close the connection."""
         self._replies.close()
-        self.link.close()
+        self.socket.close()
 
     def _reply(self) -> Reply:
         line = self._replies.readline()

@@ -1,4 +1,4 @@
-"""A primary, its replicas, and the sentinels that watch over them and choose another primary when it is gone."""
+"""A primary, its replicas, and the sentinels that monitor them and promote a replica when the primary is down."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HURRY = (
     *("info-period", "300", "publish-period", "300", "ask-period", "200", "ping-period", "200"),
     *("election-timeout", "2000", "tilt-trigger", "5000", "tilt-period", "2000"),
 )
-"""Periods in ms by which sentinels (7.0 and later) notice within a second what takes them ten by default."""
+"""Periods in ms. With these, sentinels (7.0 and later) notice within one second what takes ten by default."""
 
 
 class SentinelServer(RedisServer):
     """One sentinel, which watches one primary.
 
     Args:
-        name: what the primary is called.
-        primary: it.
-        quorum: sentinels that must agree that it is down.
-        down_after: seconds of silence after which this one thinks so.
-        password: of the sentinel's default user; without it anybody may ask.
+        name: the name under which the sentinels know the primary.
+        primary: the server that is the primary at the start.
+        quorum: how many sentinels must agree that the primary is down.
+        down_after: seconds of silence after which this sentinel considers the primary down.
+        password: of the sentinel's default user; without it, no password is needed.
         users: further users of the sentinel.
 
     """
@@ -51,19 +51,19 @@ class SentinelServer(RedisServer):
         self._down_after = round(down_after * 1000)
 
     def start(self) -> Self:
-        """Start it, and let it look often."""
+        """Start it, and make it check the primary often."""
         super().start()
         if self._major >= 7:
             self.command("SENTINEL", "DEBUG", *HURRY)
         return self
 
     def state(self) -> dict[str, str]:
-        """Return what it says of the primary (``ip``, ``port``, ``flags``, ``num-slaves``, ``config-epoch``, ...)."""
+        """Return what it reports about the primary (``ip``, ``port``, ``flags``, ``config-epoch``, ...)."""
         return _pairs(self.command("SENTINEL", "MASTER", self._name))
 
     def _arguments(self) -> Sequence[str]:
         path = self.folder / "sentinel.conf"
-        if not path.exists():  # it keeps there what it has learned
+        if not path.exists():  # the sentinel itself stores its state in this file
             path.write_text("\n".join(self._lines()) + "\n")
         return [str(path), "--sentinel"]
 
@@ -94,7 +94,7 @@ class RedisSentinel(RedisReplicas):
     Args:
         replicas: how many.
         sentinels: how many; most of them must agree on a failover.
-        name: what the primary is called.
+        name: the name under which the sentinels know the primary.
         down_after: seconds of silence after which the primary counts as down.
         password: of the default user of primary and replicas.
         users: their further users.
@@ -149,7 +149,7 @@ class RedisSentinel(RedisReplicas):
 
     @property
     def primary(self) -> Node:
-        """The node that most sentinels name, and that says so too."""
+        """The node that most sentinels name as the primary, and that has this role."""
         ports = [sentinel.state()["port"] for sentinel in self.sentinels if sentinel.running]
         named = max(set(ports), key=ports.count, default="")
         for node in self.nodes:

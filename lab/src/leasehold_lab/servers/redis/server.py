@@ -12,24 +12,24 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import READY_WITHIN, Server, let_go, reserve
+from leasehold_lab.servers.base import READY_WITHIN, Server, release_port, reserve_port
 from leasehold_lab.servers.certificates import Certificates
 from leasehold_lab.servers.clock import Clock
 from leasehold_lab.servers.redis.resp import Connection, RedisError, Reply
 
 ANSWER_WITHIN = 5.0
-"""Seconds that the server may take to answer a question about itself."""
+"""Seconds that the server may take to answer a test."""
 
 
 class RedisServer(Server):
-    """A single server, with nothing on disk unless asked.
+    """A single server, which by default stores nothing on disk.
 
     Args:
-        password: of the default user; with it the server refuses whoever does not know it.
+        password: of the default user; without it, no password is needed.
         users: further users, as in an ACL file without the word ``user``, for example ``"app on >secret ~* +@all"``.
         tls: speak TLS and nothing else on the port; `certificates` has the files, made here unless they are given.
         unix_socket: listen on `unix_path` as well.
-        append_only: keep data by an append-only file, synced at each write.
+        append_only: keep data in an append-only file, synced at each write.
         maxmemory: for example ``"8mb"``.
         config: further settings, by name.
         binary: the program; without it ``redis-server`` or else ``valkey-server``.
@@ -52,7 +52,7 @@ class RedisServer(Server):
         binary: str | None = None,
     ) -> None:
         super().__init__(binary)
-        self._reserved = [weakref.finalize(self, let_go, reserve(self.port))]
+        self._reserved = [weakref.finalize(self, release_port, reserve_port(self.port))]
         self.clock: Clock | None = None
         self.password = password
         self.users = tuple(users)
@@ -66,7 +66,7 @@ class RedisServer(Server):
             "appendfsync": "always",
             "dir": str(self.folder),
             "daemonize": "no",
-            **({"enable-debug-command": "yes"} if self._major >= 7 else {}),  # always on before
+            **({"enable-debug-command": "yes"} if self._major >= 7 else {}),  # before version 7 it is always on
             **({"maxmemory": maxmemory} if maxmemory else {}),
             **({"unixsocket": self.unix_path} if self.unix_path else {}),
             **(config or {}),
@@ -74,7 +74,7 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """The URL as the default user; for TLS without options, see `certificates`."""
+        """The URL as the default user. It has no options for TLS; see `certificates`."""
         secret = f":{quote(self.password, safe='')}@" if self.password else ""
         return f"{'rediss' if self.certificates else 'redis'}://{secret}127.0.0.1:{self.port}/0"
 
@@ -88,7 +88,7 @@ class RedisServer(Server):
         return int(re.findall(r"\d+", self.version.partition(" ")[2])[0])
 
     def give_clock(self) -> Clock:
-        """Let the server, which is not started yet, have a wall clock of its own, which can be stepped.
+        """Give the server its own wall clock, which a test can step. Must be called before `start`.
 
         Raises:
             MissingServer: there is no gcc.
@@ -98,7 +98,7 @@ class RedisServer(Server):
         return self.clock
 
     def stop(self) -> None:
-        """End the server, remove its files, and let go of its ports."""
+        """End the server, remove its files, and release its ports."""
         super().stop()
         for reserved in self._reserved:
             reserved()
@@ -114,12 +114,12 @@ class RedisServer(Server):
 
     def connect(self, username: str | None = None, password: str | None = None) -> Connection:
         """Open a connection, as the default user unless another is named."""
-        link = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_WITHIN)
+        stream = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_WITHIN)
         if self.certificates is not None:
             context = ssl.create_default_context(cafile=str(self.certificates.authority))
             context.load_cert_chain(self.certificates.client, self.certificates.client_key)
-            link = context.wrap_socket(link, server_hostname="127.0.0.1")
-        connection = Connection(link)
+            stream = context.wrap_socket(stream, server_hostname="127.0.0.1")
+        connection = Connection(stream)
         password = password if username else self.password
         if password is not None:
             try:
@@ -140,8 +140,8 @@ class RedisServer(Server):
     def commandstats(self) -> dict[str, int]:
         """Return how often each command was called since the last `reset_stats`, by its name in lower case.
 
-        Commands that a script called are counted too; a sub-command is ``container|name``. What is asked here to find
-        out (``info``, ``auth``, ``config|resetstat``) is counted as well.
+        Commands that a script called are counted, too. A sub-command is ``container|name``. The commands of this
+        method and of `reset_stats` (``info``, ``auth``, ``config|resetstat``) are counted as well.
         """
         lines = re.findall(r"^cmdstat_([^:]+):calls=(\d+)", str(self.command("INFO", "commandstats")), re.MULTILINE)
         return {name.lower(): int(calls) for name, calls in lines}
@@ -151,11 +151,11 @@ class RedisServer(Server):
         self.command("CONFIG", "RESETSTAT")
 
     def flush(self) -> None:
-        """Delete all data, as an operator's slip does."""
+        """Delete all data, as an operator may do by mistake."""
         self.command("FLUSHALL")
 
-    def _before(self) -> Sequence[str]:
-        return () if self.clock is None else self.clock.before
+    def _command_prefix(self) -> Sequence[str]:
+        return () if self.clock is None else self.clock.command_prefix
 
     def _arguments(self) -> Sequence[str]:
         lines = [f"{name} {value}" for name, value in self._config.items()]
@@ -187,7 +187,7 @@ class RedisServer(Server):
     def _ready(self) -> bool:
         try:
             return self.command("PING") == "PONG"
-        except RedisError as error:  # "LOADING": it reads its data
+        except RedisError as error:  # "LOADING": it still reads its data
             if str(error).startswith("LOADING"):
                 return False
             raise RuntimeError(f"the server refuses its own test: {error}") from error
@@ -195,7 +195,7 @@ class RedisServer(Server):
     def _save(self) -> None:
         if self._config["appendonly"] == "no":
             connection = self.connect()
-            connection.link.settimeout(READY_WITHIN)
+            connection.socket.settimeout(READY_WITHIN)
             try:
                 connection.command("SAVE")
             finally:

@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import Account, Server, find_program, give
+from leasehold_lab.servers.base import Account, Server, change_owner, find_program
 from leasehold_lab.servers.certificates import Certificates
 from leasehold_lab.servers.sql import mysql
 
 USER, DATABASE = "app", "locks"
-"""Who uses the server, with all rights in one database and none outside it."""
+"""The user of the library in tests, and the only database in which it has rights: there it has all."""
 
 ANSWER_WITHIN = 5.0
-"""Seconds that the server may take to answer a question about itself."""
+"""Seconds that the server may take to answer the administrator."""
 
 SMALL: Mapping[str, str] = {
     "innodb-buffer-pool-size": "32M",
@@ -31,7 +31,7 @@ SMALL: Mapping[str, str] = {
     "key-buffer-size": "1M",
     "performance-schema": "OFF",
 }
-"""Settings of a server that starts fast and is small. It is as durable as any: each commit is synced."""
+"""Settings for a fast start and little memory. Durability is as by default: each commit is synced."""
 
 
 class MariaDBServer(Server):
@@ -67,12 +67,12 @@ class MariaDBServer(Server):
         self.certificates = Certificates.make(self.folder) if tls else None
         self.unix_path = str(self.folder / "s")
         self._sql = tuple(sql)
-        self.is_mysql = "mariadb" not in said(self.binary).lower()
+        self.is_mysql = "mariadb" not in version_text(self.binary).lower()
         self._config = {**(mysql.SMALL if self.is_mysql else SMALL), **(config or {})}
 
     @property
     def url(self) -> str:
-        """The URL as the user ``app``, in the database ``locks``; for TLS without options, see `certificates`."""
+        """The URL as the user ``app``, in the database ``locks``. It has no options for TLS; see `certificates`."""
         secret = f":{quote(self.password, safe='')}" if self.password else ""
         return f"mysql://{USER}{secret}@127.0.0.1:{self.port}/{DATABASE}"
 
@@ -87,11 +87,11 @@ class MariaDBServer(Server):
         self.start()
 
     def connect(self, user: str = "root", password: str | None = None, database: str | None = DATABASE) -> Any:
-        """Open a connection of PyMySQL, which commits each statement; without a user as the administrator."""
+        """Open a PyMySQL connection that commits each statement; by default, it is the administrator's."""
         context = ssl.create_default_context(cafile=str(self.certificates.authority)) if self.certificates else None
         return _driver().connect(
             host="127.0.0.1", port=self.port, user=user, password=(password or "").encode(), database=database,
-            autocommit=None, init_command="SET SESSION autocommit = 1",  # MySQL greets as if it were so by default
+            autocommit=None, init_command="SET SESSION autocommit = 1",  # MySQL's greeting reports it as on by default
             connect_timeout=ANSWER_WITHIN, read_timeout=ANSWER_WITHIN, charset="utf8mb4",
             ssl=context, ssl_disabled=context is None,
         )  # fmt: skip
@@ -171,10 +171,10 @@ class MariaDBServer(Server):
             find_program(("mariadb-install-db",), self.package),
             *("--no-defaults", f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal"),
             *("--skip-test-db", "--skip-name-resolve", f"--innodb-log-file-size={SMALL['innodb-log-file-size']}"),
-            f"--tmpdir={self.folder}",  # else it tidies up after others in the folder that they share
+            f"--tmpdir={self.folder}",  # in the shared folder, it would delete the files of others
         ]
         if account is not None:
-            give(self.folder, account)
+            change_owner(self.folder, account)
             import pwd
 
             command.append(f"--user={pwd.getpwuid(account[0]).pw_name}")
@@ -207,7 +207,7 @@ class MariaDBServer(Server):
 
 NO_SUCH_THREAD = 1094
 NOT_UP = frozenset({1049, 1053, 2003, 2006, 2013})
-"""Error numbers of a server that starts or ends: its database is not made yet, nobody listens, it hung up."""
+"""Error numbers while the server starts or ends: no database yet, connection refused, connection closed."""
 
 
 def _driver() -> Any:
@@ -220,11 +220,11 @@ def _quoted(text: str) -> str:
 
 def version_of(binary: str) -> str:
     """Ask a program of MariaDB or MySQL for its name and version."""
-    found = re.search(r"Ver (\d+(?:\.\d+)*)", said(binary))
-    return f"{binary.rpartition('/')[2]} {found[1] if found else said(binary).strip()}"
+    found = re.search(r"Ver (\d+(?:\.\d+)*)", version_text(binary))
+    return f"{binary.rpartition('/')[2]} {found[1] if found else version_text(binary).strip()}"
 
 
 @cache
-def said(binary: str) -> str:
+def version_text(binary: str) -> str:
     """Return what the program says of its version."""
     return subprocess.run([binary, "--no-defaults", "--version"], capture_output=True, text=True, check=True).stdout

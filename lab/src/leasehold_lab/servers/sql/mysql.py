@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from leasehold_lab.servers.base import Account, give
+from leasehold_lab.servers.base import Account, change_owner
 
 SMALL: Mapping[str, str] = {
     "innodb-buffer-pool-size": "32M",
@@ -39,7 +39,7 @@ def template(binary: str, account: Account | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="leasehold-mysql-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         if account is not None:
-            give(folder, account)
+            change_owner(folder, account)
         uid, gid = account or (None, None)
         groups: Sequence[int] | None = None if account is None else ()
         command = [binary, "--no-defaults", "--initialize-insecure", f"--datadir={folder / 'data'}"]

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, in a folder of its own and as a user of its own: it refuses to run as root."""
+"""A PostgreSQL server for tests, in its own folder. It refuses to run as root, so root starts it as another user."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import STOP_WITHIN, Account, Server, find_files, find_program, give
+from leasehold_lab.servers.base import STOP_WITHIN, Account, Server, change_owner, find_files, find_program
 from leasehold_lab.servers.certificates import Certificates
 
 PLACES = "usr/lib/postgresql/*/bin"
-"""Where Debian keeps it, off the PATH."""
+"""Where Debian installs it; this folder is not on the PATH."""
 
 SUPERUSER = "postgres"
 
@@ -32,15 +32,15 @@ FAST = {
     "autovacuum_naptime": "5s",
     "logging_collector": "off",
 }
-"""Settings for a server whose data nobody will miss."""
+"""Settings for speed. The data of a test need not survive a crash of the machine."""
 
 
 class PostgresServer(Server):
     """A single server with one database, ``postgres``.
 
     Args:
-        password: of the superuser ``postgres``; with it all who connect by TCP must know one (SCRAM).
-        tls: offer TLS, and refuse who comes by TCP without it; `certificates` has the files.
+        password: of the superuser ``postgres``; with it, each TCP connection must authenticate with SCRAM.
+        tls: offer TLS; together with a password, TCP without TLS is refused. `certificates` has the files.
         config: further settings, by name.
         binary: the program; without it the newest ``postgres`` that is found.
 
@@ -90,17 +90,17 @@ class PostgresServer(Server):
         return f"postgres {version_of(self.binary)}"
 
     def connect(self, **options: Any) -> Any:
-        """Open a connection of psycopg, as the superuser by the socket's file unless said otherwise; it autocommits."""
+        """Open a psycopg connection that autocommits. By default, it is the superuser's, over the Unix socket."""
         import psycopg
 
-        there: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "autocommit": True,
             "host": str(self.folder),
             "port": self.port,
             "user": SUPERUSER,
             "dbname": "postgres",
         }
-        return psycopg.connect(**{**there, **options})
+        return psycopg.connect(**{**defaults, **options})
 
     def query(self, text: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement as the superuser, over a connection of its own, and return its rows."""
@@ -118,7 +118,7 @@ class PostgresServer(Server):
         for name, value in settings.items():
             self.query(f"ALTER SYSTEM SET {name} = '{value}'")
         self.query("SELECT pg_reload_conf()")
-        time.sleep(0.05)  # each process takes them over by itself
+        time.sleep(0.05)  # each server process reloads its settings when it gets to it
 
     def restart(self, *, crash: bool = False) -> None:
         """End and start it on the same port, with its data."""
@@ -129,7 +129,7 @@ class PostgresServer(Server):
         self.start()
 
     def terminate(self) -> None:
-        """End the server as an operator does in a hurry, without waiting for its clients."""
+        """Shut the server down without waiting for its clients (the fast mode, SIGINT)."""
         if self._process is not None:
             self.resume()
             self._process.send_signal(signal.SIGINT)
@@ -141,25 +141,25 @@ class PostgresServer(Server):
 
     def kill(self) -> None:
         """End all its processes as a crash does."""
-        family = self._family()
+        pids = self._process_ids()
         super().kill()
-        for pid in family:
+        for pid in pids:
             _signal(pid, signal.SIGKILL)
         until = time.monotonic() + STOP_WITHIN
-        while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < until:
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
             time.sleep(0.005)
 
     def pause(self) -> None:
-        """Stop all its processes in their tracks (SIGSTOP): connections stay open and nothing answers."""
-        for pid in self._family():
+        """Pause all its processes (SIGSTOP): connections stay open and nothing answers."""
+        for pid in self._process_ids():
             _signal(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let its processes go on."""
-        for pid in self._family():
+        """Resume all its processes (SIGCONT)."""
+        for pid in self._process_ids():
             _signal(pid, signal.SIGCONT)
 
-    def _family(self) -> list[int]:
+    def _process_ids(self) -> list[int]:
         if self._process is None:
             return []
         pids = [self.pid]
@@ -179,7 +179,7 @@ class PostgresServer(Server):
             if self.certificates is not None:
                 self.certificates.server_key.chmod(0o600)
                 if account is not None:
-                    give(self.folder, account)
+                    change_owner(self.folder, account)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         lines = [f"{name} = {value}" for name, value in self._config.items()]
         (self.data / "postgresql.auto.conf").write_text("\n".join(lines) + "\n")
@@ -189,7 +189,7 @@ class PostgresServer(Server):
         doubled = password.replace("'", "''")
         statement = f"ALTER USER {SUPERUSER} PASSWORD '{doubled}'"
         if account is not None:
-            give(self.folder, account)
+            change_owner(self.folder, account)
         run_as(account, [self.binary, "--single", "-D", str(self.data), "postgres"], self.folder, statement)
         kind = "host" if self.certificates is None else "hostssl"
         rules = f"local all all trust\n{kind} all all 127.0.0.1/32 scram-sha-256\n"
@@ -206,7 +206,7 @@ class PostgresServer(Server):
 
 
 def find_binary(name: str) -> str:
-    """Return the newest program of this name, of those in the first folder that has any.
+    """Return the newest program of this name from the first of the folders that has any.
 
     Raises:
         MissingServer: there is none.
@@ -217,12 +217,12 @@ def find_binary(name: str) -> str:
     return find_program((name,), PostgresServer.package)
 
 
-def run_as(account: Account | None, command: Sequence[str], folder: Path, said: str = "") -> None:
-    """Run a program that refuses to run as root, to its end."""
+def run_as(account: Account | None, command: Sequence[str], folder: Path, stdin: str = "") -> None:
+    """Run a program that refuses to run as root, and wait until it exits."""
     uid, gid = account or (None, None)
     groups = None if account is None else ()
     done = subprocess.run(
-        command, input=said, capture_output=True, text=True, check=False, cwd=folder, user=uid, group=gid,
+        command, input=stdin, capture_output=True, text=True, check=False, cwd=folder, user=uid, group=gid,
         extra_groups=groups,
     )  # fmt: skip
     if done.returncode:
@@ -233,13 +233,13 @@ _templates: dict[tuple[int, str], Path] = {}
 
 
 def template(binary: str, account: Account | None) -> Path:
-    """Return a folder of data that was never used, made once for each process: making it takes a second."""
+    """Return a fresh data folder, to be copied. It is made once in each process, since that takes a second."""
     key = (os.getpid(), binary)
     if key not in _templates:
         folder = Path(tempfile.mkdtemp(prefix="leasehold-initdb-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         if account is not None:
-            give(folder, account)
+            change_owner(folder, account)
         initdb = str(Path(binary).with_name("initdb"))
         words = ["-D", str(folder / "data"), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         run_as(account, [initdb, *words], folder)

@@ -1,8 +1,8 @@
 """The resource that the locks protect in a run: it checks tokens, and records the writes in order.
 
-It runs in the process of the run, on a loopback port, so that a client that is stopped in the middle of a write delays
-no other. Its rule is that of every guarded resource: a token must not be below the highest one seen, and an equal one
-must have the same owner.
+It runs in the process of the run, and clients connect to it on a loopback port. So a client that is stopped in the
+middle of a write delays no other client. Its rule is that of every guarded resource: a token must not be below the
+highest one seen, and an equal one must have the same owner.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Worker(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def _ask(self, target: Any) -> int: ...
+    def _record_request(self, target: Any) -> int: ...
 
     async def _acquire(self, n: int, target: Any, got: list[AsyncHold]) -> None: ...
 
@@ -88,7 +88,7 @@ class Worker(Protocol):
 
 async def transfer(worker: Worker, target: Target) -> None:
     """Acquire, and let another task or thread use the hold."""
-    use, got, n = choose_use(worker, target), list[AsyncHold](), worker._ask(target)
+    use, got, n = choose_use(worker, target), list[AsyncHold](), worker._record_request(target)
     acquire = partial(worker._acquire, n, target, got)
     if use is TransferUse.REENTERED:
         await acquire()

@@ -1,7 +1,7 @@
 """One client process of a run: ``python -m leasehold_lab.verify.clients.worker``, with orders on standard input.
 
-The orders are one line of JSON. They contain the URL of the store, which may have a password, so they are no
-arguments. The process ends with its standard input, so an interrupted run leaves nothing behind.
+The orders are one line of JSON. They contain the URL of the store, which may have a password, so they are not passed
+as arguments. The process exits when its standard input ends, so an interrupted run leaves nothing behind.
 """
 
 from __future__ import annotations

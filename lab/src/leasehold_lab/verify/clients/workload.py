@@ -50,9 +50,9 @@ class Load:
         longest: the most leases that a long hold lasts.
         blocks: the fraction of holders that block their thread or loop, perhaps for longer than their lease.
         slices: the most parts of a short hold: after each, its holder checks the hold and writes.
-        slow: a factor for the frequency of long holds and of fixed leases. These take most of the time, so with fewer
-            of them a run has more holds.
-        passed: the fraction of holds that a task or thread acquires for another one; see `transfers`.
+        slow: a factor for how often holds are long or have a fixed lease. Such holds take most of the time, so a run
+            with fewer of them has more holds.
+        passed: the fraction of holds that one task or thread acquires and another one uses; see `transfers`.
         closes: leases after which each client is closed while its locks are in use, and replaced; 0 for never.
 
     """
@@ -83,23 +83,23 @@ class Target:
     reenters: bool = False  # its holder may acquire it again
 
 
-_asking: ContextVar[tuple[Journal, int] | None] = ContextVar("_asking", default=None)
+_acquiring: ContextVar[tuple[Journal, int] | None] = ContextVar("_acquiring", default=None)
 
 
 def note_queueing(event: Event) -> None:
     """Record, as the client's observer, that the current acquire has a queue entry."""
-    if isinstance(event, Queued) and (asking := _asking.get()) is not None:
-        journal, n = asking
+    if isinstance(event, Queued) and (acquiring := _acquiring.get()) is not None:
+        journal, n = acquiring
         journal.queued(n)
 
 
 @contextmanager
-def _asking_for(journal: Journal, n: int) -> Generator[None]:
-    reset = _asking.set((journal, n))
+def _current_acquire(journal: Journal, n: int) -> Generator[None]:
+    reset = _acquiring.set((journal, n))
     try:
         yield
     finally:
-        _asking.reset(reset)
+        _acquiring.reset(reset)
 
 
 class Worker:
@@ -143,12 +143,12 @@ class Worker:
             await transfer(self, target)
             return
         got = list[AsyncHold]()
-        n = self._ask(target)
+        n = self._record_request(target)
         await self._acquire(n, target, got)
         if got:
             await self._hold(n, target, got.pop())
 
-    def _ask(self, target: Target) -> int:
+    def _record_request(self, target: Target) -> int:
         """Record that an acquire begins; return its number."""
         return self._journal.asked(
             target.lock.name,
@@ -164,7 +164,7 @@ class Worker:
         """Acquire, record the outcome, and put the hold into ``got``; nothing else refers to it then."""
         timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
         try:
-            with _asking_for(self._journal, n):
+            with _current_acquire(self._journal, n):
                 hold = await target.lock.acquire(timeout=timeout)
         except (StoreUnavailable, LeaseLost) as error:
             self._journal.failed(n, error)
@@ -201,7 +201,7 @@ class Worker:
         await self._use(n, target, hold, length, slices)
 
     async def _use(self, n: int, target: Target, hold: AsyncHold, length: float, slices: int) -> None:
-        """Work for so many seconds, and ask now and then whether it is still held."""
+        """Work for ``length`` seconds; after each slice, check the hold and write."""
         if self._load.blocks and self._random.random() < self._load.blocks:
             self._block(n)
         slices = self._random.randint(1, slices)
@@ -222,7 +222,7 @@ class Worker:
 
 
 def targets(client: AsyncClient, load: Load, kinds: Collection[str] | None = None) -> list[Target]:
-    """Return the targets that this store supports, of these kinds or of all, each as often as its weight."""
+    """Return the targets of these kinds (or of all) that this store supports; one with more weight is repeated."""
     found: list[Target] = []
     for number in range(load.names):
         for kind, make in KINDS.items():
@@ -264,7 +264,7 @@ def _reentrant(client: AsyncClient, load: Load, number: int) -> list[Target]:
 
 
 def _entries(client: AsyncClient, load: Load, number: int) -> list[Target]:
-    """Return other entrances to the same read-write locks; an upgradeable reader coexists with readers."""
+    """Return other ways to acquire the same read-write locks; an upgradeable reader coexists with readers."""
     sides = client.rw_lock(f"read-write-{number}", lease=load.lease)
     several = client.multi_lock([sides.writer()], lease=load.lease)
     return [Target(sides.upgradeable(), Mode.SHARED, reenters=True), Target(several)]

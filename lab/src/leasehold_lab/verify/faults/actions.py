@@ -41,9 +41,9 @@ class ServerFault:
         description: what it does, for people.
         ids: the rows of the fault catalogue in ``docs/correctness.md`` that it provokes.
         action: injects it.
-        loses: whether the assumptions on the backend's page allow the store to forget grants. Claims granted before
-            may then overlap with later ones until they end. Tokens still increase.
-        settles: leases after the clients have reconnected for which holds of dead clients may still block others.
+        loses: whether the assumptions on the backend's page allow the store to forget grants. Holds from before the
+            fault may then overlap with later ones until they end. Tokens still increase.
+        settles: for how many leases holds of dead clients may still block others, once the clients have reconnected.
 
     """
 

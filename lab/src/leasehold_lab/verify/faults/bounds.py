@@ -1,13 +1,13 @@
 """Decides which violations a fault of the servers excuses, and for how long.
 
 Two kinds of promises are never excused: increasing tokens (and with them fenced writes), and loss notices. A fault
-excuses only what no lock can keep without its servers: an overlap with a claim that the servers forgot, and late or
-unordered service while they are away.
+excuses only what no lock can keep without its servers: an overlap with a hold that the servers forgot, and late or
+unordered service while they are down.
 
-A claim that was granted before the data were lost ends at its last deadline, a lease after the loss at most. After
-that, an overlap is not excused. Nor is an overlap of two claims that were both granted after the loss. This needs no
-tolerance: the lease of a grant counts from before its request was sent, so a lease that counts from after the loss was
-granted after it.
+A hold that was granted before the data were lost ends at its last deadline, at most one lease after the loss. After
+that, an overlap is not excused. Nor is an overlap of two holds that were both granted after the loss. This needs no
+tolerance. A lease starts before its request is sent. So a hold whose lease starts after the loss was granted after
+the loss.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from leasehold._url import StoreURL
 from leasehold_lab.history import Bounds, History, Hold, Promise, Try, Verdict, Violation, Write, check
 
 WAKES = 0.3
-"""Seconds beyond a third of the lease (when the queue entry is renewed) until a lost message is noticed."""
+"""Seconds after the renewal of the queue entry (at a third of the lease) until a lost message is noticed."""
 
 NOTIFIED_WITHIN = 0.05
 """Seconds after the deadline within which a holder that can run must be notified, however busy the machine."""
 
 GIVES_UP = 2.0
-"""Leases after which a client has given up a dropped hold: at the next renewal, whether or not it is answered."""
+"""Leases after which a client has given up a dropped hold. It does so at the next renewal, with or without a reply."""
 
 LIVENESS = (Promise.WAKE_UP, Promise.FIFO, Promise.AVAILABILITY)
 """Promises that need available servers."""
@@ -40,7 +40,7 @@ class Suspension:
         begin: when it began, by the history's clock.
         end: when the servers served again.
         served: when all clients had reconnected, and the holds of dead clients had expired.
-        forgets: when the last claim that was granted before `end` has expired; None if nothing was forgotten.
+        forgets: when the last hold that was granted before `end` has expired; None if nothing was forgotten.
 
     """
 
@@ -74,22 +74,22 @@ def judge(
     linearizable = url.scheme not in ("redlock", "redlocks")
     woken, gives_up = lease / 3 + WAKES, GIVES_UP * lease
     verdict = check(history, Bounds(NOTIFIED_WITHIN, woken, linearizable, gives_up=gives_up))
-    excused = outside(verdict.violations, suspensions)
+    excused = excused_by(verdict.violations, suspensions)
     inside = tuple(one for one in verdict.violations if one not in excused)
     counts = {promise: sum(one.promise is promise for one in inside) for promise in Promise}
     return replace(verdict, violations=inside, by_promise=counts), excused
 
 
-def outside(violations: Iterable[Violation], suspensions: Sequence[Suspension]) -> tuple[Violation, ...]:
+def excused_by(violations: Iterable[Violation], suspensions: Sequence[Suspension]) -> tuple[Violation, ...]:
     """Return the violations that a suspension excuses."""
     return tuple(one for one in violations if any(suspension.excuses(one) for suspension in suspensions))
 
 
 def _exclusive(violation: Violation) -> bool:
-    """Return whether a violation shows two claims at once.
+    """Return whether a violation shows two holds at the same time.
 
-    Two grants whose requests overlap in time have no order. If the later reply has the smaller token, both held at
-    once; tokens did not go back.
+    Two grants whose requests overlap in time have no order. If the later reply has the smaller token, then both held
+    at the same time, and tokens did not decrease.
     """
     if violation.promise is Promise.EXCLUSION:
         return True

@@ -223,7 +223,7 @@ def _node_clock(nodes: RedlockNodes, context: FaultContext) -> None:
 
 
 REDLOCK = (
-    ServerFault("server-freeze", "one of five servers stands still for a lease", ("K7",), _node_frozen),
+    ServerFault("server-freeze", "one of five servers is paused for a lease", ("K7",), _node_frozen),
     ServerFault("server-crash", "one of five servers is killed and comes back with its data", ("K7",), _node_down),
     ServerFault("server-minority", "two of five servers are down for a lease", ("K7",), _minority_down),
     ServerFault("server-majority", "three of five are paused for more than a lease", ("K4", "K5"), _majority_down),

@@ -50,7 +50,7 @@ def _zk_no_quorum(group: ZooKeeperEnsemble, context: FaultContext) -> None:
 ZOOKEEPER = (
     ServerFault("server-leader", "the leader is killed and comes back", ("F5",), _zk_leader_killed, settles=TWO_TERMS),
     ServerFault(
-        "server-leader-freeze", "the leader stands still for most of a lease", ("F1", "F5"), _zk_leader_frozen,
+        "server-leader-freeze", "the leader is paused for most of a lease", ("F1", "F5"), _zk_leader_frozen,
         settles=TWO_TERMS,
     ),
     ServerFault(
@@ -58,7 +58,7 @@ ZOOKEEPER = (
         settles=TWO_TERMS,
     ),
     ServerFault(
-        "server-follower-freeze", "a follower stands still for more than a lease", ("F1", "F10"), _zk_follower_frozen,
+        "server-follower-freeze", "a follower is paused for more than a lease", ("F1", "F10"), _zk_follower_frozen,
         settles=TWO_TERMS,
     ),
     ServerFault("server-quorum", "two of three are killed and come back", ("F1", "F5"), _zk_no_quorum,
@@ -119,11 +119,11 @@ def _etcd_leases_revoked(group: EtcdCluster, context: FaultContext) -> None:
 ETCD = (
     ServerFault("server-leader", "the leader is killed and comes back", ("G3",), _etcd_leader_killed,
                 settles=TWO_TERMS),
-    ServerFault("server-leader-freeze", "the leader stands still for most of a lease", ("G3", "G5"),
+    ServerFault("server-leader-freeze", "the leader is paused for most of a lease", ("G3", "G5"),
                 _etcd_leader_frozen, settles=TWO_TERMS),
     ServerFault("server-follower", "a follower is killed and comes back", ("G4",), _etcd_follower_killed,
                 settles=TWO_TERMS),
-    ServerFault("server-follower-freeze", "a follower stands still for more than a lease", ("G4", "G5"),
+    ServerFault("server-follower-freeze", "a follower is paused for more than a lease", ("G4", "G5"),
                 _etcd_follower_frozen, settles=TWO_TERMS),
     ServerFault("server-quorum", "two of three stand still for a part of a lease", ("G5",), _etcd_no_quorum,
                 settles=TWO_TERMS),

@@ -56,7 +56,7 @@ def _freeze_long(server: RedisServer, context: FaultContext) -> None:
 
 def _sleepy(server: RedisServer, context: FaultContext) -> None:
     connection = server.connect()
-    connection.link.settimeout(5 + 2 * context.lease)
+    connection.socket.settimeout(5 + 2 * context.lease)
     try:
         connection.command("DEBUG", "SLEEP", f"{0.6 * context.lease:.3f}")
     finally:
@@ -66,7 +66,7 @@ def _sleepy(server: RedisServer, context: FaultContext) -> None:
 def _busy(server: RedisServer, context: FaultContext) -> None:
     server.command("CONFIG", "SET", "busy-reply-threshold", "50")
     connection = server.connect()
-    connection.link.settimeout(0.5 * context.lease)
+    connection.socket.settimeout(0.5 * context.lease)
     try:
         connection.command("EVAL", BUSY, 0)
     except TimeoutError:  # expected: the script never ends

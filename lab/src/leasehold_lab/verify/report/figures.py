@@ -54,12 +54,12 @@ class Figures:
             notices before the deadline count as 0.
         next_waiter: of expired holds, from the grant of the next holder to the loss notice; 0 if the notice came first,
             and time in which the old holder was paused does not count.
-        resumed: from the moment at which a holder that was stopped beyond its deadline continued to its loss notice.
+        resumed: of holders that were stopped when their deadline passed, from the end of the stop to the loss notice.
         removed: from the beginning of a server fault that removed a hold to the loss notice, if a reply of the store
             caused the notice before the deadline.
         recovery: from the kill of a holder to the grant of the next waiter.
-        held_up: seconds for which clients got no processor, of all of them together. They count against no time bound;
-            on an overloaded machine, a run shows less.
+        held_up: seconds in which clients got no processor, summed over all clients. No time bound includes them, so a
+            run on an overloaded machine shows less.
 
     """
 

@@ -101,10 +101,10 @@ def _violation(outcome: Outcome, number: int, violation: Violation) -> str:
 
 def _outside(outcome: Outcome) -> str:
     """List the violations that a server fault excuses."""
-    if not outcome.outside:
+    if not outcome.excused:
         return ""
-    shown = outcome.outside[:SHOWN]
-    return f"<h2>Excused violations</h2><p>{escape(EXCUSED)} Seen: {_times(len(outcome.outside))}.</p>" + "".join(
+    shown = outcome.excused[:SHOWN]
+    return f"<h2>Excused violations</h2><p>{escape(EXCUSED)} Seen: {_times(len(outcome.excused))}.</p>" + "".join(
         f"<pre>{escape(str(one))}</pre>{close_up(outcome, one)}" for one in shown
     )
 

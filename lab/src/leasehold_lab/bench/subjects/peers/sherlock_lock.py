@@ -1,4 +1,4 @@
-"""sherlock's Redis lock: a key with a time to live, polled for each 0.1 s."""
+"""sherlock's Redis lock: a key with a time to live, which waiters poll every 0.1 s."""
 
 # pyright: reportUnknownMemberType=false
 # redis-py annotates `from_url` in part only.

@@ -1,7 +1,7 @@
-"""Operations of all primitives, each of which holds something in a store for a while, or leaves something there.
+"""Operations of all primitives. Each holds something in a store for a while, or stores something.
 
-They are swept: cut short, met by faults, and ended by a kill, at every step that they have. In peace each comes to its
-end by itself, and leaves nothing but the hold that it returns, and what `nobody_is_there` knows of.
+The sweeps cancel each operation, inject faults, or kill its client, at every step. Without that, each operation ends by
+itself. It leaves only the hold that it returns, and what `check_leftovers` allows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from leasehold import AcquireTimeout, AsyncClient, AsyncHold
 from leasehold_lab.runtimes.harnesses import Harness
 
 Operation = Callable[[Harness, AsyncClient, float], Awaitable[AsyncHold | None]]
-"""What is done, with leases of so many seconds."""
+"""An operation of a client; the number is the lease in seconds."""
 
 
 async def acquire(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
@@ -109,7 +109,7 @@ async def meeting(harness: Harness, client: AsyncClient, lease: float) -> None:
 
 
 async def lonely(harness: Harness, client: AsyncClient, lease: float) -> None:
-    """Nobody else comes: it is cut off, or gives up."""
+    """Wait at a barrier to which no other member comes, until the timeout."""
     with contextlib.suppress(AcquireTimeout):
         await client.barrier("a", 2, lease=lease, drop_dead=True).wait(timeout=0.02)
 
@@ -128,24 +128,24 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-async def nobody_is_there(looker: AsyncClient, name: str, before: int) -> int:
-    """Check what else the operation may leave behind; return how often the latch was counted so far."""
+async def check_leftovers(observer: AsyncClient, name: str, before: int) -> int:
+    """Check what an operation leaves in latches and barriers; return how often the latch has been counted."""
     if name == "latch":
-        counted = 1000 - await looker.latch("a", 1000).count()
-        assert counted in (before, before + 1), "cut off anywhere, it counts once or not at all"
+        counted = 1000 - await observer.latch("a", 1000).count()
+        assert counted in (before, before + 1), "an interrupted count counts once or not at all"
         return counted
     if name in PARTIES:
-        assert await looker.inspect("barrier/a") is None
-        assert await looker.barrier("a", PARTIES[name], drop_dead=True).n_waiting() == 0
+        assert await observer.inspect("barrier/a") is None
+        assert await observer.barrier("a", PARTIES[name], drop_dead=True).n_waiting() == 0
     return 0
 
 
 PARTIES = {"meeting": 1, "lonely": 2}
-"""How many each barrier waits for."""
+"""The number of members of each barrier."""
 
 
 async def turns(harness: Harness, client: AsyncClient, lease: float) -> None:
-    """Take a lock twice, each time for long enough to be renewed; it takes its time, and is not among the others."""
+    """Acquire a lock twice, each time for long enough to be renewed. This is slow, so it is not in `OPERATIONS`."""
     for _ in range(2):
         async with client.lock("a", lease=lease) as hold:
             await harness.sleep(lease * 0.45)
@@ -153,7 +153,7 @@ async def turns(harness: Harness, client: AsyncClient, lease: float) -> None:
 
 
 async def done(operation: Awaitable[AsyncHold | None]) -> None:
-    """Let an operation come to its end, and release what it holds then."""
+    """Run an operation, and release the hold that it returns."""
     hold = await operation
     if hold is not None:
         await hold.release()

@@ -1,4 +1,4 @@
-"""Readers, writers and permits in a hostile environment: what is believed never conflicts, and everyone gets on.
+"""Readers, writers and permits under faults: valid holds never conflict, and every client makes progress.
 
 As in `test_workers`, every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
 workers that are stopped and killed at any moment, also between an upgrade and its release.
@@ -34,7 +34,10 @@ RATES = {
 
 @dataclass(slots=True)
 class Claim:
-    """Who believed from when until when, in true time, to hold as what (``reader`` …) or how many permits."""
+    """One hold, and the period of true time in which its holder considered it valid.
+
+    ``what`` is the mode, such as ``reader``.
+    """
 
     worker: int
     what: str
@@ -55,7 +58,7 @@ Turn = Callable[["Worker"], Awaitable[None]]
 
 
 class Worker:
-    """Does its turns; whatever it believes is written down."""
+    """Does its turns, and records each hold that it has."""
 
     def __init__(
         self, harness: SimulatedHarness, number: int, record: Record, plan: Callable[[Call], Fault | None]
@@ -73,7 +76,7 @@ class Worker:
                 self.record.rounds += 1
 
     async def believe(self, hold: AsyncHold, what: str, permits: int = 1) -> None:
-        """Believe in the hold for a while, and look at it every now and then."""
+        """Use the hold for a while, check it now and then, and record how long it was valid."""
         now = self.harness.scheduler.time
         claim = Claim(self.number, what, permits, now, now, hold.token)
         self.record.claims.append(claim)
@@ -84,10 +87,10 @@ class Worker:
                 machine = self.machine.machine
                 deadline = (self.machine.now() + hold.remaining - machine.offset) / machine.rate
                 pause = self.chance.uniform(0.0, 0.2)
-                # valid from here until it is looked at again, or the deadline that is known now
+                # Valid until the next check, or until the deadline that is known now.
                 claim.until = min(deadline, self.harness.scheduler.time + pause / machine.rate)
                 await self.machine.sleep(pause)
-        finally:  # a block may be cut short, as when the upgradeable one around it is lost
+        finally:  # A block can end early, for example when the upgradeable hold around it is lost.
             claim.until = min(claim.until, self.harness.scheduler.time)
 
 
@@ -147,15 +150,15 @@ def scenario(harness: SimulatedHarness, turn: Turn, *, hostile: bool = True) -> 
             await disturbed(harness, workers, chance)
         await all_end(harness, workers, jobs, LEASE)
         await harness.sleep(3 * LEASE)
-        looker = harness.client(Memory())
-        assert await looker.holds() == [], "what the dead left behind ended with its lease"
+        observer = harness.client(Memory())
+        assert await observer.holds() == [], "a dead client's lock outlived its lease"
 
     harness.run(body)
     return record
 
 
 def conflict(one: Claim, other: Claim) -> bool:
-    """Say whether two may not be believed at the same time."""
+    """Return whether two claims must not be valid at the same time."""
     if one.worker == other.worker or one.what == "permits":
         return False
     return "writer" in (one.what, other.what) or one.what == other.what == "upgradeable"
@@ -198,7 +201,7 @@ def run_seeds(seeds: range, turn: Turn) -> Record:
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("block", range(3))
-def test_what_is_believed_never_conflicts_and_everyone_gets_on(turn: str, block: int) -> None:
+def test_valid_holds_never_conflict_and_every_client_makes_progress(turn: str, block: int) -> None:
     whole = run_seeds(range(block * 25, block * 25 + 25), TURNS[turn])
     assert whole.rounds > 25 * WORKERS
     assert whole.upgrades > 25 or "rw" not in turn
@@ -213,7 +216,7 @@ def test_many_more_seeds(turn: str, block: int) -> None:
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("seed", range(5))
-def test_without_faults_nobody_loses_anything(turn: str, seed: int) -> None:
+def test_without_faults_no_hold_is_lost(turn: str, seed: int) -> None:
     record = scenario(SimulatedHarness(seed, latency=LATENCY), TURNS[turn], hostile=False)
     check(record)
     assert record.rounds == WORKERS * ROUNDS
@@ -221,7 +224,7 @@ def test_without_faults_nobody_loses_anything(turn: str, seed: int) -> None:
 
 @pytest.mark.parametrize("turn", ["rw", "permits"])
 def test_the_scenario_finds_a_broken_promise(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seeds fail when validity is counted wrong."""
+    """The same seeds fail if a client computes its deadline too late."""
     monkeypatch.setattr("leasehold._engine.lease.deadline_of", lambda since, lease: since + lease * 1.5)
     with pytest.raises(AssertionError, match=r"overlaps|are out at"):
         run_seeds(range(100), TURNS[turn])

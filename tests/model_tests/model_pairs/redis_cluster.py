@@ -49,7 +49,7 @@ class Real:
     """A connection to a real node, by RESP3, so that messages come beside replies."""
 
     def __init__(self, node: Node) -> None:
-        self._link = node.connect().link
+        self._link = node.connect().socket
         self._reader = hiredis.Reader(replyError=ReplyError)
         self.messages: list[str] = []
         self.ask([b"HELLO", b"3"])

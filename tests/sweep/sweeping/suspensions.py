@@ -1,18 +1,17 @@
-"""Stepping an operation to its k-th suspension: a store that suspends often, a cancellation there, and what is left."""
+"""Cancels an operation at its k-th suspension, on a store that suspends often."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from operations import OPERATIONS
-
 from leasehold import AsyncClient, AsyncHold
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import METHODS
 from leasehold_lab.runtimes.harnesses import Harness
+from sweeping.operations import OPERATIONS
 
 LEASE = 20.0
-HOLD_UP = 8  # suspensions of each call of the store, before and after it has its effect
+HOLD_UP = 8  # suspensions of each call of the store, half of them before its effect
 
 
 class Slow:
@@ -48,7 +47,7 @@ class SlowStore:
 
 
 class Cancelling:
-    """Steps a coroutine, and throws a cancellation in at its k-th suspension, as a task would."""
+    """Runs a coroutine, and cancels its task at the k-th suspension."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], at: int, cancel: Callable[[], object]) -> None:
         self.work, self.at, self.cancel = work, at, cancel
@@ -71,7 +70,7 @@ class Cancelling:
 
 
 async def outcome(harness: Harness, client: AsyncClient, name: str, at: int, current: Callable[[], Any]) -> bool:
-    """Run an operation in a job of its own, cancelled at suspension ``at``; return whether it had that many."""
+    """Run an operation in its own job, and cancel it at suspension ``at``; return whether it had that many."""
     met: list[Cancelling] = []
 
     async def work() -> AsyncHold | None:
@@ -80,7 +79,7 @@ async def outcome(harness: Harness, client: AsyncClient, name: str, at: int, cur
         hold = await met[0]
         if hold is not None:
             hold.raise_if_lost()
-            await hold.release()  # held and returned: it is whole
+            await hold.release()  # a hold that is returned is valid
         return None
 
     job = harness.spawn(work)
@@ -88,7 +87,7 @@ async def outcome(harness: Harness, client: AsyncClient, name: str, at: int, cur
     error = job.exception()
     assert error is None or isinstance(error, asyncio.CancelledError), error
     reached = met[0].met > at
-    assert reached == isinstance(error, asyncio.CancelledError), "a cancellation is never swallowed"
+    assert reached == isinstance(error, asyncio.CancelledError), "a cancellation is never suppressed"
     return reached
 
 

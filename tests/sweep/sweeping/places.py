@@ -1,4 +1,4 @@
-"""The systems on whose servers all operations are swept, and what they have stored."""
+"""The systems on whose servers the sweeps run, and what is stored there."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SYSTEMS = {
     "zookeeper": ("zookeeper_server", "/operations"),
     "sqlite": ("", ""),
 }
-"""The fixture of each system's server, and what follows its URL."""
+"""The fixture of each system's server, and the suffix of the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A system that runs. ``server`` is its server or group, and the path of the file with SQLite."""
+    """A running system. ``server`` is its server or group; for SQLite, it is the path of the file."""
 
     system: str
     url: str
@@ -38,7 +38,7 @@ class Place:
 
 
 def place_of(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Start what a system needs, or take what runs already."""
+    """Return a running system; start its server if it does not run yet."""
     fixture, options = SYSTEMS[system]
     if not fixture:
         return Place(system, f"sqlite:{tmp_path}/locks", tmp_path / "locks")
@@ -49,7 +49,7 @@ def place_of(system: str, request: pytest.FixtureRequest, tmp_path: Path) -> Pla
 
 
 def stored(place: Place, prefix: str) -> dict[str, set[str]]:
-    """Return what the servers have of each namespace that begins so, past the client: keys, rows, nodes."""
+    """Read from the servers, without a client, what each namespace with this prefix contains: keys, rows, nodes."""
     found = defaultdict[str, set[str]](set)
     for namespace, thing in _things(place, prefix):
         if namespace.startswith(prefix):
@@ -89,7 +89,7 @@ ROWS = """
 
 def _texts(rows: Iterable[tuple[bytes, bytes, str]]) -> Iterator[tuple[str, str]]:
     for space, name, what in rows:
-        namespace = space.removeprefix(b"\xff").removesuffix(b"\xffsession")  # by these are sessions told from leases
+        namespace = space.removeprefix(b"\xff").removesuffix(b"\xffsession")  # these mark session locks
         yield namespace.decode(), f"{name.decode()}: {what}"
 
 
@@ -110,7 +110,7 @@ def _nodes(address: str, prefix: str) -> list[tuple[str, str]]:
         try:
             for child in client.get_children(path):
                 walk(namespace, f"{path}/{child}")
-        except NoNodeError:  # it has gone meanwhile
+        except NoNodeError:  # the node was removed meanwhile
             pass
 
     client = KazooClient(address)

@@ -1,4 +1,4 @@
-"""A name that becomes free without a word, as when an operator deletes the key of a long lease: waiters see it soon."""
+"""A name becomes free without a message, for example because an operator deletes its key: waiters notice it soon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.redis.server import RedisServerModel
 from models.redis.transport import SimulatedRedis
 
 HELD, LEASE = 600.0, 3.0
-"""Seconds: the lease of the holder, which nobody waits out, and of a waiter, renewed each third of it."""
+"""Seconds: the lease of the holder, longer than the test, and that of a waiter, which renews at each third of it."""
 
 
 @pytest.mark.parametrize("fair", [False, True])

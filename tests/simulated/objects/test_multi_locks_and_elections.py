@@ -1,7 +1,9 @@
-"""Multi-locks and elections under faults: what is believed never conflicts, everyone gets on, nobody looks back.
+"""Multi-locks and elections under faults: valid holds never conflict, and every client makes progress.
 
-As in `test_shared`: every seed is a history of its own, with drifting clocks, lost, doubled and late messages, and
-workers that are stopped and killed at any moment, also between the first lock and the last.
+No observer of an election sees an older leader after a newer one.
+
+As in `test_readers_and_permits`, every seed is a history of its own. Clocks drift, messages are lost, doubled and late,
+and workers are stopped and killed at any moment, also between the first lock and the last.
 """
 
 import contextlib
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from test_shared import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
+from test_readers_and_permits import LATENCY, LEASE, RATES, ROUNDS, WORKERS, Claim, Record, Worker, disturbed
 
 from leasehold import AsyncLeadership, AsyncMultiHold, Leader, StoreUnavailable
 from leasehold.stores.memory import Memory
@@ -20,7 +22,7 @@ from support.fate import all_end
 
 NAMES = ("a", "b", "c", "d")
 END = 2000.0
-"""Seconds of virtual time in which everyone must have got on."""
+"""Seconds of virtual time within which every worker must have finished."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Sights:
 
 
 async def several(worker: Worker) -> None:
-    """Take some of the names, in any order; believe in each of them."""
+    """Acquire some of the names, in any order, and use them."""
     names = worker.chance.sample(NAMES, worker.chance.randint(1, len(NAMES)))
     lock = worker.client.multi_lock(names, lease=LEASE, fair=worker.chance.random() < 0.5)
     timeout = worker.chance.choice((None, None, None, 0, 2.0))
@@ -75,7 +77,7 @@ async def leads(worker: Worker) -> None:
 
 
 async def observe(worker: Worker, sights: Sights, done: Callable[[], bool]) -> None:
-    """Look on until the end, through outages."""
+    """Observe the election until the end, and continue after outages."""
     while not done():
         try:
             async for leader in worker.client.election("x").observe(every=0.3):
@@ -96,22 +98,22 @@ def scenario(harness: SimulatedHarness, *, elects: bool, hostile: bool = True) -
         workers = [Worker(harness, number, record, plan) for number in range(WORKERS)]
         turn = leads if elects else several
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
-        lookers = [Worker(harness, 100 + number, record, plan) for number in range(len(sights) if elects else 0)]
-        looks = [
-            looker.machine.spawn(lambda looker=looker, seen=seen: observe(looker, seen, lambda: ended))
-            for looker, seen in zip(lookers, sights, strict=False)
+        observers = [Worker(harness, 100 + number, record, plan) for number in range(len(sights) if elects else 0)]
+        observing = [
+            observer.machine.spawn(lambda observer=observer, seen=seen: observe(observer, seen, lambda: ended))
+            for observer, seen in zip(observers, sights, strict=False)
         ]
         if hostile:
             await disturbed(harness, workers, chance)
         await all_end(harness, workers, jobs, LEASE, by=END)
         await harness.sleep(3 * LEASE)
-        looker = harness.client(Memory())
-        assert await looker.holds() == [], "what the dead left behind ended with its lease"
-        async with looker.election("x", "the last", lease=100.0):
+        client = harness.client(Memory())
+        assert await client.holds() == [], "a dead client's lock outlived its lease"
+        async with client.election("x", "the last", lease=100.0):
             await harness.sleep(3 * LEASE)
             ended = True
-        for look in looks:
-            while not await look.join(LEASE):
+        for job in observing:
+            while not await job.join(LEASE):
                 assert harness.scheduler.time < END, "an observer sleeps for ever"
 
     harness.run(body)
@@ -127,11 +129,11 @@ def check(record: Record, sights: list[Sights]) -> None:
                 assert one.token < other.token, f"the later token is not above: {one} {other}"
     for seen in sights:
         order = [(leader.token, number_of(leader)) for leader in seen.leaders if leader is not None]
-        assert order == sorted(order), f"looked back: {order}"
+        assert order == sorted(order), f"an observer saw an older leader or value after a newer one: {order}"
 
 
 def number_of(leader: Leader) -> int:
-    """Return the number of a proclaimed value, which is of the leader's own token; 0 for its first value."""
+    """Return the number in a value that the leader proclaimed; 0 for its first value, which has no number."""
     token, colon, number = leader.value.partition(":")
     assert not colon or int(token) == leader.token, f"a value of another leader is shown: {leader}"
     return int(number or 0) if colon else 0
@@ -145,7 +147,7 @@ def run_seeds(seeds: range, *, elects: bool, hostile: bool = True) -> int:
             check(record, sights)
             for seen in sights if elects else ():
                 assert any(leader is not None and leader.value == "the last" for leader in seen.leaders), (
-                    "missed the last"
+                    "an observer missed the last leader"
                 )
         except BaseException as error:
             error.add_note(f"seed {seed}")
@@ -156,7 +158,7 @@ def run_seeds(seeds: range, *, elects: bool, hostile: bool = True) -> int:
 
 @pytest.mark.parametrize("elects", [False, True], ids=["several", "election"])
 @pytest.mark.parametrize("block", range(3))
-def test_what_is_believed_never_conflicts_and_everyone_gets_on(elects: bool, block: int) -> None:
+def test_valid_holds_never_conflict_and_every_client_makes_progress(elects: bool, block: int) -> None:
     assert run_seeds(range(block * 15, block * 15 + 15), elects=elects) > 15 * WORKERS
 
 
@@ -169,14 +171,14 @@ def test_many_more_seeds(elects: bool, block: int) -> None:
 
 @pytest.mark.parametrize("elects", [False, True], ids=["several", "election"])
 @pytest.mark.parametrize("seed", range(3))
-def test_without_faults_nobody_loses_anything(elects: bool, seed: int) -> None:
+def test_without_faults_no_hold_is_lost(elects: bool, seed: int) -> None:
     record, sights = scenario(SimulatedHarness(seed, latency=LATENCY), elects=elects, hostile=False)
     check(record, sights)
     assert record.rounds == WORKERS * ROUNDS
 
 
-def test_another_order_for_each_would_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenario finds it if locks are taken in the order in which they are given."""
+def test_the_scenario_finds_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a common order, each client locks the names in the order in which they are given."""
     monkeypatch.setattr("leasehold.primitives.locks.multi_lock.sorted", lambda names: list(names), raising=False)
     with pytest.raises(AssertionError, match="waits for ever"):
         run_seeds(range(30), elects=False, hostile=False)  # faults end a deadlock sooner or later
@@ -184,14 +186,14 @@ def test_another_order_for_each_would_deadlock(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("elects", [False, True], ids=["several", "election"])
 def test_the_scenario_finds_a_broken_promise(elects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seeds fail when validity is counted wrong."""
+    """The same seeds fail if a client computes its deadline too late."""
     monkeypatch.setattr("leasehold._engine.lease.deadline_of", lambda since, lease: since + lease * 1.5)
     with pytest.raises(AssertionError, match="overlaps"):
-        run_seeds(range(200), elects=elects)  # about one in sixty; the first ends it
+        run_seeds(range(200), elects=elects)  # about one seed in sixty fails; the first ends the search
 
 
 def test_the_scenario_finds_a_value_of_an_older_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell that is believed whoever wrote it shows what the leader before said."""
+    """Without a check of who wrote the cell, an observer sees the value of the previous leader."""
 
     async def believe_the_cell(self) -> Leader | None:  # type: ignore[no-untyped-def]
         entry, said = await self._entry(), await self._proclaimed.read()

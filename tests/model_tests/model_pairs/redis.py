@@ -32,7 +32,7 @@ class Rival:
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
-        self._link, self._ear = server.connect().link, server.connect()
+        self._link, self._ear = server.connect().socket, server.connect()
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._ear.command("SUBSCRIBE", HEARD)
         for script in scripts.ALL:

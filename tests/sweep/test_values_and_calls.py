@@ -1,4 +1,4 @@
-"""Versioned, once, shared, scheduled and synchronized, killed after every step and cancelled at every moment."""
+"""Versioned and cached values, once, schedules, synchronized functions: killed at every step, cancelled at any time."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ async def versioned(harness: Harness, client: AsyncClient, log: Log) -> Any:
 
 
 async def judge(scenario: Scenario, other: Harness, client: AsyncClient, log: Log) -> None:
-    """Let another do the same after the first one ended in the middle, and look at what came of it."""
+    """Run the scenario on another client after the first was interrupted, and check the results of both."""
     before, start = list(log), other.now()
     result = await scenario(other, client, log)
-    assert other.now() - start <= LEASE + WORK + 0.1, "another goes on within a lease"
+    assert other.now() - start <= LEASE + WORK + 0.1, "the other client finishes within a lease"
     if scenario is once or scenario is shared:
         assert log.count("began") <= 2
         again = await scenario(other, client, log)
-        assert again == result, "one result for all"
+        assert again == result, "all clients get the same result"
         assert log.count("done") in (before.count("done"), before.count("done") + 1)
     elif scenario is scheduled:
         assert log.count("began") <= 1, "the tick ran twice"
@@ -93,7 +93,7 @@ SCENARIOS = [once, shared, scheduled, synchronized, versioned]
 
 
 def ordered(seed: int) -> SimulatedHarness:
-    """Make a harness whose network keeps requests in order: else a claim may arrive after the leave that undoes it."""
+    """Make a harness whose network keeps requests in order: no acquire arrives after the release that undoes it."""
     return SimulatedHarness(seed, latency=(0.0005, 0.0005))
 
 
@@ -106,7 +106,7 @@ def test_a_kill_after_every_step(scenario: Scenario) -> None:
 
 
 def killed(harness: SimulatedHarness, scenario: Scenario, steps: int) -> bool:
-    """Kill the first doer after so many of its steps; return whether it had as many."""
+    """Kill the first client after ``steps`` steps; return whether it had that many."""
 
     async def body(_: Harness) -> bool:
         victim, log, ended = harness.machine("victim"), Log(), []
@@ -120,7 +120,7 @@ def killed(harness: SimulatedHarness, scenario: Scenario, steps: int) -> bool:
         while not ended and not victim.machine.killed:
             await harness.sleep(0.01)
         if not victim.machine.killed:
-            victim.machine.last_step = None  # it is closed in peace
+            victim.machine.last_step = None  # so that its close is not interrupted
             return False
         await judge(scenario, harness, harness.client(Memory()), log)
         return True
@@ -129,22 +129,22 @@ def killed(harness: SimulatedHarness, scenario: Scenario, steps: int) -> bool:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_cancellation_at_every_moment(scenario: Scenario) -> None:
-    """Nothing is held afterwards: the other waits for no lease."""
+def test_a_cancellation_at_many_moments(scenario: Scenario) -> None:
+    """Nothing is held afterwards, so the other client need not wait until a lease expires."""
     moments = [number * 0.0002 for number in range(60)] + [WORK + number * 0.0002 for number in range(-5, 60)]
     cut_short = sum(cancelled(ordered(number), scenario, moment) for number, moment in enumerate(moments))
     assert cut_short > 60, "that many moments lie within the scenario"
 
 
 def cancelled(harness: SimulatedHarness, scenario: Scenario, moment: float) -> bool:
-    """Cancel the first doer at a moment; return whether it was still at it."""
+    """Cancel the first client at a moment; return whether it was still running."""
 
     async def body(_: Harness) -> bool:
         log = Log()
         first, other = harness.client(Memory()), harness.client(Memory())
         job = harness.spawn(lambda: scenario(harness, first, log))
         await harness.sleep(moment)
-        was_at_it = not job.done()
+        was_running = not job.done()
         job.cancel()
         await job.join(5.0)
         assert job.done()
@@ -153,6 +153,6 @@ def cancelled(harness: SimulatedHarness, scenario: Scenario, moment: float) -> b
         await judge(scenario, harness, other, log)
         if scenario is not scheduled:
             assert harness.now() - start <= WORK + 0.1, "it waited for a lease"
-        return was_at_it
+        return was_running
 
     return harness.run(body)

@@ -1,0 +1,1 @@
+"""What the sweeps share: the operations, the systems, and cancellations at each suspension."""
