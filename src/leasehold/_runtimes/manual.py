@@ -34,7 +34,6 @@ class ManualClock:
 
         Raises:
             ValueError: it is not above 0.
-
         """
         if not seconds > 0:
             raise ValueError(f"seconds must be above 0, it is {seconds}: a clock does not go back")

@@ -18,7 +18,6 @@ Example:
         with locks.lock("stock:42") as hold:
             EtcdGuard(hold).put("stock/42", b"17")  # LeaseLost if somebody else may have the lock by now
     ```
-
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Comparison:
         key: the lock's key.
         revision: what its revision must be: the hold's token.
         target: which revision: ``CREATE`` for a lock, as Go's ``Mutex.IsOwner`` compares; ``MOD`` for a shared one.
-
     """
 
     key: str
@@ -64,7 +62,6 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
         TypeError: it is not a hold of one lock on etcd.
         LeaseLost: it was lost.
         NotHeld: it was released.
-
     """
     core = _core(hold)
     store, leases = core._engine.store, core._leases()
@@ -83,7 +80,6 @@ class AsyncEtcdGuard:
 
     Args:
         hold: of a lock of an `AsyncClient`.
-
     """
 
     def __init__(self, hold: AsyncHold) -> None:
@@ -106,7 +102,6 @@ class AsyncEtcdGuard:
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
             StoreUnavailable: no response; with ``unknown`` it may have been written.
-
         """
         put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
         return await self._send({"request_put": put})

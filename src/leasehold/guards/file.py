@@ -21,7 +21,6 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
     Raises:
         Stale: a holder with a higher token has written it.
         OSError: as for any file.
-
     """
     check_token(token)
     target = Path(path)

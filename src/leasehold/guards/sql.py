@@ -54,7 +54,6 @@ def update(
     Raises:
         Stale: a row was written with a higher token. Of several rows the others may have been changed: roll back.
         LookupError: there is no such row.
-
     """
     return run(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
 
@@ -80,7 +79,6 @@ def advance(connection: Any, resource: str, token: int) -> None:
 
     Raises:
         Stale: a holder with a higher token has been there.
-
     """
     run(connection, _advance(resource, token, dialect_of(connection)))
 

@@ -30,7 +30,6 @@ class KeyedLock:
 
         Raises:
             StoreUnavailable: the turn did not come in time; nothing was sent.
-
         """
         mine = self._runtime.signal()
         with self._mutex:

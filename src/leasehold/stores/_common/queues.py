@@ -28,7 +28,6 @@ class Step:
         blocked: why the ticket does not hold, after an acquire.
         woken: waiters that this step granted the name.
         found: whether the ticket had an entry before.
-
     """
 
     queue: Queue
@@ -59,7 +58,6 @@ def try_acquire(
 
     Raises:
         NameInUse: the name is in use as another primitive.
-
     """
     queue = settle(queue, now, alive)
     refuse_other_use(queue.name, [entry.ticket for entry in queue.entries()], ticket.terms.mode)

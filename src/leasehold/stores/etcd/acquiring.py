@@ -61,7 +61,6 @@ class Verdict:
         blockers: the keys of which one must be deleted before the ticket can hold.
         revision: the store's revision at that time.
         held_by: the first key.
-
     """
 
     token: int = 0
@@ -78,7 +77,6 @@ async def acquire_mutex(gateway: Gateway, state: TicketState, until: float, *, j
 
     Raises:
         NameInUse: the name is in use as another primitive; our key is deleted again.
-
     """
     in_queue = span(state.queue)
     first, last = ranged(in_queue, **FIRST), ranged(in_queue, **LAST)

@@ -41,7 +41,6 @@ class Fix:
         breaks: whether a promise of locks is broken then.
         since: the first patch release with the fix, by minor release; a missing minor release never had the fault.
         where: the pull request, or the issue, in etcd's repository.
-
     """
 
     fault: str
@@ -90,7 +89,6 @@ async def diagnose(runtime: Runtime, gateway: Gateway, settings: Settings, keys:
     Raises:
         StoreUnavailable: it does not respond.
         Unsupported: it is too old.
-
     """
 
     async def ask(path: str, body: Json) -> Json:

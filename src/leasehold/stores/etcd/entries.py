@@ -30,7 +30,6 @@ class QueueKey:
         lease: the lease under which it lives, 0 for none.
         ticket: the ticket; for a key of another program one with what is known.
         holds: whether its value says that it holds. In a mutex the first key holds, whatever the values say.
-
     """
 
     key: str

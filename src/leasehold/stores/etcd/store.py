@@ -203,7 +203,6 @@ class EtcdStore:
 
         Raises:
             StoreUnavailable: the removal is not confirmed.
-
         """
         state.acquiring, usable = True, False
         try:
@@ -220,7 +219,6 @@ class EtcdStore:
 
         Raises:
             StoreUnavailable: that is not confirmed.
-
         """
         for reason in (await self._renewals.remove_keys([state], until)).values():
             what = f"the key of an older request for {state.name!r} may still exist: {reason}"

@@ -149,7 +149,6 @@ class Watch:
 
         Raises:
             StoreUnavailable: etcd does not permit the watch.
-
         """
         with self._mutex:
             if self.denied is not None:
@@ -242,7 +241,6 @@ class Watch:
 
         Raises:
             StoreUnavailable: etcd has ended the watch.
-
         """
         if "error" in message:
             raise refusal(message["error"], "", 200).unavailable("its members")

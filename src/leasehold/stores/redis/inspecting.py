@@ -26,7 +26,6 @@ async def inspect(
 
     Raises:
         StoreUnavailable: the server does not reply.
-
     """
     names = [prefix] if exact else [name async for name in calls.names(namespace, prefix, within=within)]
     found: list[View] = []
@@ -112,7 +111,6 @@ def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tupl
     Returns:
         The holders whose lease has not ended, in order of their tokens, and the server time in ms until which the lock
         delay of the others blocks the name.
-
     """
     found: list[QueueEntry] = []
     blocked_until = 0.0

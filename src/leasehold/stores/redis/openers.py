@@ -90,7 +90,6 @@ class Redlock:
         ```python
         Client(Redlock(["redis://a", "redis://b", "redis+sentinel://c,d,e/locks"]))
         ```
-
     """
 
     def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
@@ -101,7 +100,6 @@ class Redlock:
                 `Redis`, `Sentinel` or `adopt` make.
             quarantine: seconds for which a node gives no votes after it was restarted or emptied; 0 for none. No lease
                 may be longer. It must be the same for all clients.
-
         """
         hidden = [Secret(each) if isinstance(each, str) else each for each in members]
         del members  # they may have passwords
@@ -223,7 +221,6 @@ def sentinels_from_url(url: StoreURL) -> SentinelSettings:
 
     Raises:
         ValueError: it names no sentinel or no primary, or has an unknown option.
-
     """
     url.refuse_options((*URL_OPTIONS, *SENTINEL_OPTIONS))
     form = f"{url.scheme}://HOST:PORT,HOST:PORT/NAME"
@@ -249,7 +246,6 @@ def seeds_from_url(url: StoreURL) -> Sequence[Settings]:
 
     Raises:
         ValueError: it names no node, or a database: a cluster has only database 0.
-
     """
     url.refuse_options(tuple(option for option in URL_OPTIONS if option != "db"))
     if not url.hosts:
@@ -264,7 +260,6 @@ def nodes_from_url(url: StoreURL) -> Sequence[Settings]:
 
     Raises:
         ValueError: it names no node, or has an unknown option.
-
     """
     url.refuse_options((*URL_OPTIONS, "quarantine"))
     if not url.hosts:

@@ -84,7 +84,6 @@ class RedisStore:
             slot_of: returns the hash slot of a name; no script has keys of two slots.
             marker: returns the key of strict mode's marker; see `strict.Claims`.
             unanswered: the tickets of unanswered claims, where several stores share them.
-
         """
         make = make or single_transport(runtime)
         self._runtime = runtime

@@ -25,7 +25,6 @@ class SQLite:
             the default one.
         allow_network: use it on a network file system, too; correct only if one machine alone does.
         machine: what the kernel reports of boot, clock and processes.
-
     """
 
     path: Path
@@ -44,7 +43,6 @@ def from_url(url: StoreURL) -> SQLite:
 
     Raises:
         ValueError: it names no file, or has a host, a user or an unknown option.
-
     """
     url.refuse_options(("allow_network",))
     if url.hosts or url.username is not None or url.password is not None:

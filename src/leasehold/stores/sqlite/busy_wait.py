@@ -52,7 +52,6 @@ class Backoff:
 
         Raises:
             Busy: the attempt, which ``ends`` then, would be over.
-
         """
         if boottime() + self._next * 1.5 >= ends:
             raise Busy(why) from error

@@ -85,7 +85,6 @@ class Database:
             Busy: other processes write. Retry until ``until``; other calls run in between.
             StoreUnavailable: it failed, or its outcome is unknown (``unknown``).
             Unsupported: locks do not work with this file.
-
         """
         with self._mutex:
             return self._transact(work, end_of_attempt(until), writes=writes)

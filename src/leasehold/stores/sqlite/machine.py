@@ -21,7 +21,6 @@ class Process:
         pid: its number.
         started: when it began, in ticks since boot; 0 if unknown. A number is used again, the pair is not.
         pids: the pid namespace in which the number counts; empty where there is none.
-
     """
 
     pid: int
@@ -45,7 +44,6 @@ class Machine:
 
         Raises:
             Unsupported: this system does not say, so a lease from before a crash could not be told from a live one.
-
         """
         if sys.platform == "darwin":
             found = _boot_session()

@@ -52,7 +52,6 @@ def prepare(path: Path, mounts: str, *, allow_network: bool, make: bool) -> Iden
         NoFile: it is missing, and must not be made.
         Unsupported: locks would not work there.
         StoreUnavailable: it cannot be created or reached.
-
     """
     try:
         _check_mount(path, mounts, allow_network=allow_network)
@@ -81,7 +80,6 @@ class Files(NamedTuple):
         which: the file, its write-ahead log and the log's index; None for each that is not there.
         log: bytes of the log.
         touched: when the file was last written to or marked, in seconds of the wall clock.
-
     """
 
     which: tuple[Identity | None, ...]

@@ -21,7 +21,6 @@ class ZooKeeper:
     Attributes:
         settings: how to reach it.
         chroot: the node below which all of ours are: empty, or an absolute path without a slash at its end.
-
     """
 
     settings: Settings
@@ -37,7 +36,6 @@ def from_url(url: StoreURL) -> ZooKeeper:
 
     Raises:
         ValueError: an option, the credentials or the chroot cannot be used.
-
     """
     settings = transport_settings.from_url(url)
     parts = [part for part in url.path.split("/") if part]

@@ -34,7 +34,6 @@ class SemaphoreState:
         taken: names of the permits, in order.
         version: of their parent node; each client that takes permits raises it, so two never take at the same time.
         queue: the waiters for permits, in order.
-
     """
 
     taken: tuple[str, ...]
@@ -75,7 +74,6 @@ class Acquirer(QueueNodes):
 
         Raises:
             NameInUse: the name is in use as another primitive.
-
         """
         requests = (self.transport.sync(state.path), self.transport.children(state.path))
         _, children = await self.transport.ask_all(requests, until)
@@ -164,7 +162,6 @@ class Acquirer(QueueNodes):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another limit.
-
         """
         root, listing = found
         await self.refuse_other_use(state, list(map(parse, names_in(root))), until)

@@ -34,7 +34,6 @@ async def diagnose(queue_nodes: QueueNodes, settings: Settings, paths: Paths, un
 
     Raises:
         StoreUnavailable: there is no session.
-
     """
     transport = queue_nodes.transport
     session = await transport.ready(until)

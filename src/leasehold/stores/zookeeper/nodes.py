@@ -52,7 +52,6 @@ class Contender:
         sort_key: what contenders are ordered by.
         ticket: the ticket's id, from the UUID; empty if there is none.
         up: whether it is an upgradeable reader, or the writer that such a one becomes.
-
     """
 
     child: str
@@ -101,7 +100,6 @@ class Paths:
     Attributes:
         chroot: empty, or an absolute path without a slash at its end.
         namespace: as it was given.
-
     """
 
     chroot: str

@@ -55,7 +55,6 @@ def blockers(me: Contender, alongside: str, contenders: Sequence[Contender], cre
         alongside: the ticket alongside which ``me`` acquires; empty for none.
         contenders: all, including ``me``.
         created_at: ``czxid`` of ``me`` and of those of `needs_created_at`; a missing one is gone.
-
     """
     others = [one for one in in_order(contenders) if one.child != me.child and one.ticket != alongside]
     if is_gate(me):

@@ -57,7 +57,6 @@ class TicketState:
         token: the fencing token while it holds.
         until: boot-time clock at which the ticket ends unless it is renewed; infinite before its first answer.
         over: whether it has expired or was released; that is final.
-
     """
 
     name: str
@@ -96,7 +95,6 @@ class TicketState:
 
         Raises:
             StoreUnavailable: it belongs to another session.
-
         """
         if node.owner != self.session:
             raise StoreUnavailable("ZooKeeper: the session expired while a node was created", unknown=True)
@@ -255,7 +253,6 @@ class QueueNodes:
 
         Raises:
             StoreUnavailable: it cannot be created.
-
         """
         create = self.transport.create(f"{folder}/{name}", b"", EPHEMERAL | SEQUENCE)
         for _ in range(3):

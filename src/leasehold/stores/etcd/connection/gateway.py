@@ -96,7 +96,6 @@ class Gateway:
             Refused: the lease has ended; or, of a grant, it exists.
             StoreUnavailable: any other error, or no response.
             Unsupported: the server is too old.
-
         """
         await self._ready(until)
         return await self._call(path, body, until, urgent=urgent)

@@ -33,7 +33,6 @@ class Connection(ABC):
 
         Raises:
             TimeoutError: nothing came.
-
         """
 
     @abstractmethod

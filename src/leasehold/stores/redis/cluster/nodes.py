@@ -50,7 +50,6 @@ class Nodes:
 
         Raises:
             StoreUnavailable: the client is closed.
-
         """
         found = self._stores.get((address, asking))
         if found is not None:

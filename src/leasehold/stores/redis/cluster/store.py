@@ -278,7 +278,6 @@ class ClusterStore:
 
         Raises:
             StoreUnavailable: one does not reply.
-
         """
         known = await self._refresh(5.0)
         stores = [self._nodes.at(address) for address in known.primaries]

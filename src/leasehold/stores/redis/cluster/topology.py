@@ -102,7 +102,6 @@ class Topology:
 
         Raises:
             StoreUnavailable: no node replies with one.
-
         """
         if self.map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
             await self._single_flight.run(partial(self._refresh, within), within)

@@ -25,7 +25,6 @@ class Proposal:
         asked: nodes that may know it.
         released: nodes that confirmed its release, and whether it had their vote.
         until: boot-time clock after which no node knows it any more, unless it is renewed.
-
     """
 
     name: str
@@ -122,7 +121,6 @@ class Vote:
         holder: the ticket that has its vote; "" if none.
         owner: the owner of that ticket.
         abstains: it may have forgotten votes, and gives none.
-
     """
 
     token: int = 0

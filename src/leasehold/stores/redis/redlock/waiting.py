@@ -130,7 +130,6 @@ class Waiting:
 
         Raises:
             NotPermitted: too many nodes refuse a subscription.
-
         """
         with self._mutex:
             for node in self._quorum.nodes:

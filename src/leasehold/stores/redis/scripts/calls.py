@@ -20,7 +20,6 @@ class Calls:
         where: the server, for messages to people.
         host: its host; "" if it has none.
         check: finds out, within so many seconds, which access right is missing, and raises an error that names it.
-
     """
 
     def __init__(self, transport: Transport, where: str, host: str, check: Callable[[float], Awaitable[None]]) -> None:
@@ -40,7 +39,6 @@ class Calls:
 
         Raises:
             StoreUnavailable: the server answered with another error.
-
         """
         reply = error
         if error.code == "NOSCRIPT":
@@ -95,7 +93,6 @@ async def names(transport: Transport, where: str, pattern: bytes, within: float)
 
     Raises:
         StoreUnavailable: no answer, or a refusal.
-
     """
     cursor, seen = b"", set[str]()
     while cursor != b"0":

@@ -90,7 +90,6 @@ class Sentinels:
 
         Raises:
             StoreUnavailable: it cannot be resolved.
-
         """
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         answers = await self.ask(each)
@@ -114,7 +113,6 @@ class Sentinels:
 
         Raises:
             StoreUnavailable: that sentinel does not reply.
-
         """
         transport = self._watch or self._transports[0]
         reply = await self._call(transport, within, b"REPLICAS", self._name or "")

@@ -49,7 +49,6 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
 
     Raises:
         ValueError: an option has an invalid value, or is given without ``strict=true``.
-
     """
     given: dict[str, Any] = {}
     for key, (read, form) in OPTIONS.items():
@@ -78,7 +77,6 @@ class Claims:
         strict: the options.
         settings: of the server.
         marker: returns the marker's key; with ``True`` another than before, since the server lacks its slot.
-
     """
 
     def __init__(self, strict: Strict, settings: Settings, marker: Callable[[bool], bytes]) -> None:
@@ -100,7 +98,6 @@ class Claims:
         Raises:
             Unconfirmed: it was granted, and must be released.
             StoreUnavailable: as `Transport.call`.
-
         """
         plain, script_keys, args = command
         longest = b"%d" % round(self._strict.longest * 1000)

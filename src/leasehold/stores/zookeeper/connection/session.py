@@ -88,7 +88,6 @@ class Transport(Requests):
 
         Raises:
             StoreUnavailable: one of them has no answer.
-
         """
         if not requests:
             return []

@@ -39,7 +39,6 @@ class Settings:
         digest: user and password for the scheme ``digest``.
         sasl: options of kazoo for SASL.
         tls: keyword arguments of kazoo for TLS; empty for none.
-
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -63,7 +62,6 @@ def from_url(url: StoreURL) -> Settings:
 
     Raises:
         ValueError: an option is unknown or has a value that it cannot have.
-
     """
     url.refuse_options(OPTIONS)
     secure = url.scheme == "zookeepers"
