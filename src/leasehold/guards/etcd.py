@@ -88,7 +88,7 @@ class AsyncEtcdGuard:
 
     @property
     def comparison(self) -> Comparison:
-        """What is compared."""
+        """The comparison that each write contains."""
         return self._compare
 
     async def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
@@ -97,7 +97,7 @@ class AsyncEtcdGuard:
         Args:
             key: any.
             value: what to set it to.
-            lease: the ID of a lease of etcd of your own, with which the key ends; 0 keeps it.
+            lease: the ID of your own lease in etcd, with which the key ends; 0 for none.
 
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
@@ -114,7 +114,7 @@ class AsyncEtcdGuard:
         engine: Engine = self._hold._engine
         engine.ready()
         store = engine.store
-        assert isinstance(store, EtcdStore)  # `comparison` looked
+        assert isinstance(store, EtcdStore)  # `comparison` has checked it
         body = txn([self._compare.json()], [operation])
 
         def ask(within: float) -> Coroutine[Any, Any, Json]:
@@ -146,7 +146,7 @@ class EtcdGuard:
 
     @property
     def comparison(self) -> Comparison:
-        """What is compared."""
+        """The comparison that each write contains."""
         return self._core.comparison
 
     def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:

@@ -36,7 +36,7 @@ def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float |
         key: any; its fence is `fence_key`.
         value: what to set it to.
         token: of your hold.
-        ttl: seconds after which both keys expire; longer than a holder may be late. None keeps them.
+        ttl: seconds after which both keys expire; it must be longer than a holder may be late. None keeps the keys.
 
     Raises:
         Stale: a holder with a higher token has set it.

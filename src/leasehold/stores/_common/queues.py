@@ -24,7 +24,7 @@ class Step:
 
     Attributes:
         queue: the queue afterwards.
-        mine: the entry of the ticket concerned, None if it has none.
+        mine: the entry of the ticket that the operation is for, None if it has none.
         blocked: why the ticket does not hold, after an acquire.
         woken: waiters that this step granted the name.
         found: whether the ticket had an entry before.

@@ -140,7 +140,6 @@ class Watch:
             state.set()
 
     def stop(self, state: TicketState) -> None:
-        """Stop waking a ticket."""
         with self._mutex:
             self._drop(state)
 

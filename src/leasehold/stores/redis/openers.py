@@ -1,6 +1,6 @@
 """The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
 
-What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
+Modules that only some deployments need are imported when such a store is opened, so that programs start fast.
 """
 
 from __future__ import annotations
@@ -179,11 +179,11 @@ def from_url(url: StoreURL) -> Opener:
     demanded, url = strict.from_url(url)
     match url.scheme.partition("+")[2]:
         case "sentinel":
-            return _strictly(Sentinel(sentinels_from_url(url)), demanded)
+            return _in_strict_mode(Sentinel(sentinels_from_url(url)), demanded)
         case "cluster":
-            return _strictly(Cluster(seeds_from_url(url)), demanded)
+            return _in_strict_mode(Cluster(seeds_from_url(url)), demanded)
         case _:
-            return _strictly(Redis(settings.from_url(url)), demanded)
+            return _in_strict_mode(Redis(settings.from_url(url)), demanded)
 
 
 def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
@@ -192,14 +192,14 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
     ``Client(adopt(client, Flavor.SYNC, strict=Strict(longest=30)))`` does so in strict mode.
     """
     if adopting.asks_sentinels(client):
-        return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
+        return _in_strict_mode(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
-        return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
-    return _strictly(Redis(adopting.from_client(client, flavor)), strict)
+        return _in_strict_mode(Cluster(adopting.seeds(client, flavor)), strict)
+    return _in_strict_mode(Redis(adopting.from_client(client, flavor)), strict)
 
 
-def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
-    """Return the same in strict mode, if it is asked for."""
+def _in_strict_mode(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the opener, in strict mode if that is demanded."""
     if demanded is None:
         return opener
     match opener:

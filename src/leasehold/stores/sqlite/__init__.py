@@ -39,7 +39,7 @@ class SQLite:
 def from_url(url: StoreURL) -> SQLite:
     """Read ``sqlite:/absolute/path``, ``sqlite:relative/path`` or ``sqlite:~/path``, with ``?allow_network=1``.
 
-    A relative path counts from the working directory of now.
+    A relative path is resolved against the current working directory.
 
     Raises:
         ValueError: it names no file, or has a host, a user or an unknown option.

@@ -21,7 +21,7 @@ OLDEST = (3, 5, 3)
 """Oldest server with containers, and with creates that return the transaction."""
 
 FEW_TICKS = 10
-"""Least ticks in a session timeout; with fewer a member that is cut off may hide an expiry; see ``store.py``."""
+"""Fewest ticks in a session timeout. With fewer, a member that is cut off may hide an expiry; see ``store.py``."""
 
 CONFIG = "/zookeeper/config"
 """The node in which an ensemble names its members, from 3.5."""

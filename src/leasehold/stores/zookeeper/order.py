@@ -65,12 +65,11 @@ def blockers(me: Contender, alongside: str, contenders: Sequence[Contender], cre
 
 
 def _entered(one: Contender, gate: Contender, others: Sequence[Contender], created_at: CreatedAt) -> bool:
-    """Return whether a reader behind the gate may hold since before the gate; an upgradeable one cannot."""
-    if (
-        one.up
-        or one.mark is not Mark.READER
-        or created_at.get(one.child, gate_created := created_at[gate.child]) >= gate_created
-    ):
+    """Return whether a reader behind the gate may hold since before the gate existed; an upgradeable one cannot."""
+    if one.up or one.mark is not Mark.READER:
+        return False
+    gate_created = created_at[gate.child]
+    if created_at.get(one.child, gate_created) >= gate_created:
         return False
     return not any(other.mark is Mark.WRITER and other.sort_key < one.sort_key for other in others)
 

@@ -132,7 +132,6 @@ class Gateway:
         return answer
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._http.close()
 
     def after_fork(self) -> None:

@@ -248,7 +248,7 @@ class ClusterStore:
         *,
         alone: bool,
     ) -> None:
-        """Add to ``places`` where tickets are renewed next that one node refused."""
+        """Add to ``places`` the next node for the tickets that one node refused to renew."""
         error = refused(store.where, reply, store.address[0])
         if not isinstance(error, RetryableError):
             return

@@ -32,9 +32,9 @@ class Calls:
         """Run a script on these keys, and return its reply."""
         packed = script.by_digest(script_keys, args)
         reply = await self._transport.call(packed, within=within)
-        return await self.once_more(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
+        return await self.resend_if_lacking(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
 
-    async def once_more(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
+    async def resend_if_lacking(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
         """Send the script in full if the server lacks it, and return its reply.
 
         Raises:
@@ -48,7 +48,6 @@ class Calls:
         return reply
 
     async def run_all(self, commands: Sequence[Command], *, within: float) -> list[Any]:
-        """Run scripts, as `run_all` does."""
         return await run_all(self._transport, commands, within)
 
     async def refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
@@ -60,7 +59,6 @@ class Calls:
         return refused(self._where, reply, self._host)
 
     def names(self, namespace: str, prefix: str, *, within: float) -> AsyncIterator[str]:
-        """Yield names, as `names` does."""
         return names(self._transport, self._where, keys.lock_pattern(namespace, prefix), within)
 
 

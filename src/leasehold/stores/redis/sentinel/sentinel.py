@@ -47,7 +47,7 @@ class SentinelSettings:
 
     @property
     def where(self) -> str:
-        """What it is called in messages to people."""
+        """The servers, for messages to people."""
         sentinels = ", ".join(sentinel.where for sentinel in self.sentinels)
         return f"the primary {self.name or ''} of the sentinels at {sentinels}".replace("  ", " ")
 
@@ -82,7 +82,7 @@ class Sentinels:
 
     @property
     def where(self) -> str:
-        """What it is called in messages to people."""
+        """The servers, for messages to people."""
         return self._watched.where
 
     async def primary(self, within: float) -> Settings:

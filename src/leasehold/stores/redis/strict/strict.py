@@ -88,7 +88,6 @@ class Claims:
 
     @property
     def marker(self) -> bytes:
-        """The key of the marker."""
         self._marker = self._marker or self._find(False)
         return self._marker
 

@@ -112,7 +112,7 @@ def _credentials(url: StoreURL) -> tuple[Secret | None, Veiled]:
     if how == "sasl":
         return None, Veiled(mechanism="DIGEST-MD5", username=url.username, password=url.password.reveal())
     if ":" in url.username:
-        raise ValueError(f"the user in the {url.scheme} URL has a colon, which the scheme digest cannot tell apart")
+        raise ValueError(f"the user in the {url.scheme} URL has a colon; digest takes what follows for the password")
     return Secret(f"{url.username}:{url.password.reveal()}"), Veiled()
 
 
