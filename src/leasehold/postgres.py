@@ -22,7 +22,7 @@ from typing import Any
 from leasehold import _validate
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, Unsupported
-from leasehold.guards.connection import Ask, Asking, arun, code_of, dialect_of, run
+from leasehold.guards.connection import Statement, Statements, arun, code_of, dialect_of, run
 from leasehold.stores.postgres.advisory import key_of
 
 __all__ = ["async_transaction_lock", "transaction_lock"]
@@ -75,14 +75,14 @@ async def async_transaction_lock(
 
 def _lock(
     connection: Any, name: str, namespace: str, timeout: Seconds | None, shared: bool, most: float | None
-) -> Asking[None]:
+) -> Statements[None]:
     found = dialect_of(connection)
     if found not in ("postgresql", ""):
         raise TypeError(f"transaction_lock needs a connection to PostgreSQL, not to {found}")
     key = key_of(_validate.name(namespace, "namespace"), _validate.name(name))
     left = _validate.timeout(timeout)
     try:
-        yield Ask("SAVEPOINT leasehold")
+        yield Statement("SAVEPOINT leasehold")
     except Exception as error:
         if code_of(error) == NO_TRANSACTION:
             raise RuntimeError(
@@ -90,39 +90,40 @@ def _lock(
                 "free again at once; write for example `with connection.transaction():` around it"
             ) from error
         raise
-    settings = yield Ask("SELECT current_setting('transaction_isolation'), current_setting('lock_timeout')")
+    settings = yield Statement("SELECT current_setting('transaction_isolation'), current_setting('lock_timeout')")
     isolation, before = settings.rows[0]
     if isolation != "read committed":
-        yield Ask("RELEASE SAVEPOINT leasehold")
+        yield Statement("RELEASE SAVEPOINT leasehold")
         raise Unsupported(
             f"this transaction is {isolation.upper()}: it reads from a snapshot that is older than the lock, and would "
             "not see the writes of the previous holder; use READ COMMITTED"
         )
     if (yield from _try(key, shared)):
-        yield Ask("RELEASE SAVEPOINT leasehold")
+        yield Statement("RELEASE SAVEPOINT leasehold")
         return
     yield from _wait(name, key, left, shared, most, before)
 
 
-def _try(key: int, shared: bool) -> Asking[bool]:
-    answer = yield Ask(f"SELECT pg_try_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
+def _try(key: int, shared: bool) -> Statements[bool]:
+    answer = yield Statement(f"SELECT pg_try_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
     return bool(answer.rows[0][0])
 
 
-def _wait(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Asking[None]:
+def _wait(name: str, key: int, left: float | None, shared: bool, most: float | None, before: str) -> Statements[None]:
     while left is None or left > 0:
         part = min(value for value in (left, most, 86_400.0) if value is not None)
-        yield Ask("SELECT set_config('lock_timeout', {}, true)", (f"{max(int(part * 1000), 1)}ms",))
+        yield Statement("SELECT set_config('lock_timeout', {}, true)", (f"{max(int(part * 1000), 1)}ms",))
         try:
-            yield Ask(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
+            yield Statement(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}({{}}::bigint)", (key,))
         except Exception as error:
             if code_of(error) != NOT_AVAILABLE:
                 raise
-            yield Ask("ROLLBACK TO SAVEPOINT leasehold")  # this also undoes the setting: the transaction continues
+            # This also undoes the setting: the transaction continues.
+            yield Statement("ROLLBACK TO SAVEPOINT leasehold")
         else:
-            yield Ask("SELECT set_config('lock_timeout', {}, true)", (before,))
-            yield Ask("RELEASE SAVEPOINT leasehold")
+            yield Statement("SELECT set_config('lock_timeout', {}, true)", (before,))
+            yield Statement("RELEASE SAVEPOINT leasehold")
             return
         left = None if left is None else left - part
-    yield Ask("RELEASE SAVEPOINT leasehold")
+    yield Statement("RELEASE SAVEPOINT leasehold")
     raise AcquireTimeout(f"could not acquire {name!r} in time: another transaction or session has it", name=name)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client
-from leasehold.guards.connection import Ask, Asking, dialect_of, run
+from leasehold.guards.connection import Statement, Statements, dialect_of, run
 from leasehold_lab.demo.counters import prepared
 from leasehold_lab.demo.rows import LEFT_FOR
 from leasehold_lab.demo.tables import NOW, STEM
@@ -34,8 +34,8 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 def rows(connection: Any, text: str) -> list[tuple[Any, ...]]:
-    def asking() -> Asking[list[tuple[Any, ...]]]:
-        return (yield Ask(text)).rows
+    def asking() -> Statements[list[tuple[Any, ...]]]:
+        return (yield Statement(text)).rows
 
     return run(connection, asking())
 

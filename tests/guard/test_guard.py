@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy
 
 from leasehold.guards import Stale, file, sql
-from leasehold.guards.connection import Answer, Asking
+from leasehold.guards.connection import Answer, Statements
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 
 asyncmy: Any = import_module("asyncmy")
@@ -69,8 +69,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         connection.engine.dispose()
 
 
-def asking(text: str, args: tuple[Any, ...] = ()) -> Asking[Answer]:
-    return (yield sql.Ask(text, args))
+def asking(text: str, args: tuple[Any, ...] = ()) -> Statements[Answer]:
+    return (yield sql.Statement(text, args))
 
 
 def row(connection: Any) -> Any:

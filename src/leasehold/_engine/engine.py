@@ -32,7 +32,7 @@ from leasehold._engine.retry import Request, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import LeaseTerms, ReleaseReason, RenewalResult, Ticket, ticket_id
-from leasehold._runtimes.base import INTERRUPTS, Runtime, Scope
+from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope
 from leasehold._runtimes.process import whoami
 from leasehold.errors import LeaseholdError, LeaseLost, StoreUnavailable
 from leasehold.events import Released, SelectiveObserver
@@ -82,7 +82,7 @@ class Engine:
         if self.closed:
             return
         if self.runtime.interrupts():
-            raise RuntimeError(INTERRUPTS)
+            raise RuntimeError(INTERRUPTS_MESSAGE)
         self.closed = True
         calls: Later = []
         ended = [lease for lease in self.watchdog.leases() if self._end_lease(lease, calls)]

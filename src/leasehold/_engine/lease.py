@@ -44,7 +44,7 @@ from typing import Any, Protocol, cast
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
-from leasehold._runtimes.base import Runtime, Scope, outside
+from leasehold._runtimes.base import Runtime, Scope, call_user_code
 from leasehold.errors import LeaseLost
 from leasehold.events import InDoubt, Lost, Observer, Renewed
 
@@ -285,7 +285,7 @@ class Lease:
 
     def _call(self, callback: OnLost) -> None:
         try:
-            outside(callback, self.error())
+            call_user_code(callback, self.error())
         except (Exception, SystemExit):  # SystemExit would end the watchdog, and with it all renewals
             log.exception("an on_lost callback of lock %r failed", self.name)
 

@@ -1,1 +1,1 @@
-"""What the algorithms need from the world: time, waiting, threads or tasks. One module a world."""
+"""What the algorithms need from a runtime: time, waiting, threads or tasks. One module for each runtime."""

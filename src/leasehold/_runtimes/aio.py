@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import TIDIES_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class AsyncioRuntime:
                 cancelled = error
         if cancelled is not None:
             if not task.cancelled():
-                task.exception()  # retrieved: the caller gets the cancellation
+                task.exception()  # counts as retrieved: the caller gets the cancellation instead
             raise cancelled
         return task.result()
 
@@ -134,7 +134,7 @@ class TaskSignal:
         return self._flag
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait for the flag. One task waits for a signal at a time."""
+        """Wait for the flag. Only one task at a time may wait."""
         self._loop = asyncio.get_running_loop()
         waiter = self._waiter = self._loop.create_future()
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._wake)
@@ -175,7 +175,7 @@ class TaskJob:
         done, _ = await asyncio.wait((self._task,), timeout=timeout)
         if not done:
             self.cancel()
-            await asyncio.wait((self._task,), timeout=TIDIES_WITHIN)
+            await asyncio.wait((self._task,), timeout=CLEANUP_WITHIN)
         return bool(done)
 
 

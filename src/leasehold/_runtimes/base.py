@@ -18,15 +18,14 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIDIES_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
+CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
-
-INTERRUPTS = (
+INTERRUPTS_MESSAGE = (
     "leasehold was called by a signal handler (or a finalizer) that interrupted another leasehold call of the same "
     "thread, and would wait for it for ever; set a flag there, or raise an exception, and call leasehold afterwards. "
     "Only hold.release() and lock.release() are possible at any time"
 )
-"""The message of the RuntimeError for such a call."""
+"""The message of the RuntimeError for a call that interrupted another call of its own thread."""
 
 
 class Flavor(enum.Enum):
@@ -64,7 +63,7 @@ class Scope(Protocol):
     """The ``async with`` block of a hold, which the loss of the lease interrupts."""
 
     def enter(self, owner: object) -> None:
-        """Begin the block. If ``owner`` is not None, the block is over when that object is gone, ended or not."""
+        """Begin the block. If ``owner`` is not None, the block is over at the latest when that object is deleted."""
         ...
 
     def is_over(self) -> bool:
@@ -106,7 +105,7 @@ class Job(Protocol):
     async def join(self, timeout: float) -> bool:
         """Wait for the end, at most ``timeout`` seconds; return whether it ended by itself.
 
-        A task that did not is cancelled and awaited, for `TIDIES_WITHIN` at most.
+        A task that did not is cancelled and awaited, for `CLEANUP_WITHIN` at most.
         """
         ...
 
@@ -232,8 +231,8 @@ def _suspended(work: Coroutine[Any, Any, Any]) -> NoReturn:
     raise RuntimeError("a coroutine suspended under the blocking runtime: it awaited something of another runtime")
 
 
-def outside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function of the user: it may use the client, though the client calls it."""
+def call_user_code(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of the user. A call of the client inside it does not count as an interrupting one."""
     before = calls.depth
     try:
         calls.depth = 0
@@ -250,16 +249,16 @@ def interrupts() -> bool:
     """
     if calls.depth < 2:
         return False
-    # The count may be wrong where an exception struck as it was set; the stack is not.
+    # An exception at any bytecode may leave the count wrong; the stack is always right.
     depth, frame = 0, sys._getframe(1)
-    while frame is not None and frame.f_code is not outside.__code__:
+    while frame is not None and frame.f_code is not call_user_code.__code__:
         depth += frame.f_code is run_sync.__code__
         frame = cast(Any, frame.f_back)
     calls.depth = depth
     return depth > 1
 
 
-async def ready(value: Awaitable[T] | T) -> T:
+async def resolved(value: Awaitable[T] | T) -> T:
     """Await ``value`` if it is awaitable, else return it: for callbacks of either flavor."""
     if isinstance(value, Awaitable):
         return await cast("Awaitable[T]", value)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes import clock
 from leasehold._runtimes.base import (
-    INTERRUPTS,
+    INTERRUPTS_MESSAGE,
     Caller,
     Flavor,
     Job,
@@ -90,13 +90,13 @@ class BlockingRuntime:
         return caller
 
     def scope(self) -> Scope | None:
-        return None  # a thread cannot be cancelled: it discovers a loss in `Hold.raise_if_lost`, or at the end
+        return None  # a thread cannot be cancelled
 
     interrupts = staticmethod(interrupts)
 
     def before_blocking(self) -> None:
         if calls.depth > 1 and interrupts():
-            raise RuntimeError(INTERRUPTS)
+            raise RuntimeError(INTERRUPTS_MESSAGE)
         if asyncio._get_running_loop() is not None:
             _warn_of_a_loop()
 
@@ -120,7 +120,7 @@ class ThreadSignal:
     """A flag, and a gate that is open while the flag is set.
 
     It is not a `threading.Event`: the frame that a signal handler interrupted could hold the mutex of the event. The
-    gate is a lock, which is locked while nobody may pass. Each step on it is atomic.
+    gate is a lock: locked while waiters must wait, unlocked while they may pass. Each step on it is atomic.
     """
 
     __slots__ = ("_flag", "_gate")

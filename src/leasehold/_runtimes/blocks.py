@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-MOST_OPENED = 8  # blocks of a thread that are remembered at most between the look-up of ``__exit__`` and ``__enter__``
+MOST_OPENED = 8  # most blocks that a thread remembers between the look-up of ``__exit__`` and ``__enter__``
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class Block:
         return self._exit(self.of, self, *args)
 
 
-class _Ends:
+class _EndsBlock:
     """The descriptor behind `ends_block`."""
 
     def __init__(self, exit_: Callable[..., Any]) -> None:
@@ -78,8 +78,8 @@ _opened = _Opened()
 def ends_block(
     exit_: Callable[[S, Block, type[BaseException] | None, BaseException | None, TracebackType | None], R],
 ) -> Exit[S, R]:
-    """Make a method with the block as its first argument the ``__exit__`` or ``__aexit__`` of its class."""
-    return cast("Exit[S, R]", _Ends(exit_))
+    """Make a method, which takes the block as its first argument, the ``__exit__`` or ``__aexit__`` of its class."""
+    return cast("Exit[S, R]", _EndsBlock(exit_))
 
 
 def opened(of: object) -> Block | None:

@@ -9,7 +9,7 @@ from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
 from leasehold._runtimes.base import Signal
 from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 
-LOOKS_EVERY = 0.02
+CHECK_EVERY = 0.02
 """Seconds of real time after which a wait notices that the clock was moved."""
 
 
@@ -34,7 +34,6 @@ class ManualClock:
 
         Raises:
             ValueError: it is not above 0.
-
         """
         if not seconds > 0:
             raise ValueError(f"seconds must be above 0, it is {seconds}: a clock does not go back")
@@ -54,7 +53,7 @@ class ManualBlockingRuntime(BlockingRuntime):
     async def sleep(self, seconds: float) -> None:
         until = self._clock.now() + seconds
         while (left := until - self._clock.now()) > 0:
-            time.sleep(min(left, LOOKS_EVERY))  # noqa: ASYNC251 it blocks, as this runtime does
+            time.sleep(min(left, CHECK_EVERY))  # noqa: ASYNC251 it blocks, as this runtime does
 
 
 class ManualAsyncioRuntime(AsyncioRuntime):
@@ -71,11 +70,11 @@ class ManualAsyncioRuntime(AsyncioRuntime):
     async def sleep(self, seconds: float) -> None:
         until = self._clock.now() + seconds
         while (left := until - self._clock.now()) > 0:
-            await super().sleep(min(left, LOOKS_EVERY))
+            await super().sleep(min(left, CHECK_EVERY))
 
 
 class _Signal:
-    """A signal whose wait ends when the manual clock says so."""
+    """A signal whose wait times out by the manual clock."""
 
     def __init__(self, clock: ManualClock, signal: Signal) -> None:
         self._clock = clock
@@ -87,5 +86,5 @@ class _Signal:
             return await self._signal.wait(None)
         until = self._clock.now() + timeout
         while not self._signal.is_set() and (left := until - self._clock.now()) > 0:
-            await self._signal.wait(min(left, LOOKS_EVERY))
+            await self._signal.wait(min(left, CHECK_EVERY))
         return await self._signal.wait(0) if timeout <= 0 else self._signal.is_set()

@@ -13,13 +13,13 @@ from leasehold._model import Owner, ticket_id
 from leasehold._runtimes.base import Runtime
 
 
-class Forks(Protocol):
+class ForkAware(Protocol):
     """An object that is notified in the child after a fork."""
 
     def _after_fork(self) -> None: ...
 
 
-class Closes(Protocol):
+class Closable(Protocol):
     """An object that is closed when the interpreter ends."""
 
     def close(self) -> None: ...
@@ -27,8 +27,8 @@ class Closes(Protocol):
 
 log = logging.getLogger("leasehold")
 
-_forks: weakref.WeakSet[Forks] = weakref.WeakSet()
-_closes: weakref.WeakSet[Closes] = weakref.WeakSet()
+_forks: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_closes: weakref.WeakSet[Closable] = weakref.WeakSet()
 _ending = False
 
 
@@ -37,12 +37,12 @@ def whoami(runtime: Runtime) -> Owner:
     return Owner(platform.node()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
 
 
-def remember(client: Forks) -> None:
+def notify_after_fork(client: ForkAware) -> None:
     """Notify ``client`` in a forked child."""
     _forks.add(client)
 
 
-def close_at_exit(client: Closes) -> None:
+def close_at_exit(client: Closable) -> None:
     """Close ``client`` when the interpreter ends, so that its locks are free at once."""
     _closes.add(client)
 

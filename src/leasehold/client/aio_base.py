@@ -70,7 +70,7 @@ class AsyncClientBase:
         )
         self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
-        process.remember(self)
+        process.notify_after_fork(self)
 
     @classmethod
     def from_url(

@@ -22,7 +22,6 @@ Example:
         print(f"refused: {error}")
     stock.close()
     ```
-
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Stale(LeaseholdError):
     Attributes:
         token: the token of the write that was refused.
         fence: the highest token that the resource has seen, where it is known.
-
     """
 
     def __init__(self, message: str, *, token: int | None = None, fence: int | None = None, **facts: object) -> None:
@@ -53,7 +51,6 @@ def check_token(token: int) -> int:
     Raises:
         TypeError: it is not an int.
         ValueError: it is not above zero, or too large for 64 bits.
-
     """
     if isinstance(token, bool) or not isinstance(token, int):
         raise TypeError(f"a fencing token is an int, hold.token, not {type(token).__name__}")

@@ -1,8 +1,9 @@
 """A user's database connection of either flavor, whatever its driver: statements in, rows and counts out.
 
 Known are psycopg 2 and 3, sqlite3, PyMySQL, asyncmy, Django's connections, SQLAlchemy's connections and sessions, and
-whatever else has DB-API's ``cursor()``. An algorithm is a generator of `Ask`, answered by `Answer`. The calls of a
-driver are a generator, too, of what an asyncio driver returns to be awaited. So both are written once for both flavors.
+whatever else has DB-API's ``cursor()``. An algorithm is a generator that yields a `Statement` and
+receives its `Answer`. The calls of a driver are a generator, too: it yields what a call returned, which an asyncio
+driver wants awaited. So both are written once for both flavors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ QUESTION_MARKS = ("sqlite3", "aiosqlite", "apsw")
 """Drivers whose placeholder is ``?``; all others have ``%s``."""
 
 
-class Ask(NamedTuple):
+class Statement(NamedTuple):
     """A statement with ``{}`` for each placeholder."""
 
     text: str
@@ -25,13 +26,13 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The rows, none if it has none, and how many it changed."""
+    """The rows that a statement returned, and how many it changed."""
 
     rows: list[tuple[Any, ...]]
     changed: int
 
 
-Asking = Generator[Ask, Answer, T]
+Statements = Generator[Statement, Answer, T]
 
 Calls = Generator[Any, Any, T]
 """Yields what each call of a driver returned, and receives that or, of an awaitable, its result."""
@@ -50,9 +51,9 @@ def dialect_of(connection: Any) -> str:
     return next((name for name, marks in DIALECTS.items() if any(mark in words for mark in marks)), "")
 
 
-def run(connection: Any, asking: Asking[T]) -> T:
+def run(connection: Any, statements: Statements[T]) -> T:
     """Run a generator of statements on a blocking connection; return its result."""
-    calls = _calls(connection, asking, asynchronous=False)
+    calls = _calls(connection, statements, asynchronous=False)
     try:
         result = next(calls)
         while True:
@@ -62,9 +63,9 @@ def run(connection: Any, asking: Asking[T]) -> T:
         return found
 
 
-async def arun(connection: Any, asking: Asking[T]) -> T:
+async def arun(connection: Any, statements: Statements[T]) -> T:
     """Run a generator of statements on an asyncio connection; return its result."""
-    calls = _calls(connection, asking, asynchronous=True)
+    calls = _calls(connection, statements, asynchronous=True)
     try:
         called = next(calls)
         while True:
@@ -91,38 +92,40 @@ def code_of(error: BaseException) -> str:
     return ""
 
 
-def _calls(connection: Any, asking: Asking[T], *, asynchronous: bool) -> Calls[T]:
+def _calls(connection: Any, statements: Statements[T], *, asynchronous: bool) -> Calls[T]:
     try:
-        ask = next(asking)
+        statement = next(statements)
         while True:
             try:
-                answer = yield from _execute(connection, ask, asynchronous)
+                answer = yield from _execute(connection, statement, asynchronous)
             except Exception as error:  # raised in the algorithm, which handles it
-                ask = asking.throw(error)
+                statement = statements.throw(error)
             else:
-                ask = asking.send(answer)
+                statement = statements.send(answer)
     except StopIteration as stop:
         found: T = stop.value
         return found
 
 
-def _execute(connection: Any, ask: Ask, asynchronous: bool) -> Calls[Answer]:
+def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls[Answer]:
     if _is_session(connection):
         connection = yield connection.connection()
     if hasattr(connection, "exec_driver_sql"):
         mark = "?" if getattr(connection.dialect, "paramstyle", "format") == "qmark" else "%s"
-        result = yield _fitting(connection.exec_driver_sql(_text(ask, mark), tuple(ask.args)), asynchronous)
+        result = yield _require_flavor(
+            connection.exec_driver_sql(_text(statement, mark), tuple(statement.args)), asynchronous
+        )
         return Answer([tuple(row) for row in result.fetchall()] if result.returns_rows else [], result.rowcount)
     mark = "?" if any(name in _package(connection) for name in QUESTION_MARKS) else "%s"
     cursor: Any = (yield connection.cursor()) if callable(getattr(connection, "cursor", None)) else connection
     try:
-        yield _fitting(cursor.execute(_text(ask, mark), tuple(ask.args)), asynchronous)
+        yield _require_flavor(cursor.execute(_text(statement, mark), tuple(statement.args)), asynchronous)
         rows: Any = (yield cursor.fetchall()) if cursor.description else []
         return Answer([tuple(row) for row in rows], cursor.rowcount)
     finally:
         if cursor is not connection:
             closing = cursor.close()
-            if isawaitable(closing):  # else nothing is yielded: an interrupt may have ended this generator
+            if isawaitable(closing):  # a generator that an interrupt has closed must not yield here
                 yield closing
 
 
@@ -133,7 +136,7 @@ def _is_session(connection: Any) -> bool:
     return callable(getattr(connection, "connection", None))
 
 
-def _fitting(called: Any, asynchronous: bool) -> Any:
+def _require_flavor(called: Any, asynchronous: bool) -> Any:
     if isawaitable(called) is not asynchronous:
         given, wanted = ("a blocking", "an asyncio") if asynchronous else ("an asyncio", "a blocking")
         raise TypeError(f"this is {given} connection, and the function needs {wanted} one")
@@ -144,5 +147,5 @@ def _package(connection: Any) -> str:
     return " ".join(cls.__module__ for cls in type(connection).__mro__)
 
 
-def _text(ask: Ask, mark: str) -> str:
-    return ask.text.format(*[mark] * ask.text.count("{}"))
+def _text(statement: Statement, mark: str) -> str:
+    return statement.text.format(*[mark] * statement.text.count("{}"))

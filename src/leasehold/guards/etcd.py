@@ -18,7 +18,6 @@ Example:
         with locks.lock("stock:42") as hold:
             EtcdGuard(hold).put("stock/42", b"17")  # LeaseLost if somebody else may have the lock by now
     ```
-
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Comparison:
         key: the lock's key.
         revision: what its revision must be: the hold's token.
         target: which revision: ``CREATE`` for a lock, as Go's ``Mutex.IsOwner`` compares; ``MOD`` for a shared one.
-
     """
 
     key: str
@@ -64,7 +62,6 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
         TypeError: it is not a hold of one lock on etcd.
         LeaseLost: it was lost.
         NotHeld: it was released.
-
     """
     core = _core(hold)
     store, leases = core._engine.store, core._leases()
@@ -83,7 +80,6 @@ class AsyncEtcdGuard:
 
     Args:
         hold: of a lock of an `AsyncClient`.
-
     """
 
     def __init__(self, hold: AsyncHold) -> None:
@@ -92,7 +88,7 @@ class AsyncEtcdGuard:
 
     @property
     def comparison(self) -> Comparison:
-        """What is compared."""
+        """The comparison that each write contains."""
         return self._compare
 
     async def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:
@@ -101,12 +97,11 @@ class AsyncEtcdGuard:
         Args:
             key: any.
             value: what to set it to.
-            lease: the ID of a lease of etcd of your own, with which the key ends; 0 keeps it.
+            lease: the ID of your own lease in etcd, with which the key ends; 0 for none.
 
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
             StoreUnavailable: no response; with ``unknown`` it may have been written.
-
         """
         put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
         return await self._send({"request_put": put})
@@ -119,7 +114,7 @@ class AsyncEtcdGuard:
         engine: Engine = self._hold._engine
         engine.ready()
         store = engine.store
-        assert isinstance(store, EtcdStore)  # `comparison` looked
+        assert isinstance(store, EtcdStore)  # `comparison` has checked it
         body = txn([self._compare.json()], [operation])
 
         def ask(within: float) -> Coroutine[Any, Any, Json]:
@@ -151,7 +146,7 @@ class EtcdGuard:
 
     @property
     def comparison(self) -> Comparison:
-        """What is compared."""
+        """The comparison that each write contains."""
         return self._core.comparison
 
     def put(self, key: str | bytes, value: bytes, *, lease: int = 0) -> int:

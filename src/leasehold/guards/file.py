@@ -2,7 +2,7 @@
 
 The fence is in the file ``NAME.fence`` in the same folder, which is locked during a write (``flock``; so all writers
 are on one host, or on a file system whose locks work between hosts). The fence is raised, on the disk, before the file
-is replaced: a crash in between refuses the older holder, too.
+is replaced: so after a crash in between, the older holder is refused, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
     Raises:
         Stale: a holder with a higher token has written it.
         OSError: as for any file.
-
     """
     check_token(token)
     target = Path(path)
-    with _fence(target) as descriptor:
+    with _locked_fence(target) as descriptor:
         check_fence(str(target), int(os.pread(descriptor, 32, 0) or b"0"), token)
         os.pwrite(descriptor, b"%019d\n" % token, 0)
         os.fsync(descriptor)
@@ -35,16 +34,16 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
 def fence_of(path: str | os.PathLike[str]) -> int:
     """Return the highest token that has written the file; 0 if none has."""
     try:
-        return int(_alongside(Path(path)).read_bytes() or b"0")
+        return int(_fence_path(Path(path)).read_bytes() or b"0")
     except FileNotFoundError:
         return 0
 
 
 @contextmanager
-def _fence(target: Path) -> Generator[int]:
+def _locked_fence(target: Path) -> Generator[int]:
     import fcntl
 
-    descriptor = os.open(_alongside(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(_fence_path(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -52,7 +51,7 @@ def _fence(target: Path) -> Generator[int]:
         os.close(descriptor)
 
 
-def _alongside(target: Path) -> Path:
+def _fence_path(target: Path) -> Path:
     return target.with_name(target.name + ".fence")
 
 

@@ -36,11 +36,10 @@ def write(client: Any, key: str, value: bytes | str, *, token: int, ttl: float |
         key: any; its fence is `fence_key`.
         value: what to set it to.
         token: of your hold.
-        ttl: seconds after which both keys expire; longer than a holder may be late. None keeps them.
+        ttl: seconds after which both keys expire; it must be longer than a holder may be late. None keeps the keys.
 
     Raises:
         Stale: a holder with a higher token has set it.
-
     """
     arguments = _arguments(key, value, token, ttl)
     seen = client.eval(SCRIPT, 2, *arguments)
@@ -59,7 +58,6 @@ def fence_key(key: str) -> str:
 
     Raises:
         ValueError: there is none, because of a brace in the key.
-
     """
     start = key.find("{")
     if start >= 0 and key.find("}", start + 1) > start + 1:

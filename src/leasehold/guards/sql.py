@@ -1,4 +1,4 @@
-"""Guards for rows of a database: a fenced update, and a table of fences for what has no column for one.
+"""Guards for rows of a database: a fenced update, and a table of fences for resources without such a column.
 
 Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite, at whatever
 isolation level, and whatever that transaction has read before; the functions whose names begin with ``a`` are for
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leasehold.guards import check_fence, check_token
-from leasehold.guards.connection import Ask, Asking, arun, dialect_of, run
+from leasehold.guards.connection import Statement, Statements, arun, dialect_of, run
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS leasehold_fence (
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
     fence BIGINT NOT NULL
 )
 """
-"""What makes the table of fences, in the words of all databases. One row for each resource, until you delete it."""
+"""Creates the table of fences, in SQL that all databases accept: one row for each resource, until you delete it."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 LONGEST = 255
@@ -54,7 +54,6 @@ def update(
     Raises:
         Stale: a row was written with a higher token. Of several rows the others may have been changed: roll back.
         LookupError: there is no such row.
-
     """
     return run(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
 
@@ -79,8 +78,7 @@ def advance(connection: Any, resource: str, token: int) -> None:
     the transaction, so that no other holder's write comes in between.
 
     Raises:
-        Stale: a holder with a higher token has been there.
-
+        Stale: a holder with a higher token has advanced the fence.
     """
     run(connection, _advance(resource, token, dialect_of(connection)))
 
@@ -100,13 +98,13 @@ async def acreate(connection: Any) -> None:
     await arun(connection, _create())
 
 
-def _create() -> Asking[None]:
-    yield Ask(TABLE)
+def _create() -> Statements[None]:
+    yield Statement(TABLE)
 
 
 def _update(
     table: str, changes: Mapping[str, Any], where: Mapping[str, Any], token: int, fence: str, dialect: str
-) -> Asking[int]:
+) -> Statements[int]:
     check_token(token)
     for name in (table, fence, *changes, *where):
         if not IDENTIFIER.fullmatch(name):
@@ -118,9 +116,9 @@ def _update(
     sets = ", ".join(f"{column} = {{}}" for column in (*changes, fence))
     those = " AND ".join(f"{column} = {{}}" for column in where)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
-    done = yield Ask(text, (*changes.values(), token, *where.values(), token))
+    done = yield Statement(text, (*changes.values(), token, *where.values(), token))
     look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
-    found = yield Ask(look, tuple(where.values()))
+    found = yield Statement(look, tuple(where.values()))
     highest, rows = found.rows[0]
     if not rows:
         raise LookupError(f"no row of {table} has {', '.join(where)} as given")
@@ -128,13 +126,13 @@ def _update(
     return max(done.changed, 0)
 
 
-def _advance(resource: str, token: int, dialect: str) -> Asking[None]:
+def _advance(resource: str, token: int, dialect: str) -> Statements[None]:
     check_token(token)
     if not resource or len(resource) > LONGEST:
         raise ValueError(f"a resource has a name of 1 to {LONGEST} characters")
-    yield Ask(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
+    yield Statement(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
     look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{CURRENT_ROWS.get(dialect, '')}"
-    found = yield Ask(look, (resource,))
+    found = yield Statement(look, (resource,))
     check_fence(repr(resource), int(found.rows[0][0]), token)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 
-from leasehold._runtimes.base import outside
+from leasehold._runtimes.base import call_user_code
 from leasehold.events import Event, InDoubt, Lost, Observer, Released
 
 log = logging.getLogger("leasehold")
@@ -32,7 +32,7 @@ class Logged:
             traceback.print_exc()
         if self._observer is not None:
             try:
-                outside(self._observer, event)
+                call_user_code(self._observer, event)
             except Exception:
                 log.exception("an observer failed")
 

@@ -213,7 +213,6 @@ class Memory:
     space: str = ""
 
     def open(self, runtime: Runtime, namespace: str) -> MemoryStore:
-        """Open the store."""
         return MemoryStore(runtime, namespace, self.space)
 
 

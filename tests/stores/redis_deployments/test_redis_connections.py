@@ -184,7 +184,7 @@ def test_slots_are_used_by_many_threads_at_once():
     def work(i):
         for turn in range(400):
             slot = slots.add("x", Ticket(f"{i}-{turn}", terms))
-            slots.watches(slot)
+            slots.enlist(slot)
             slots.remove(slot.ticket)
 
     before = sys.getswitchinterval()

@@ -171,7 +171,7 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
         assert any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
     locks.close()
     assert not any(thread.name == "leasehold-sqlite-hints" for thread in threading.enumerate())
-    assert not waiting._signals
+    assert not waiting._receivers
     if sys.platform == "linux":
         for descriptor in os.listdir("/proc/self/fd"):
             with contextlib.suppress(FileNotFoundError):  # the one that lists them is closed by now
@@ -184,7 +184,7 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
-        (bell,) = waiting._signals.values()
+        (bell,) = waiting._receivers.values()
         stop, thread, port = bell._stop, bell._thread, int(bell._address.split()[1])
         assert thread is not None
 
@@ -196,13 +196,13 @@ def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monke
         monkeypatch.setattr(stop, "set", stop_at_once)
     locks.close()
     assert not thread.is_alive()
-    assert not waiting._signals
+    assert not waiting._receivers
 
 
 def test_the_idle_notification_thread_ends_by_itself(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LINGER", 1)
+    monkeypatch.setattr(waiting, "IDLE_CHECKS", 1)
     for _ in range(2):
         with locks.lock("x"):
             assert locks.lock("x").acquire(timeout=0.05) is None

@@ -19,7 +19,7 @@ from sqlite_peers import Peer, boottime
 
 from leasehold import Client, StoreUnavailable
 from leasehold.stores.sqlite import waiting
-from leasehold.stores.sqlite.waiting import HintSignal
+from leasehold.stores.sqlite.waiting import HintReceiver
 
 WORKER = """
 import asyncio, sys, time
@@ -117,7 +117,7 @@ def test_forged_hints_do_no_harm(locks: Client) -> None:
         waiter = threading.Thread(target=lambda: got.append(locks.lock("x").acquire(timeout=0.6)))
         waiter.start()
         time.sleep(0.1)
-        address = next(iter(waiting._signals))
+        address = next(iter(waiting._receivers))
         for _ in range(300):
             waiting._send(int(address.split()[1]), os.urandom(38))
             for ticket in list(locks.store._waiters._waiting):  # type: ignore[attr-defined]
@@ -130,24 +130,24 @@ def test_an_acquire_and_the_ending_notification_thread_do_not_deadlock(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim has the database and wants the bell's thread; that one, about to end, must not want the database."""
-    registered, ending, end, listen = threading.Event(), threading.Event(), HintSignal._ends_idle, HintSignal.listen
+    registered, ending, end, listen = threading.Event(), threading.Event(), HintReceiver._ends_idle, HintReceiver.listen
 
-    def end_late(bell: HintSignal) -> bool:
+    def end_late(bell: HintReceiver) -> bool:
         ending.set()
         registered.wait(5)
         return end(bell)
 
-    def listen_late(bell: HintSignal) -> str | None:
+    def listen_late(bell: HintReceiver) -> str | None:
         registered.set()
         time.sleep(0.3)
         return listen(bell)
 
-    monkeypatch.setattr(waiting, "LINGER", 1)
-    monkeypatch.setattr(HintSignal, "_ends_idle", end_late)
+    monkeypatch.setattr(waiting, "IDLE_CHECKS", 1)
+    monkeypatch.setattr(HintReceiver, "_ends_idle", end_late)
     with Client.from_url(f"sqlite:{path}") as holder, holder.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None
         assert ending.wait(5)
-        monkeypatch.setattr(HintSignal, "listen", listen_late)
+        monkeypatch.setattr(HintReceiver, "listen", listen_late)
         results: list[object] = []
         waiter = threading.Thread(target=lambda: results.append(locks.lock("x").acquire(timeout=0.5)), daemon=True)
         waiter.start()

@@ -16,7 +16,7 @@ import pytest
 from leasehold import AsyncClient
 from leasehold._runtimes import clock, process
 from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold._runtimes.base import TIDIES_WITHIN, Job, finish
+from leasehold._runtimes.base import CLEANUP_WITHIN, Job, finish
 from leasehold.stores.memory import Memory
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
@@ -132,7 +132,7 @@ def test_a_cancelled_job_that_does_not_end_is_waited_for_a_limited_time(tasks: H
         await harness.sleep(0.01)
         began = harness.now()
         assert not await job.join(0.0)
-        assert 0.9 * TIDIES_WITHIN < harness.now() - began < 30.0, "it was waited for as long as it took"
+        assert 0.9 * CLEANUP_WITHIN < harness.now() - began < 30.0, "it was waited for as long as it took"
         assert job.alive()
         end.set()
         assert await job.join(1.0)

@@ -15,7 +15,7 @@ from leasehold._runtimes.base import run_sync
 from leasehold.client import Client
 from leasehold.errors import StoreUnavailable
 from leasehold.guards import Stale, sql
-from leasehold.guards.connection import Ask, Asking, run
+from leasehold.guards.connection import Statement, Statements, run
 from leasehold.primitives.locks.hold import Hold
 from leasehold_lab.demo.rows import COUNTER_LIFE, LEFT_FOR, Guard, counter_name
 
@@ -205,8 +205,8 @@ class Rows:
         self._connection.close()
 
     def _ask(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
-        def asking() -> Asking[list[tuple[Any, ...]]]:
-            return (yield Ask(text, args)).rows
+        def asking() -> Statements[list[tuple[Any, ...]]]:
+            return (yield Statement(text, args)).rows
 
         with self._mutex:
             return run(self._connection, asking())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from leasehold.guards.connection import Ask, Asking, dialect_of, run
+from leasehold.guards.connection import Statement, Statements, dialect_of, run
 from leasehold_lab.demo.counter_stores import Rows
 from leasehold_lab.demo.rows import LEFT_FOR
 
@@ -58,13 +58,13 @@ def sweep(connection: Any) -> int:
     return now
 
 
-def _old_ones(dialect: str) -> Asking[tuple[int, list[str]]]:
-    now, schema = (yield Ask(NOW[dialect])).rows[0]
+def _old_ones(dialect: str) -> Statements[tuple[int, list[str]]]:
+    now, schema = (yield Statement(NOW[dialect])).rows[0]
     text = "SELECT table_name FROM information_schema.tables WHERE table_schema = {} AND left(table_name, {}) = {}"
-    rows = (yield Ask(text, (schema, len(STEM), STEM))).rows
+    rows = (yield Statement(text, (schema, len(STEM), STEM))).rows
     named = [found for (name,) in rows if (found := NAME.fullmatch(name))]
     return int(now), [found[0] for found in named if int(now) - int(found[1]) > LEFT_FOR]
 
 
-def _said(text: str) -> Asking[None]:
-    yield Ask(text)
+def _said(text: str) -> Statements[None]:
+    yield Statement(text)

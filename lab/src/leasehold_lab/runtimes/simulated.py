@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leasehold._runtimes.base import TIDIES_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 from leasehold_lab.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class SimulatedJob:
         ended = await self._done(timeout)
         if not ended:
             self.cancel()
-            await self._done(TIDIES_WITHIN)
+            await self._done(CLEANUP_WITHIN)
         return ended
 
     async def _done(self, timeout: float) -> bool:

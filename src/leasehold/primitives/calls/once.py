@@ -19,7 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import outside, ready, run_sync
+from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
 from leasehold.primitives.locks.lock import guard
@@ -94,7 +94,7 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
             seen = await self._register.read()
             if seen.version:
                 return seen
-            result = await ready(outside(work))
+            result = await resolved(call_user_code(work))
             return await self._engine.runtime.shield(self._record(result, hold.token))
 
     async def _record(self, result: Any, token: int) -> Record:

@@ -18,7 +18,7 @@ from typing import Any
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import outside, ready, run_sync
+from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
 from leasehold.primitives.locks.lock import guard
@@ -80,7 +80,7 @@ class AsyncScheduled(AsyncNamed):
             if not stamped.changed:  # the lease expired before the write, and another took the tick
                 return False
             hold.raise_if_lost()
-            await ready(outside(work, *args, **kwargs))
+            await resolved(call_user_code(work, *args, **kwargs))
         return True
 
 

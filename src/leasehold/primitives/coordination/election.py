@@ -28,7 +28,7 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.request import NotAcquired
 from leasehold._model import QueueEntry
-from leasehold._runtimes.base import outside, ready, run_sync
+from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
@@ -174,7 +174,7 @@ class AsyncElection(AsyncLock):
             led = True
             try:
                 async with leadership:
-                    return await ready(outside(work, leadership))
+                    return await resolved(call_user_code(work, leadership))
             except LeaseLost:
                 if not leadership.lost:  # it is about a lock that the work uses
                     raise

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import outside, ready, run_sync
+from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
@@ -172,7 +172,7 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
     async def _fetch_and_keep(self, token: int) -> Any:
         runtime = self._engine.runtime
         start = runtime.now()
-        fetched = await ready(outside(self._fetch))
+        fetched = await resolved(call_user_code(self._fetch))
         body = Body.of(fetched)
         ttl = self._ttl(fetched) if callable(self._ttl) else self._ttl
         ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._runtimes.base import outside, ready, run_sync
+from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import Conflict
 from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
@@ -119,7 +119,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         start = runtime.now()
         while True:
             seen = await self._register.read()
-            value = await ready(outside(change, seen.value))
+            value = await resolved(call_user_code(change, seen.value))
             if value is None:
                 raise TypeError("the change returned None; it must return the new value (to store null, use put)")
             after = await self._register.write(Body.of(value), ttl=self._ttl, if_version=seen.version)

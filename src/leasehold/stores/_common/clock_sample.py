@@ -8,9 +8,10 @@ request sent at ``sent`` (our clock) was carried out at ``server`` (the server's
     sent + (G - server) * (1 - DRIFT)      for G after the sample, and
     sent - (server - G) / (1 - DRIFT)      for G before it.
 
-If the server's clock stepped forward between the two, the first is too late. So a grant that would be later than the
-arrival of its message is discarded: the client sends its acquire request again, and finds the grant. A smaller step is
-not noticed. Then the holder counts the lease from a moment that is too late by the step, but never after the arrival.
+If the server's clock stepped forward between sample and grant, the first formula gives a time that is too late. So a
+grant that would be later than the arrival of its message is discarded: the client sends its acquire request again, and
+finds the grant. A smaller step is not noticed. Then the holder counts the lease from a moment that is too late by the
+step, but never after the arrival.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Locks by key for the threads or tasks of one client, made of the runtime's signals.
 
-A caller whose turn has come may find that it was cancelled while it waited. It passes the turn on all the same, so no
-turn is lost.
+A caller may be cancelled just after its turn has come. It still passes the turn on, so no turn is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class KeyedLock:
 
         Raises:
             StoreUnavailable: the turn did not come in time; nothing was sent.
-
         """
         mine = self._runtime.signal()
         with self._mutex:
@@ -42,7 +40,7 @@ class KeyedLock:
                 raise StoreUnavailable(self._too_slow)
             yield
         finally:
-            with self._mutex:  # a caller that gives up may have been called already: then it passes the turn on
+            with self._mutex:  # the turn may have come just before a timeout or a cancellation
                 was_first = queue[0] is mine
                 queue.remove(mine)
                 if not queue:

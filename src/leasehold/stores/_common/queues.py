@@ -24,11 +24,10 @@ class Step:
 
     Attributes:
         queue: the queue afterwards.
-        mine: the entry of the ticket concerned, None if it has none.
+        mine: the entry of the ticket that the operation is for, None if it has none.
         blocked: why the ticket does not hold, after an acquire.
         woken: waiters that this step granted the name.
         found: whether the ticket had an entry before.
-
     """
 
     queue: Queue
@@ -59,7 +58,6 @@ def try_acquire(
 
     Raises:
         NameInUse: the name is in use as another primitive.
-
     """
     queue = settle(queue, now, alive)
     refuse_other_use(queue.name, [entry.ticket for entry in queue.entries()], ticket.terms.mode)

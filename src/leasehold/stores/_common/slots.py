@@ -11,17 +11,17 @@ from leasehold.stores._common.clock_sample import GrantMessage
 
 
 class Slot:
-    """One waiting ticket. ``news`` means that a retry is worthwhile; it is set before the signal, and read after."""
+    """One waiting ticket. ``news`` means that its waiter must look at the slot; it is set before the signal."""
 
     # Each acquire makes one, and the constructor of a dataclass is slower.
     __slots__ = (
-        "asked",
-        "called",
         "grant_message",
         "handed_over",
+        "last_reply",
         "listed",
         "name",
         "news",
+        "should_retry",
         "signal",
         "ticket",
         "until",
@@ -36,9 +36,9 @@ class Slot:
         self.listed = False  # whether it is listed with the other waiters of the name
         self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
         self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
-        self.handed_over: float | None = None  # that end as the previous watching ticket knew it, which waits no more
-        self.called = False  # whether the news is that a retry is worthwhile
-        self.asked = 0  # server time in microseconds of the last reply that it waits: older messages are ignored
+        self.handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
+        self.should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
+        self.last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
         self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
@@ -51,7 +51,7 @@ class Slot:
             self.signal.set()
 
     def clear(self) -> None:
-        """Clear the news, which was a hand-over of the watch. Call it before the check of ``called``."""
+        """Clear the news. Call it before the check of ``should_retry``: news that come after it are not lost."""
         self.news = False
         if self.signal is not None:
             self.signal.clear()
@@ -59,7 +59,7 @@ class Slot:
     def read(self) -> GrantMessage | None:
         """Return the grant message, if there is one, and clear the news."""
         self.clear()
-        self.called = False
+        self.should_retry = False
         grant_message, self.grant_message = self.grant_message, None
         return grant_message
 
@@ -98,23 +98,23 @@ class Slots:
             slot = self._slots[ticket.id] = Slot(name, ticket.id)
         return slot
 
-    def watches(self, slot: Slot) -> bool:
+    def enlist(self, slot: Slot) -> bool:
         """List a slot as waiting; return whether it watches the holder's lease, as the longest waiter does."""
         with self._mutex:
-            slot.listed = True  # before the check below: `remove` deletes it first, and reads this then
+            slot.listed = True  # before the check below: `remove` first deletes the slot and then reads this
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
             slot.watching = self._first(slot.name) is slot
             return slot.watching
 
-    def unarmed(self, name: str) -> Slot | None:
-        """Return the slot that must watch the holder of ``name`` now, if it does not know the end of the lease."""
+    def next_to_watch(self, name: str) -> Slot | None:
+        """Return the longest waiter for ``name`` if it does not watch the holder's lease yet: it must begin."""
         with self._mutex:
             first = self._first(name)
             return None if first is None or first.watching else first
 
     def remove(self, ticket: str) -> Slot | None:
-        """Forget a ticket; return the slot that watches the lease in its place, if it did and another waits."""
+        """Remove a ticket. If it watched the lease, return the slot that must watch it instead, if there is one."""
         slot = self._slots.pop(ticket, None)
         if slot is None or not slot.listed:
             return None

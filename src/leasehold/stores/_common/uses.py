@@ -13,9 +13,9 @@ def refuse_other_use(name: str, tickets: Iterable[Ticket], mode: LockMode) -> No
     """Raise `NameInUse` if one of the tickets uses the name as another primitive than ``mode``."""
     other = other_use(tickets, mode)
     if other is not None:
-        raise wrong_kind(name, use_of(other.terms.mode), mode, held_by=str(other.terms.owner))
+        raise name_in_use(name, use_of(other.terms.mode), mode, held_by=str(other.terms.owner))
 
 
-def wrong_kind(name: str, used: str, mode: LockMode, held_by: str | None = None) -> NameInUse:
+def name_in_use(name: str, used: str, mode: LockMode, held_by: str | None = None) -> NameInUse:
     """Return the error for a name that is in use as another primitive."""
     return NameInUse(clash(name, used, mode), name=name, held_by=held_by)

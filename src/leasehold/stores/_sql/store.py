@@ -105,7 +105,7 @@ class RowStore:
         try:
             since, ((clock, step),) = await self._claimed([(name, ticket)], take, hint, until)
         except BaseException as error:
-            if slot is not None and not slot.asked and not (isinstance(error, StoreUnavailable) and error.unknown):
+            if slot is not None and not slot.last_reply and not (isinstance(error, StoreUnavailable) and error.unknown):
                 self._waiting.forget(ticket)  # the server does not know it, so its client will not release it
             raise
         assert step is not None

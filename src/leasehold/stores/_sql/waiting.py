@@ -74,9 +74,9 @@ class Waiting:
         expiry += ASK_AGAIN_AT_LEAST
         if slot is None:
             return expiry
-        slot.asked = at
+        slot.last_reply = at
         # A waiter alongside its own ticket waits for other holders than the first waiter does, so it watches itself.
-        watches = self._slots.watches(slot) or ticket.alongside != ""
+        watches = self._slots.enlist(slot) or ticket.alongside != ""
         return expiry if watches else expiry + IDLE * ticket.terms.lease
 
     def remove(self, ticket: Ticket) -> None:
@@ -144,7 +144,7 @@ class Waiting:
             if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
                 _wake(slot)
         for name in names:
-            next_waiter = self._slots.unarmed(name)
+            next_waiter = self._slots.next_to_watch(name)
             if next_waiter is not None:
                 _wake(next_waiter)
 
@@ -157,7 +157,7 @@ class Waiting:
 
     def _grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
         grant_message = slot.read()
-        if grant_message is None or grant_message.at < slot.asked:
+        if grant_message is None or grant_message.at < slot.last_reply:
             return None  # none, or of a grant that had ended when the server answered "wait"
         since = grant_message.since(self.clock_sample, self._runtime.now(), ticket.terms.lease)
         if since is None:

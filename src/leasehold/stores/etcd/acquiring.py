@@ -61,7 +61,6 @@ class Verdict:
         blockers: the keys of which one must be deleted before the ticket can hold.
         revision: the store's revision at that time.
         held_by: the first key.
-
     """
 
     token: int = 0
@@ -78,7 +77,6 @@ async def acquire_mutex(gateway: Gateway, state: TicketState, until: float, *, j
 
     Raises:
         NameInUse: the name is in use as another primitive; our key is deleted again.
-
     """
     in_queue = span(state.queue)
     first, last = ranged(in_queue, **FIRST), ranged(in_queue, **LAST)
@@ -123,7 +121,6 @@ async def _found(gateway: Gateway, state: TicketState, response: Json, until: fl
 
 
 def _write(state: TicketState, *, holds: bool) -> Json:
-    """Write the key of a ticket."""
     return put(state.key, entries.value(state.ticket, state.session.length, holds=holds), state.session.id)
 
 
@@ -160,8 +157,8 @@ class SharedAcquire:
             refuse_other_use(self._state.name, [one.ticket for one in present], self._state.ticket.terms.mode)
             if own is not None and entries.is_its_turn(present, own):
                 compare, writes = self._in_turn(own, revision)
-            elif self._may_pass(present, own, join=join):
-                compare, writes = self._past(own, revision)
+            elif self._may_enter_out_of_turn(present, own, join=join):
+                compare, writes = self._out_of_turn(own, revision)
             elif own is None and join:
                 response = await self._join_queue()
                 continue
@@ -173,10 +170,10 @@ class SharedAcquire:
             response = await self._send(compare, writes)
         return Verdict(revision_of(response))
 
-    def _may_pass(self, present: list[QueueKey], own: QueueKey | None, *, join: bool) -> bool:
+    def _may_enter_out_of_turn(self, present: list[QueueKey], own: QueueKey | None, *, join: bool) -> bool:
         """Return whether it enters out of turn: it may overtake, or it must not wait and has not joined the queue."""
         ticket = self._state.ticket
-        may_overtake = entries.passes(ticket) or (own is None and not join)
+        may_overtake = entries.may_overtake(ticket) or (own is None and not join)
         return may_overtake and entries.may_enter(self._state.name, present, ticket)
 
     def _blocked(self, present: list[QueueKey], revision: int) -> Verdict:
@@ -189,7 +186,7 @@ class SharedAcquire:
         unmarked = unwritten_since(self._marks, revision)
         return [created(only(own.key), own.created), unmarked], [_write(self._state, holds=True)]
 
-    def _past(self, own: QueueKey | None, revision: int) -> tuple[list[Json], list[Json]]:
+    def _out_of_turn(self, own: QueueKey | None, revision: int) -> tuple[list[Json], list[Json]]:
         """Return the comparisons and writes of a ticket that overtakes."""
         unchanged = created(only(self._state.key), own.created if own is not None else 0)
         compare = [unchanged, unwritten_since(self._queue, revision), unwritten_since(self._marks, revision)]

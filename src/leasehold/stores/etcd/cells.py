@@ -1,11 +1,12 @@
 """Cells on etcd: two keys under one lease, the value and a note with its fence and its time to live.
 
 The version of a cell is etcd's own count of writes to the value. A change reads the note, decides, and writes if the
-note is still the same and the version is the requested one. So writers without a fence do not hinder each other.
+note is still the same and the version is the requested one. A write without a fence leaves the note as it is, so such
+writes do not make each other fail.
 
-The next write with the same ttl renews the lease and uses it again. The write confirms the keep-alive, or another one
-follows (``sessions.py``). A lease that a write with another ttl has replaced is not revoked, but ends by itself:
-another client may be about to write under it.
+The next write with the same ttl renews the lease and uses it again. If the write does not confirm the keep-alive,
+another keep-alive follows (``sessions.py``). A lease that a write with another ttl has replaced is not revoked, but
+ends by itself: another client may be about to write under it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WITHIN = 5.0
 """Seconds that one change may take."""
 
 REVOKE_WITHIN = 1.0
-"""Seconds in which a lease that was granted in vain is revoked."""
+"""Seconds that the revocation of an unused lease may take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ QUOTA = 2 * 1024**3
 """Default size of the database in bytes at which etcd stops writing; etcd does not report the configured one."""
 
 FULL = 0.8
+"""Part of `QUOTA` above which a member is nearly full."""
 
 SLOW = 0.05
 """Seconds for a committed write; above it each acquire takes noticeably long."""
@@ -34,14 +35,13 @@ Ask = Callable[[str, Json], Awaitable[Json]]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The fix of a fault of etcd that no client can avoid.
+    """A fault of etcd that no client can avoid, and its fix.
 
     Attributes:
         fault: what may happen without the fix.
         breaks: whether a promise of locks is broken then.
         since: the first patch release with the fix, by minor release; a missing minor release never had the fault.
         where: the pull request, or the issue, in etcd's repository.
-
     """
 
     fault: str
@@ -90,7 +90,6 @@ async def diagnose(runtime: Runtime, gateway: Gateway, settings: Settings, keys:
     Raises:
         StoreUnavailable: it does not respond.
         Unsupported: it is too old.
-
     """
 
     async def ask(path: str, body: Json) -> Json:
@@ -117,7 +116,6 @@ def numbers(version: str) -> tuple[int, int, int]:
 
 
 def _versions(version: str) -> list[Finding]:
-    """Return the findings about this release."""
     remedy = "run the latest release of 3.5, 3.6 or later on all members"
     found = [
         Finding(

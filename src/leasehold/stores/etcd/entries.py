@@ -26,11 +26,10 @@ class QueueKey:
     Attributes:
         key: the key.
         created: its create revision: the order of arrival.
-        written: its last modification revision: for a shared lock that of the grant, once it holds.
+        written: its last modification revision. Once a shared lock is held, this is the revision of its grant.
         lease: the lease under which it lives, 0 for none.
         ticket: the ticket; for a key of another program one with what is known.
         holds: whether its value says that it holds. In a mutex the first key holds, whatever the values say.
-
     """
 
     key: str
@@ -111,14 +110,14 @@ def queue(name: str, present: Sequence[QueueKey]) -> Queue:
     return Queue(name, holders=tuple(holders), waiters=tuple(waiters))
 
 
-def passes(ticket: Ticket) -> bool:
+def may_overtake(ticket: Ticket) -> bool:
     """Return whether a ticket of a shared lock may overtake waiters."""
     return not ticket.terms.mode.fair or ticket.alongside != ""
 
 
 def is_its_turn(present: Sequence[QueueKey], own: QueueKey) -> bool:
     """Return whether a waiter in the queue may enter: it conflicts with no holder, and with no waiter ahead of it."""
-    if passes(own.ticket):
+    if may_overtake(own.ticket):
         return False
     others = [one.mode for one in present if one is not own and (one.holds or one.created < own.created)]
     return not conflicts(own.mode, others)

@@ -27,7 +27,7 @@ UNDER_A_SECOND = 0.5
 """Seconds shown for a lease with less than a second left: etcd reports whole seconds."""
 
 
-async def look(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
+async def inspect(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
     """Return the names in use that begin with ``prefix``, or with ``exact`` the name itself."""
     names = defaultdict[str, list[QueueKey]](list)
     for kv in await _read(runtime, gateway, keys.queue(prefix) if exact else keys.names(prefix)):

@@ -74,7 +74,6 @@ class KeepAlive:
         sent: boot-time clock before it was sent.
         length: seconds for which the lease was renewed; 0 if it has ended.
         term: the Raft term in the response.
-
     """
 
     sent: float
@@ -93,7 +92,6 @@ class Session:
         confirmed: boot-time clock before the last confirmed grant or keep-alive was sent.
         shared: whether all tickets of its length use it.
         over: whether etcd reported that it has ended.
-
     """
 
     id: int
@@ -185,7 +183,6 @@ class Sessions:
 
         Raises:
             StoreUnavailable: no response.
-
         """
         if session.over:
             return None
@@ -202,7 +199,6 @@ class Sessions:
 
         Raises:
             StoreUnavailable: it could not be confirmed.
-
         """
         for _ in range(ATTEMPTS):
             if session.believes(renewal):

@@ -2,16 +2,18 @@
 
 Theory of operation
 -------------------
-``acquiring.py`` decides who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters, and ``renewing.py``
-renews. This file implements the `Store` port with them.
+``acquiring.py`` decides who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters. ``renewing.py``
+renews the leases. This file implements the `Store` protocol with them.
 
-A grant counts from a keep-alive before the transaction that granted, if that transaction confirms the keep-alive
-(``sessions.py``). If it does not, because etcd has another leader, the lease is renewed once more before the grant is
-used. A deletion that the watch reports is only a wake-up: the waiter sends its transaction again, which reads its own
-key. If its lease has ended meanwhile, its key is gone, and the waiter joins the queue again.
+A grant counts from the keep-alive that was sent before the granting transaction, if that transaction confirms the
+keep-alive (``sessions.py``). It does not if etcd has another leader by then. In that case the client renews the lease
+once more before it uses the grant. A deletion that the watch reports is only a wake-up: the waiter sends its
+transaction again, which reads its own key. If its lease has ended meanwhile, its key is gone, and the waiter joins the
+queue again.
 
-An acquire request without a response may still arrive. So its release writes a *tombstone* under the same lease. The
-request compares it, and does nothing when it arrives late. The prefix of tombstones in etcd is ``grave/``.
+An acquire request without a response may still arrive. So its release writes a *tombstone* under the same lease. An
+acquire request that arrives after its release finds the tombstone and does nothing. The prefix of tombstones in etcd is
+``grave/``.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 IDLE = 10
-"""Leases after which a waiter retries without a wake-up; the watch and its renewals wake it earlier."""
+"""After so many leases a waiter retries without a wake-up. Usually the watch or a renewal wakes it earlier."""
 
-AGAIN = 0.05
-"""Seconds after which an acquire is retried that found its own tombstone."""
+RETRY_AFTER = 0.05
+"""Seconds after which an acquire that found its own tombstone is retried."""
 
 CLOSE_WITHIN = 1.0
 """Seconds for the watch to end."""
@@ -68,7 +70,7 @@ class EtcdStore:
     )
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
-        """Make one; ``http`` replaces the connections, as for a model of the servers."""
+        """Make a store. ``http`` replaces the connections, for example by a model of the servers."""
         if runtime.flavor is Flavor.SIMULATED and http is None:
             raise Unsupported("a real etcd cannot be reached from the simulated runtime; use a memory: store there")
         self._runtime = runtime
@@ -82,7 +84,7 @@ class EtcdStore:
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
         self._states: dict[str, TicketState] = {}
 
-    # --- the six -----------------------------------------------------------------------------------------------
+    # --- the store protocol ------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
@@ -110,7 +112,7 @@ class EtcdStore:
         if state is None:
             return await self._remove_foreign(name, ticket.id, until)
         self._watch.stop(state)
-        state.set()  # the client closes, and a caller may still wait
+        state.set()  # a caller may still wait, as when the client closes
         try:
             response = await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
         except Refused:
@@ -150,12 +152,12 @@ class EtcdStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.look(self._runtime, self._gateway, self._keys, prefix, exact=exact)
+        return await inspecting.inspect(self._runtime, self._gateway, self._keys, prefix, exact=exact)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         return await self._cells.change(self._keys.cell(name), change)
 
-    # --- the rest ----------------------------------------------------------------------------------------------
+    # --- life cycle, and requests of guards --------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         return await doctor.diagnose(self._runtime, self._gateway, self._settings, self._keys)
@@ -203,7 +205,6 @@ class EtcdStore:
 
         Raises:
             StoreUnavailable: the removal is not confirmed.
-
         """
         state.acquiring, usable = True, False
         try:
@@ -220,7 +221,6 @@ class EtcdStore:
 
         Raises:
             StoreUnavailable: that is not confirmed.
-
         """
         for reason in (await self._renewals.remove_keys([state], until)).values():
             what = f"the key of an older request for {state.name!r} may still exist: {reason}"
@@ -257,7 +257,7 @@ class EtcdStore:
                 self._sessions.give_back(state.session)
         elif verdict.blockers:
             self._watch.wait_for(state, verdict.blockers, verdict.revision)
-        again = IDLE * state.session.length if verdict.blockers else AGAIN
+        again = IDLE * state.session.length if verdict.blockers else RETRY_AFTER
         return Wait(verdict.revision, again, held_by)
 
     async def _remove_foreign(self, name: str, ticket: str, until: float) -> bool:

@@ -140,7 +140,6 @@ class Watch:
             state.set()
 
     def stop(self, state: TicketState) -> None:
-        """Stop waking a ticket."""
         with self._mutex:
             self._drop(state)
 
@@ -149,7 +148,6 @@ class Watch:
 
         Raises:
             StoreUnavailable: etcd does not permit the watch.
-
         """
         with self._mutex:
             if self.denied is not None:
@@ -242,7 +240,6 @@ class Watch:
 
         Raises:
             StoreUnavailable: etcd has ended the watch.
-
         """
         if "error" in message:
             raise refusal(message["error"], "", 200).unavailable("its members")

@@ -16,19 +16,19 @@ from leasehold.stores.redis.connection.base import Transport
 from leasehold.stores.redis.scripts.commands import is_shared
 
 IDLE = 10
-"""Leases after which a waiter retries that need not.
+"""After so many leases a waiter that watches no lease retries.
 
-Another waiter watches the holder's lease, and the watchdog renews this one's queue entry.
+It need not retry earlier: another waiter watches the lease, and the watchdog renews this one's queue entry.
 """
 
 RETRY_AFTER_EXPIRY = 0.001
-"""Seconds. The server counts in milliseconds, so a lease has surely ended one millisecond after its count did."""
+"""Seconds. The server counts whole milliseconds: one after its reported end, a lease has surely ended."""
 
 
 class Waiters(Slots):
-    """All of a client. Used from many threads at once.
+    """All waiters of a client. Safe to use from many threads at once.
 
-    ``notify`` wakes the thread or task of one waiter, also if it reads the messages of all.
+    ``notify`` wakes the thread or task of one waiter, even one that is reading the messages for all.
     """
 
     def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:
@@ -53,7 +53,7 @@ class Waiters(Slots):
     async def sleep(self, transport: Transport, slot: Slot, timeout: float) -> None:
         """Sleep at most ``timeout`` seconds, or until it is worth retrying."""
         until = self._runtime.now() + timeout
-        while not slot.called:
+        while not slot.should_retry:
             await transport.receive(slot, max(0.0, until - self._runtime.now()))
             if slot.handed_over is None:
                 break
@@ -72,9 +72,9 @@ class Waiters(Slots):
         expiry = max(left, 0.0) + RETRY_AFTER_EXPIRY
         if slot is None:
             return expiry
-        slot.asked, slot.until = server, since + expiry
+        slot.last_reply, slot.until = server, since + expiry
         # A waiter alongside a ticket of its own waits for other holders than the first waiter: it has its own timer.
-        if self.watches(slot) or ticket.alongside != "":
+        if self.enlist(slot) or ticket.alongside != "":
             return expiry
         return expiry + IDLE * ticket.terms.lease
 
@@ -87,14 +87,14 @@ class Waiters(Slots):
     def renewed(self, results: Mapping[str, RenewalResult], names: set[str]) -> None:
         """Wake the waiters whose renewal shows that they hold, or that the server has forgotten them: they retry.
 
-        ``names``: those that were waited for; the waiter that watched one may have acquired it since.
+        ``names``: the names with waiters. The waiter that watched a lease may hold by now: then another must watch.
         """
         for ticket, result in results.items():
             slot = self.get(ticket)
             if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
                 self.wake(slot)
         for name in names:
-            if (next_waiter := self.unarmed(name)) is not None:
+            if (next_waiter := self.next_to_watch(name)) is not None:
                 self.wake(next_waiter)
 
     def receive(self, message: bytes) -> None:
@@ -108,7 +108,8 @@ class Waiters(Slots):
     def take_grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
         """Return the grant that a message brought; None if the waiter must retry."""
         grant_message = slot.read()
-        if grant_message is None or grant_message.at < slot.asked:  # or that grant was over when the server said "wait"
+        # A grant from before the last reply "wait" was over by then.
+        if grant_message is None or grant_message.at < slot.last_reply:
             return None
         since = grant_message.since(self._clock_sample, self._runtime.now(), ticket.terms.lease)
         if since is None:
@@ -128,12 +129,11 @@ class Waiters(Slots):
     # --- waking ------------------------------------------------------------------------------------------------
 
     def wake_all(self) -> None:
-        """Let all waiters retry."""
         for slot in self:
             self.wake(slot)
 
     def wake(self, slot: Slot) -> None:
         """Let one waiter retry."""
-        slot.called = True  # before `news`: the thread that reads `news` then looks at `called`
+        slot.should_retry = True  # before `news`: the thread that reads `news` then looks at `should_retry`
         slot.news = True
         self._notify(slot)

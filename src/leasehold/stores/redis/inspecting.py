@@ -11,7 +11,7 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, refused
 from leasehold.stores.redis.scripts import LOOK
 from leasehold.stores.redis.scripts.calls import Calls
-from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, rule_of
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, mode_of
 
 SEPARATOR = "\x1f"
 
@@ -26,7 +26,6 @@ async def inspect(
 
     Raises:
         StoreUnavailable: the server does not reply.
-
     """
     names = [prefix] if exact else [name async for name in calls.names(namespace, prefix, within=within)]
     found: list[View] = []
@@ -83,7 +82,7 @@ def _shared(name: str, reply: Any) -> View:
         (entry for entry in found if entry is not None and entry.expires > 0), key=lambda entry: entry.order
     )
     free_in = max(0.0, max(blocked_until, shared_blocked_until) - now_ms) / 1000
-    return View(name, rule_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
+    return View(name, mode_of(use).kind, int(fence or 0), holders, tuple(waiters), free_in)
 
 
 def waiter_of(reply: Any, now_ms: float) -> QueueEntry:
@@ -112,7 +111,6 @@ def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tupl
     Returns:
         The holders whose lease has not ended, in order of their tokens, and the server time in ms until which the lock
         delay of the others blocks the name.
-
     """
     found: list[QueueEntry] = []
     blocked_until = 0.0
@@ -141,7 +139,7 @@ def _shared_waiter(
 
 def _shared_terms(use: str, values: tuple[str, ...]) -> LeaseTerms:
     lease, lock_delay, owner, exclusive, upgradeable, permits, meta = values
-    name = rule_of(use)
+    name = mode_of(use)
     mode = LockMode(name.kind, exclusive == "1", upgradeable == "1", int(permits), name.limit)
     return LeaseTerms(mode, Owner.parse(owner), int(lease) / 1000, int(lock_delay) / 1000, meta)
 

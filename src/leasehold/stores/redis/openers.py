@@ -1,6 +1,6 @@
 """The Redis store (Redis 6.2 or later, Valkey): one server, those under Sentinel, a cluster, or several by Redlock.
 
-What only some deployments need is imported when one of them is opened: a program's start waits for all that is here.
+Modules that only some deployments need are imported when such a store is opened, so that programs start fast.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class Redlock:
         ```python
         Client(Redlock(["redis://a", "redis://b", "redis+sentinel://c,d,e/locks"]))
         ```
-
     """
 
     def __init__(self, members: Sequence[str | Secret | Opener], *, quarantine: float = 0.0) -> None:
@@ -101,7 +100,6 @@ class Redlock:
                 `Redis`, `Sentinel` or `adopt` make.
             quarantine: seconds for which a node gives no votes after it was restarted or emptied; 0 for none. No lease
                 may be longer. It must be the same for all clients.
-
         """
         hidden = [Secret(each) if isinstance(each, str) else each for each in members]
         del members  # they may have passwords
@@ -185,11 +183,11 @@ def from_url(url: StoreURL) -> Opener:
     demanded, url = strict.from_url(url)
     match deployed:
         case "sentinel":
-            return _strictly(Sentinel(sentinels_from_url(url)), demanded)
+            return _in_strict_mode(Sentinel(sentinels_from_url(url)), demanded)
         case "cluster":
-            return _strictly(Cluster(seeds_from_url(url)), demanded)
+            return _in_strict_mode(Cluster(seeds_from_url(url)), demanded)
         case _:
-            return _strictly(Redis(settings.from_url(url)), demanded)
+            return _in_strict_mode(Redis(settings.from_url(url)), demanded)
 
 
 def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
@@ -198,14 +196,14 @@ def adopt(client: Any, flavor: Flavor, *, strict: Strict | None = None) -> Opene
     ``Client(adopt(client, Flavor.SYNC, strict=Strict(longest=30)))`` does so in strict mode.
     """
     if adopting.asks_sentinels(client):
-        return _strictly(Sentinel(adopting.watched(client, flavor)), strict)
+        return _in_strict_mode(Sentinel(adopting.watched(client, flavor)), strict)
     if isinstance(client, adopting.CLUSTERS):
-        return _strictly(Cluster(adopting.seeds(client, flavor)), strict)
-    return _strictly(Redis(adopting.from_client(client, flavor)), strict)
+        return _in_strict_mode(Cluster(adopting.seeds(client, flavor)), strict)
+    return _in_strict_mode(Redis(adopting.from_client(client, flavor)), strict)
 
 
-def _strictly(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
-    """Return the same in strict mode, if it is asked for."""
+def _in_strict_mode(opener: Redis | Sentinel | Cluster, demanded: Strict | None) -> Redis | Sentinel | Cluster:
+    """Return the opener, in strict mode if that is demanded."""
     if demanded is None:
         return opener
     match opener:
@@ -227,7 +225,6 @@ def sentinels_from_url(url: StoreURL) -> SentinelSettings:
 
     Raises:
         ValueError: it names no sentinel or no primary.
-
     """
     form = f"{url.scheme}://HOST:PORT,HOST:PORT/NAME"
     if not url.hosts:
@@ -252,7 +249,6 @@ def seeds_from_url(url: StoreURL) -> Sequence[Settings]:
 
     Raises:
         ValueError: it names no node, or a database: a cluster has only database 0.
-
     """
     if not url.hosts:
         raise ValueError(f"the {url.scheme} URL names no node; write it as {url.scheme}://HOST:PORT,HOST:PORT")
@@ -266,7 +262,6 @@ def nodes_from_url(url: StoreURL) -> Sequence[Settings]:
 
     Raises:
         ValueError: it names no node, or has an unknown option.
-
     """
     settings.check_options(url, (*URL_OPTIONS, "quarantine"))
     if not url.hosts:

@@ -51,7 +51,6 @@ class Renewing:
 
         Raises:
             StoreUnavailable: the server did not reply.
-
         """
         results: dict[str, RenewalResult] = {}
         refusals: list[Refusal] = []

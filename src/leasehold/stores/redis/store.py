@@ -37,7 +37,7 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import check_size
-from leasehold.stores._common.uses import wrong_kind
+from leasehold.stores._common.uses import name_in_use
 from leasehold.stores.redis import inspecting, keys
 from leasehold.stores.redis.connection.base import MakeTransport, NotPermitted, Redirected, ReplyError, Transport
 from leasehold.stores.redis.connection.settings import Settings
@@ -84,7 +84,6 @@ class RedisStore:
             slot_of: returns the hash slot of a name; no script has keys of two slots.
             marker: returns the key of strict mode's marker; see `strict.Claims`.
             unanswered: the tickets of unanswered claims, where several stores share them.
-
         """
         make = make or single_transport(runtime)
         self._runtime = runtime
@@ -113,7 +112,6 @@ class RedisStore:
 
     @property
     def transport(self) -> Transport:
-        """The transport to the server."""
         return self._transport
 
     @property
@@ -140,7 +138,7 @@ class RedisStore:
                 packed = self._templates.try_acquire(name, ticket, join=join, channel=channel)
                 reply = await self._transport.call(packed, within=within)
                 if isinstance(reply, ReplyError):
-                    reply = await self._calls.once_more(CLAIM, packed, reply, within)
+                    reply = await self._calls.resend_if_lacking(CLAIM, packed, reply, within)
             else:
                 command = commands.try_acquire(self._namespace, name, ticket, join=join, channel=channel)
                 reply = await self._calls.run(*command, within=within)
@@ -148,7 +146,7 @@ class RedisStore:
             if not error.unknown:
                 if not repeated:
                     unanswered.pop(ticket.id, None)
-                if slot is not None and not slot.asked:
+                if slot is not None and not slot.last_reply:
                     self._waiters.give_up(ticket)  # the server does not know the ticket, so nobody will release it
             raise
         if not repeated:
@@ -158,7 +156,7 @@ class RedisStore:
                 self._waiters.granted(ticket)
             return Granted(int(reply[1]), since, terms.lease)
         if reply[0] == 2:
-            raise wrong_kind(name, reply[1].decode(), terms.mode)
+            raise name_in_use(name, reply[1].decode(), terms.mode)
         if reply[0] == strict.QUARANTINED:
             return Wait(
                 generation, int(reply[1]) / 1000 + RETRY_AFTER_EXPIRY, blocked_why=strict.quarantine_reason(self.where)
@@ -206,7 +204,7 @@ class RedisStore:
         self._unanswered.forget(repeated.symmetric_difference(tickets))
         for (name, ticket), reply in zip(claims[released:], replies, strict=False):
             if reply[0] == 2:
-                raise wrong_kind(name, reply[1].decode(), ticket.terms.mode)
+                raise name_in_use(name, reply[1].decode(), ticket.terms.mode)
             if reply[0] == 1:
                 answers.append(Granted(int(reply[1]), since, ticket.terms.lease))
             else:
@@ -246,7 +244,7 @@ class RedisStore:
             packed = self._templates.release(name, ticket, reason)
             found = await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
-                found = await self._calls.once_more(LEAVE, packed, found, within)
+                found = await self._calls.resend_if_lacking(LEAVE, packed, found, within)
         else:
             self._unanswered.limit()
             found = await self._calls.run(*self._release_command(name, ticket, reason), within=within)
@@ -326,7 +324,6 @@ class RedisStore:
         return ticket.id in self._waiters
 
     def wake_all(self) -> None:
-        """Let all waiters retry."""
         self._waiters.wake_all()
 
     def _new_channel(self, moved: Redirected | None) -> bytes:

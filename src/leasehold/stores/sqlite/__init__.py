@@ -25,7 +25,6 @@ class SQLite:
             the default one.
         allow_network: use it on a network file system, too; correct only if one machine alone does.
         machine: what the kernel reports of boot, clock and processes.
-
     """
 
     path: Path
@@ -40,11 +39,10 @@ class SQLite:
 def from_url(url: StoreURL) -> SQLite:
     """Read ``sqlite:/absolute/path``, ``sqlite:relative/path`` or ``sqlite:~/path``, with ``?allow_network=1``.
 
-    A relative path counts from the working directory of now.
+    A relative path is resolved against the current working directory.
 
     Raises:
         ValueError: it names no file, or has a host, a user or an unknown option.
-
     """
     url.refuse_options(("allow_network",))
     if url.hosts or url.username is not None or url.password is not None:

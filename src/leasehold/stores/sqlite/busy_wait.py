@@ -33,7 +33,7 @@ class Busy(StoreUnavailable):
 
 
 class Backoff:
-    """The pauses between tries, shared by all calls of a client: the shortest comes after the file was free."""
+    """The pauses between tries, shared by all calls of a client. After a successful try, the next is the shortest."""
 
     __slots__ = ("_next",)
 
@@ -51,8 +51,7 @@ class Backoff:
         """Sleep before the next try, and longer the next time.
 
         Raises:
-            Busy: the attempt, which ``ends`` then, would be over.
-
+            Busy: the attempt would be over before the next try; it ends at ``ends``.
         """
         if boottime() + self._next * 1.5 >= ends:
             raise Busy(why) from error

@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-* Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY however long
-  it would wait. Waiting for another writer is bounded, and our own (see `busy_wait`): SQLite sleeps up to 100 ms.
+* Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY, however long
+  it waits. We wait for other writers ourselves, for a bounded time (see `busy_wait`): SQLite sleeps up to 100 ms.
 * ``synchronous=FULL`` in WAL mode: a granted token survives a loss of power.
 * Times in the file belong to one boot and one clock. A process that finds another boot voids all entries, but only if
-  no other process has the file open. After a real boot there is none; a machine or container with merely another
-  identity is detected. Each transaction checks the identity again.
+  no other process has the file open. After a real boot there is none. So a machine or container that merely has
+  another identity is detected. Each transaction checks the identity again.
 * A fork copies SQLite's own record of its file locks, but not the locks. A child that opens the file anew would believe
   that it has them, and its commits could vanish. So the connection is closed before a fork and opened again after it. A
   child that inherited an open connection nevertheless refuses to use that file.
 * If the file was deleted or replaced, the connection would use the old file, and new clients the new one. So each
-  transaction compares the file at the path. The same applies to the companions: two clients with the same file and
-  different indexes of its log do not see each other's locks.
+  transaction compares the file at the path. The same applies to the companions (``-wal`` and ``-shm``): two clients
+  with the same file and different indexes of its log do not see each other's locks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLOCK = "SELECT boot, clock, fence FROM host"
 LARGEST_LOG = 16 << 20
 """Bytes of the write-ahead log above which a writer empties it before another may write.
 
-SQLite begins to copy it into the file at 4 MiB, while others write; if these never pause, it never ends.
+SQLite begins to copy the log into the file at 4 MiB, while others write. If they never pause, the copy never ends.
 """
 
 FORK_PATIENCE = 5.0
@@ -81,11 +81,10 @@ class Database:
         ``fence`` is the highest token of all dropped names. An error of ``work`` rolls everything back.
 
         Raises:
-            NoFile: there is no file, and one that only reads makes none.
+            NoFile: there is no file, and ``writes`` is False.
             Busy: other processes write. Retry until ``until``; other calls run in between.
             StoreUnavailable: it failed, or its outcome is unknown (``unknown``).
             Unsupported: locks do not work with this file.
-
         """
         with self._mutex:
             return self._transact(work, end_of_attempt(until), writes=writes)
@@ -133,7 +132,7 @@ class Database:
             self._inherit()
         found = volume.files(self.path, self._alongside)
         if self._connection is not None and found.which != self._files:
-            self._drop()  # holders in the old file get the loss at the next renewal
+            self._drop()  # holders in the old file discover the loss at the next renewal
         if self._connection is None:
             self._connection = self._open(ends, make=make)
             self._alongside = volume.companions(self.path)
@@ -168,7 +167,7 @@ class Database:
     def _set_up(self, connection: sqlite3.Connection, ends: float) -> None:
         layout = self._retry(connection, "PRAGMA user_version", ends)[0]
         tables = self._retry(connection, "SELECT count(*) FROM sqlite_master", ends)[0]
-        application = self._retry(connection, "PRAGMA application_id", ends)[0]  # last: another may create it now
+        application = self._retry(connection, "PRAGMA application_id", ends)[0]  # last: another may be creating it
         new = not application and not layout and not tables
         if not new and application != APPLICATION:
             raise Unsupported(f"{self.path} is a database of another application; name another file")
@@ -187,7 +186,7 @@ class Database:
         try:
             self._begin(connection, ends, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables:  # another process was faster otherwise
+            if not tables:  # otherwise another process was faster
                 for statement in _statements():
                     connection.execute(statement)
                 connection.execute("INSERT INTO host VALUES (1, ?, ?, 0)", self._clock)
@@ -219,7 +218,7 @@ class Database:
     def _take_over(self, ends: float) -> None:
         """Void all entries and delays of an earlier boot; or pause, while other processes have the file open.
 
-        Nothing is open in a pause: it must not block another process that tries the same.
+        No connection is open during a pause: it would block another process that tries the same.
         """
         try:
             self._void_all(ends)

@@ -18,10 +18,9 @@ class Process:
     """One process of this boot.
 
     Attributes:
-        pid: its number.
-        started: when it began, in ticks since boot; 0 if unknown. A number is used again, the pair is not.
-        pids: the pid namespace in which the number counts; empty where there is none.
-
+        pid: its process ID.
+        started: when it began, in ticks since boot; 0 if unknown. A pid is reused, the pair is not.
+        pids: the pid namespace in which the pid counts; empty where there is none.
     """
 
     pid: int
@@ -32,8 +31,9 @@ class Process:
 class Machine:
     """What the kernel reports. Nothing is cached here.
 
-    ``guard``: the pid of the process by whose life others see whether ours lives, None if by its own. It ends after
-    ours, and after all that ours must not leave behind; the user ends when it has ended.
+    ``guard``: the pid of a process that is recorded in place of ours; None to record ours. Other processes consider our
+    entries void when the guard has ended. The guard ends after our process and all that our process must not leave
+    behind. If the guard ends first, our process ends.
     """
 
     def __init__(self, proc: str = "/proc", guard: int | None = None) -> None:
@@ -41,11 +41,10 @@ class Machine:
         self._guard = guard
 
     def boot(self) -> str:
-        """Return what names this boot.
+        """Return the identity of this boot.
 
         Raises:
-            Unsupported: this system does not say, so a lease from before a crash could not be told from a live one.
-
+            Unsupported: this system has none, so a lease from before a crash could not be told from a live one.
         """
         if sys.platform == "darwin":
             found = _boot_session()
@@ -77,7 +76,7 @@ class Machine:
         return self._read("self/mountinfo")
 
     def network(self) -> str:
-        """Return what names the network namespace: loopback ends at its border."""
+        """Return the identity of the network namespace: loopback does not reach beyond it."""
         return self._link("self/ns/net")
 
     def process(self) -> Process:
@@ -87,10 +86,10 @@ class Machine:
         return Process(pid, stat[0] if stat else 0, self._link("self/ns/pid"))
 
     def is_gone(self, other: Process, me: Process) -> bool:
-        """Say whether ``other``, a process of this boot, has certainly ended. In doubt it has not.
+        """Return whether ``other``, a process of this boot, has certainly ended; False in doubt.
 
-        A number of another pid namespace says nothing here. A zombie has ended: nobody runs in it, and its parent may
-        never ask for it.
+        A pid of another pid namespace means nothing here. A zombie has ended: it runs no code, and its parent may never
+        reap it.
         """
         if other == me or other.pids != me.pids:
             return False
@@ -125,12 +124,12 @@ def _start_and_end(stat: str) -> tuple[int, bool] | None:
     if len(fields) < 20:
         return None
     state, threads, started = fields[0], int(fields[17]), int(fields[19])
-    return started, state in "ZXx" and threads <= 1  # a first thread may end before the others
+    return started, state in "ZXx" and threads <= 1  # the main thread may end before the others
 
 
 def _boot_session() -> str:
     try:
-        import ctypes  # some builds of Python are without
+        import ctypes  # some builds of Python lack it
 
         size = ctypes.c_size_t(64)
         text = ctypes.create_string_buffer(size.value)

@@ -36,7 +36,7 @@ LAST_CELL = "SELECT coalesce(max(id), 0) FROM cell"
 RAISE_FENCE = "UPDATE host SET fence = max(fence, ?)"
 
 Change = Callable[[Queue, Alive], Step]
-"""What happens to a queue."""
+"""Computes what an operation makes of a queue."""
 
 
 class Steps:
@@ -52,7 +52,7 @@ class Steps:
         self._swept_cell: int | None = None
 
     def process(self) -> Process:
-        """Return this process; a forked child asks again."""
+        """Return this process; a forked child asks the kernel again."""
         if self._me is None or self._asked_by != os.getpid():
             self._me, self._asked_by = self._machine.process(), os.getpid()
         return self._me
@@ -94,7 +94,7 @@ class Steps:
             db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
         return result
 
-    def worth_asking(self, db: sqlite3.Connection, key: rows.Key, first: str) -> list[str]:
+    def worth_retrying(self, db: sqlite3.Connection, key: rows.Key, first: str) -> list[str]:
         """Return the tickets that hold or may enter, and our first one if a holder's entry is void or the name is free.
 
         Our first one, because the next waiter may be a stopped process: then another process settles the queue.

@@ -10,7 +10,7 @@ Three things wake a waiter, and each means only "check again":
 
 * The process that releases notifies the next waiter: a function call in this process, a datagram between processes.
 * A renewal finds the ticket granted or gone.
-* One thread checks, every `LOOK_EVERY`, each name that this store waits for. This check also finds holders whose
+* One thread checks, every `CHECK_EVERY`, each name that this store waits for. This check also finds holders whose
   process has died: their entries are void at once, whatever is left of their leases.
 
 Under asyncio each transaction runs as one call on the runtime's worker thread. A cancellation cannot interrupt it, and
@@ -48,7 +48,7 @@ from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine
 from leasehold.stores.sqlite.steps import Steps
 from leasehold.stores.sqlite.volume import NoFile
-from leasehold.stores.sqlite.waiting import LOOK_EVERY, Waiters
+from leasehold.stores.sqlite.waiting import CHECK_EVERY, Waiters
 
 T = TypeVar("T")
 
@@ -72,16 +72,16 @@ class SQLiteStore:
 
     def _start(self) -> None:
         self._steps = Steps(self._runtime, self._machine)
-        self._waiters = Waiters(self._runtime, self._machine, self._look_for)
+        self._waiters = Waiters(self._runtime, self._machine, self._worth_retrying)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         until = since + within
-        return await self._retry_busy(lambda: self._claim(name, ticket, join, since, until), until)
+        return await self._retry_busy(lambda: self._try_acquire(name, ticket, join, since, until), until)
 
-    def _claim(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
+    def _try_acquire(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
@@ -102,7 +102,7 @@ class SQLiteStore:
         self._waiters.wake_all(snapshot.hints_of(step.woken))
         if step.blocked is None:
             self._waiters.forget(ticket.id)
-        return step.answer(since, now, LOOK_EVERY if address is None else math.inf)
+        return step.answer(since, now, CHECK_EVERY if address is None else math.inf)
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
@@ -110,9 +110,9 @@ class SQLiteStore:
         """Acquire in order, in one transaction, up to the first unavailable name."""
         since = self._runtime.now()
         until = since + within
-        return await self._retry_busy(lambda: self._claim_many(claims, keep, since, until), until)
+        return await self._retry_busy(lambda: self._try_acquire_many(claims, keep, since, until), until)
 
-    def _claim_many(
+    def _try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], keep: bool, since: float, until: float
     ) -> list[Granted | Wait]:
         def work(
@@ -134,19 +134,19 @@ class SQLiteStore:
         taken, now = self._database.transact(work, until)
         for _, snapshot, step in taken:
             self._waiters.wake_all(snapshot.hints_of(step.woken))
-        return [step.answer(since, now, LOOK_EVERY) for _, _, step in taken]
+        return [step.answer(since, now, CHECK_EVERY) for _, _, step in taken]
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         until = self._runtime.now() + within
-        (found,) = await self._retry_busy(lambda: self._leave([(name, ticket)], reason, until), until)
+        (found,) = await self._retry_busy(lambda: self._release([(name, ticket)], reason, until), until)
         return found
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._retry_busy(lambda: self._leave(leaves, ReleaseReason.RELEASE, until), until)
+        return await self._retry_busy(lambda: self._release(leaves, ReleaseReason.RELEASE, until), until)
 
-    def _leave(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
+    def _release(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiters.forget(ticket.id)
 
@@ -202,17 +202,17 @@ class SQLiteStore:
         self._waiters.forget(ticket.id)
         return Granted(token, expires - ticket.terms.lease, ticket.terms.lease)
 
-    def _look_for(self, first: Mapping[str, str]) -> list[str]:
+    def _worth_retrying(self, first: Mapping[str, str]) -> list[str]:
         def work(db: sqlite3.Connection, fence: int) -> list[list[str]]:
-            return [self._steps.worth_asking(db, self._key(name), ticket) for name, ticket in first.items()]
+            return [self._steps.worth_retrying(db, self._key(name), ticket) for name, ticket in first.items()]
 
         try:
-            worth = self._read(work, self._runtime.now() + LOOK_EVERY, [list(first.values())])
+            worth = self._read(work, self._runtime.now() + CHECK_EVERY, [list(first.values())])
         except LeaseholdError:  # the next operation meets the error
             return []
         return [ticket for tickets in worth for ticket in tickets]
 
-    # --- looking, cells ----------------------------------------------------------------------------------------
+    # --- inspection, cells -------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         until = self._runtime.now() + PATIENCE
@@ -265,7 +265,7 @@ class SQLiteStore:
                     raise StoreUnavailable(str(busy)) from busy
                 await self._runtime.sleep(min(left, LONGEST_PAUSE))
 
-    # --- its own life ------------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
         """Return what the file, the file system and the kernel mean for the promises."""

@@ -52,7 +52,6 @@ def prepare(path: Path, mounts: str, *, allow_network: bool, make: bool) -> Iden
         NoFile: it is missing, and must not be made.
         Unsupported: locks would not work there.
         StoreUnavailable: it cannot be created or reached.
-
     """
     try:
         _check_mount(path, mounts, allow_network=allow_network)
@@ -75,13 +74,12 @@ def prepare(path: Path, mounts: str, *, allow_network: bool, make: bool) -> Iden
 
 
 class Files(NamedTuple):
-    """The files at a path now, and beside it.
+    """The file at a path and its companions, as they are now.
 
     Attributes:
         which: the file, its write-ahead log and the log's index; None for each that is not there.
         log: bytes of the log.
         touched: when the file was last written to or marked, in seconds of the wall clock.
-
     """
 
     which: tuple[Identity | None, ...]
@@ -96,7 +94,7 @@ def companions(path: Path) -> tuple[str, str]:
 
 
 def files(path: Path, alongside: tuple[str, str]) -> Files:
-    """Return which files these are now."""
+    """Return the state of a file and its companions."""
     found = [_stat(one) for one in (path, *alongside)]
     which = tuple(None if one is None else (one.st_dev, one.st_ino) for one in found)
     main, log, _ = found

@@ -1,9 +1,10 @@
 """The waiters of one client, and the three ways to wake them: directly, by a datagram, by a periodic check.
 
-A *hint* to check again is a call in this process, or else a loopback datagram to the client's one thread for them. A
-lost, late, duplicated or forged hint does no harm: a waiter reads the file after each hint, and the thread reads it at
-a stated interval, too. A `HintSignal` has an address only while its thread runs: network namespace, port and a random
-key. So a hint to a port that another program uses by now has no effect.
+A *hint* tells a waiter to check again. In the same process it is a call. Between processes it is a loopback datagram:
+each client with waiters has one thread that receives them. A lost, late, duplicated or forged hint does no harm: a
+waiter reads the file after each hint, and the thread reads it every `CHECK_EVERY` seconds, too. A `HintReceiver` has an
+address only while its thread runs: network namespace, port and a random key. So a hint has no effect if another program
+uses the port by now.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from leasehold._runtimes.base import Flavor, Runtime, Signal
 from leasehold.stores.sqlite.machine import Machine
 
-LOOK_EVERY = 0.25
+CHECK_EVERY = 0.25
 """Seconds between two checks for dead holders and lost hints: about the delay after a crash or a lost hint."""
 
-LINGER = 40
+IDLE_CHECKS = 40
 """Checks in a row without a waiter after which the thread and its socket end; the next waiter starts them again."""
 
 CLOSE_PATIENCE = 2.0
@@ -33,20 +34,20 @@ KEY_BYTES = 16
 
 log = logging.getLogger("leasehold")
 
-Look = Callable[[Mapping[str, str]], Sequence[str]]
+Check = Callable[[Mapping[str, str]], Sequence[str]]
 """Takes each name with waiters, and our first ticket there; returns the tickets that must check again."""
 
 
 class Waiters:
     """Safe to use from any thread. The thread for hints runs only while there are waiters."""
 
-    def __init__(self, runtime: Runtime, machine: Machine, look: Look) -> None:
+    def __init__(self, runtime: Runtime, machine: Machine, check: Check) -> None:
         self._runtime = runtime
         self._machine = machine
-        self._worth_asking = look
+        self._worth_retrying = check
         self._mutex = runtime.mutex()
         self._waiting: dict[str, tuple[str, Signal]] = {}  # name and signal by ticket, in order of arrival
-        self._hint_signal: HintSignal | None = None
+        self._receiver: HintReceiver | None = None
 
     def expect(self, name: str, ticket: str) -> str | None:
         """Register a waiter; return the address for its hints, None if it must poll.
@@ -56,10 +57,10 @@ class Waiters:
         with self._mutex:
             if ticket not in self._waiting:
                 self._waiting[ticket] = (name, self._runtime.signal())
-            if self._hint_signal is None and self._runtime.flavor is not Flavor.SIMULATED:
-                self._hint_signal = HintSignal(self, self._runtime.random_bytes(KEY_BYTES), self._machine.network())
-            hint_signal = self._hint_signal
-        return None if hint_signal is None else hint_signal.listen()
+            if self._receiver is None and self._runtime.flavor is not Flavor.SIMULATED:
+                self._receiver = HintReceiver(self, self._runtime.random_bytes(KEY_BYTES), self._machine.network())
+            receiver = self._receiver
+        return None if receiver is None else receiver.listen()
 
     def forget(self, ticket: str) -> None:
         """Remove a waiter, and wake a caller that still sleeps for it, as when the client is closed."""
@@ -89,16 +90,16 @@ class Waiters:
     def close(self) -> None:
         """End the thread and its socket."""
         with self._mutex:
-            hint_signal, self._hint_signal = self._hint_signal, None
-        if hint_signal is not None:
-            hint_signal.close()
+            receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.close()
 
     def after_fork(self) -> None:
         """Close the copy of the socket in a forked child. The waiters are the parent's."""
-        if self._hint_signal is not None:
-            self._hint_signal.after_fork()
+        if self._receiver is not None:
+            self._receiver.after_fork()
 
-    def waited_for(self) -> bool:
+    def has_waiters(self) -> bool:
         with self._mutex:
             return bool(self._waiting)
 
@@ -108,12 +109,12 @@ class Waiters:
             first = {name: ticket for ticket, (name, _) in reversed(self._waiting.items())}
         if not first:
             return False
-        for ticket in self._worth_asking(first):
+        for ticket in self._worth_retrying(first):
             self.wake(ticket)
         return True
 
 
-class HintSignal:
+class HintReceiver:
     """The thread that receives the hints for one client, and checks for its waiters. Safe to use from any thread."""
 
     def __init__(self, waiters: Waiters, key: bytes, network: str) -> None:
@@ -144,11 +145,10 @@ class HintSignal:
             waiters.wake(ticket)
 
     def close(self) -> None:
-        """End the thread and close the socket."""
         with self._mutex:
             thread, port = self._thread, self._port  # read before the stop, after which the thread closes the socket
             self._stop.set()
-            self._silence()
+            self._unregister()
             if thread is not None and port:
                 _send(port, self._key)  # wakes the thread
         if thread is not None and thread is not threading.current_thread():
@@ -167,35 +167,35 @@ class HintSignal:
         thread = threading.Thread(
             target=self._run, args=(listener, self._stop), name="leasehold-sqlite-hints", daemon=True
         )
-        _signals[self._address] = self
+        _receivers[self._address] = self
         try:
             thread.start()
         except RuntimeError:  # no thread can be started: a waiter polls by itself
-            self._silence()
+            self._unregister()
             if listener is not None:
                 listener.close()
         else:
             self._thread = thread
 
     def _run(self, listener: socket.socket | None, stop: threading.Event) -> None:
-        idle, due = 0, time.monotonic() + LOOK_EVERY
+        idle, due = 0, time.monotonic() + CHECK_EVERY
         try:
             while not stop.is_set():
                 left = due - time.monotonic()
                 if left > 0:  # a stream of hints must not delay the check, which replaces lost ones
-                    ticket = self._hear(listener, stop, left)
+                    ticket = self._receive_hint(listener, stop, left)
                     if ticket:
                         self.receive(ticket)
                     continue
-                due = time.monotonic() + LOOK_EVERY
+                due = time.monotonic() + CHECK_EVERY
                 idle = 0 if self._check() else idle + 1
-                if idle >= LINGER and self._ends_idle():
+                if idle >= IDLE_CHECKS and self._ends_idle():
                     return
         finally:
             if listener is not None:
                 listener.close()
 
-    def _hear(self, listener: socket.socket | None, stop: threading.Event, timeout: float) -> str:
+    def _receive_hint(self, listener: socket.socket | None, stop: threading.Event, timeout: float) -> str:
         """Return the ticket of a hint; empty for noise, or if nothing came in time."""
         if listener is None:
             stop.wait(timeout)
@@ -222,18 +222,18 @@ class HintSignal:
     def _ends_idle(self) -> bool:
         with self._mutex:  # no check in here: it locks the file, whose user may wait in `listen` for this mutex
             waiters = self._waiters()
-            if waiters is not None and waiters.waited_for():
+            if waiters is not None and waiters.has_waiters():
                 return False
-            self._silence()
+            self._unregister()
             return True
 
-    def _silence(self) -> None:
+    def _unregister(self) -> None:
         self._thread = None
         self._socket = None
-        _signals.pop(self._address, None)
+        _receivers.pop(self._address, None)
 
 
-_signals: weakref.WeakValueDictionary[str, HintSignal] = weakref.WeakValueDictionary()
+_receivers: weakref.WeakValueDictionary[str, HintReceiver] = weakref.WeakValueDictionary()
 
 
 def hint(address: str, ticket: str, network: str) -> None:
@@ -241,9 +241,9 @@ def hint(address: str, ticket: str, network: str) -> None:
 
     Nothing is sent to another network namespace: the port there is not the port here.
     """
-    hint_signal = _signals.get(address)
-    if hint_signal is not None:
-        hint_signal.receive(ticket)
+    receiver = _receivers.get(address)
+    if receiver is not None:
+        receiver.receive(ticket)
         return
     try:
         there, port, key = address.rsplit(" ", 2)
@@ -276,4 +276,4 @@ def _loopback() -> socket.socket | None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_signals.clear)  # the parent's signals do not belong to the child
+    os.register_at_fork(after_in_child=_receivers.clear)  # they belong to the parent

@@ -8,7 +8,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL
 from leasehold.stores.zookeeper.connection import settings as transport_settings
 from leasehold.stores.zookeeper.connection.settings import Settings
-from leasehold.stores.zookeeper.nodes import spell
+from leasehold.stores.zookeeper.nodes import encode_part
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 
 __all__ = ["ZooKeeper", "ZooKeeperStore", "from_url"]
@@ -21,7 +21,6 @@ class ZooKeeper:
     Attributes:
         settings: how to reach it.
         chroot: the node below which all of ours are: empty, or an absolute path without a slash at its end.
-
     """
 
     settings: Settings
@@ -37,12 +36,11 @@ def from_url(url: StoreURL) -> ZooKeeper:
 
     Raises:
         ValueError: an option, the credentials or the chroot cannot be used.
-
     """
     settings = transport_settings.from_url(url)
     parts = [part for part in url.path.split("/") if part]
     for part in parts:
-        if part in (".", "..") or spell(part) != part:
+        if part in (".", "..") or encode_part(part) != part:
             raise ValueError(f"the path of a {url.scheme} URL is a node of ZooKeeper, which cannot have {part!r} in it")
     if parts[:1] == ["zookeeper"]:
         raise ValueError("/zookeeper belongs to the server; name another path in the URL")

@@ -14,7 +14,7 @@ from leasehold.stores.zookeeper.nodes import LEASES, LOCKS, Contender, Mark, chi
 from leasehold.stores.zookeeper.queue_nodes import QueueNodes, TicketState
 
 COMPARED = 64
-"""Permits whose limit is compared with ours, at most; all permits of this library agree on it."""
+"""Most permits whose limit is compared with ours; all permits of this library have the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,6 @@ class SemaphoreState:
         taken: names of the permits, in order.
         version: of their parent node; each client that takes permits raises it, so two never take at the same time.
         queue: the waiters for permits, in order.
-
     """
 
     taken: tuple[str, ...]
@@ -54,20 +53,20 @@ class Acquirer(QueueNodes):
             case Kind.MUTEX:
                 return await self._lock(state, join=join, until=until)
             case Kind.READ_WRITE:
-                return await self._side(state, join=join, until=until)
+                return await self._read_write_lock(state, join=join, until=until)
             case Kind.SEMAPHORE:
                 return await self._permits(state, join=join, until=until)
 
     # --- a lock --------------------------------------------------------------------------------------------------
 
     async def _lock(self, state: TicketState, *, join: bool, until: float) -> int | Blocked:
-        if not (join or state.nodes or state.uncertain):  # what must not wait writes nothing while others exist
+        if not (join or state.nodes or state.uncertain):  # without `join`, nothing is written while others exist
             others = await self._contenders(state, until)
             if others:
                 return _blocked_by(state, others)
         me, siblings, _ = await self.join(state, state.path, Mark.LOCK, until)
         await self.refuse_other_use(state, siblings, until)
-        ahead = order.ahead_of(me, _without_folders(siblings))
+        ahead = order.ahead_of(me, _without_semaphore_nodes(siblings))
         return _blocked_by(state, ahead) if ahead else state.node_at(f"{state.path}/{me.child}").czxid
 
     async def _contenders(self, state: TicketState, until: float) -> list[Contender]:
@@ -75,17 +74,16 @@ class Acquirer(QueueNodes):
 
         Raises:
             NameInUse: the name is in use as another primitive.
-
         """
         requests = (self.transport.sync(state.path), self.transport.children(state.path))
         _, children = await self.transport.ask_all(requests, until)
         siblings = order.in_order(map(parse, names_in(children)))
         await self.refuse_other_use(state, siblings, until)
-        return _without_folders(siblings)
+        return _without_semaphore_nodes(siblings)
 
     # --- a read-write lock ---------------------------------------------------------------------------------------
 
-    async def _side(self, state: TicketState, *, join: bool, until: float) -> int | Blocked:
+    async def _read_write_lock(self, state: TicketState, *, join: bool, until: float) -> int | Blocked:
         mode, alongside = state.ticket.terms.mode, state.ticket.alongside
         mark = Mark.WRITER if mode.exclusive else Mark.READER
         if not state.nodes and not state.uncertain and (alongside or not join or not (mode.exclusive or mode.fair)):
@@ -104,7 +102,7 @@ class Acquirer(QueueNodes):
         while True:
             me, siblings, _ = await self.join(state, state.path, mark, until)
             await self.refuse_other_use(state, siblings, until)
-            siblings = _without_folders(siblings)
+            siblings = _without_semaphore_nodes(siblings)
             created_at = await self._created_at(state, me, siblings, until)
             ahead = order.blockers(me, alongside, siblings, created_at)
             if ahead:
@@ -129,15 +127,15 @@ class Acquirer(QueueNodes):
     async def _permits(self, state: TicketState, *, join: bool, until: float) -> int | Blocked:
         mode, locks, leases = state.ticket.terms.mode, f"{state.path}/{LOCKS}", f"{state.path}/{LEASES}"
         transport = self.transport
-        look = (transport.children(state.path), transport.listing(leases))
+        reads = (transport.children(state.path), transport.listing(leases))
         if not state.nodes and not state.uncertain and not (join and mode.fair):
-            requests = (transport.sync(state.path), transport.children(locks), *look)
+            requests = (transport.sync(state.path), transport.children(locks), *reads)
             _, queue, *found = await transport.ask_all(requests, until)
             seen = await self._semaphore_state(state, map(parse, names_in(queue)), found, until)
             if not join and not _fits(state, seen):
-                return _full(state, seen)
+                return _blocked_by_permits(state, seen)
             if not mode.fair and _fits(state, seen) and await self._head_waits(state, seen, until):
-                await self._take(state, transport.check(f"{locks}/{seen.queue[0].child}"), seen, until)
+                await self._take_permits(state, transport.check(f"{locks}/{seen.queue[0].child}"), seen, until)
         while True:
             if state.uncertain:
                 await self.find(state, until)
@@ -145,7 +143,7 @@ class Acquirer(QueueNodes):
             if mine is not None:
                 await self._leave_queue(state, until)
                 return mine.czxid
-            me, siblings, found = await self.join(state, locks, Mark.LOCK, until, look)
+            me, siblings, found = await self.join(state, locks, Mark.LOCK, until, reads)
             seen = await self._semaphore_state(state, siblings, found, until)
             ahead = order.ahead_of(me, seen.queue)
             if ahead and (join or not _fits(state, seen) or await self._head_waits(state, seen, until)):
@@ -153,9 +151,9 @@ class Acquirer(QueueNodes):
             if ahead:  # the first waiter is about to take its permits: some are free
                 await self._wait_for_head(state, f"{locks}/{ahead[-1].child}", until)
             elif not _fits(state, seen):
-                return _full(state, seen)
+                return _blocked_by_permits(state, seen)
             else:
-                await self._take(state, transport.delete(f"{locks}/{me.child}"), seen, until)
+                await self._take_permits(state, transport.delete(f"{locks}/{me.child}"), seen, until)
 
     async def _semaphore_state(
         self, state: TicketState, queue: Iterable[Contender], found: Sequence[Any], until: float
@@ -164,7 +162,6 @@ class Acquirer(QueueNodes):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another limit.
-
         """
         root, listing = found
         await self.refuse_other_use(state, list(map(parse, names_in(root))), until)
@@ -193,7 +190,7 @@ class Acquirer(QueueNodes):
         if await self.watch(state, path, path, until) is not None:
             await state.wake_up.wait(max(0.0, until - self.now()))
 
-    async def _take(self, state: TicketState, first: Request, seen: SemaphoreState, until: float) -> None:
+    async def _take_permits(self, state: TicketState, first: Request, seen: SemaphoreState, until: float) -> None:
         """Take permits in one transaction with ``first``, which leaves the queue or checks that its head still exists.
 
         It fails if that node is gone, with its session for example, or if permits were taken since they were counted.
@@ -218,7 +215,7 @@ class Acquirer(QueueNodes):
             state.nodes.pop(node.path, None)
 
 
-def _without_folders(siblings: Sequence[Contender]) -> list[Contender]:
+def _without_semaphore_nodes(siblings: Sequence[Contender]) -> list[Contender]:
     return [one for one in siblings if one.child not in (LOCKS, LEASES)]
 
 
@@ -235,6 +232,6 @@ def _holder(state: TicketState, seen: SemaphoreState) -> str:
     return f"{state.path}/{LEASES}/{seen.taken[0]}" if seen.taken else f"{state.path}/{LOCKS}/{seen.queue[0].child}"
 
 
-def _full(state: TicketState, seen: SemaphoreState) -> Blocked:
+def _blocked_by_permits(state: TicketState, seen: SemaphoreState) -> Blocked:
     mode = state.ticket.terms.mode
     return Blocked(f"{state.path}/{LEASES}", _holder(state, seen), listing=mode.limit - mode.permits + 1)

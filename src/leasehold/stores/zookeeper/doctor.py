@@ -21,7 +21,7 @@ OLDEST = (3, 5, 3)
 """Oldest server with containers, and with creates that return the transaction."""
 
 FEW_TICKS = 10
-"""Least ticks in a session timeout; with fewer a member that is cut off may hide an expiry; see ``store.py``."""
+"""Fewest ticks in a session timeout. With fewer, a member that is cut off may hide an expiry; see ``store.py``."""
 
 CONFIG = "/zookeeper/config"
 """The node in which an ensemble names its members, from 3.5."""
@@ -34,7 +34,6 @@ async def diagnose(queue_nodes: QueueNodes, settings: Settings, paths: Paths, un
 
     Raises:
         StoreUnavailable: there is no session.
-
     """
     transport = queue_nodes.transport
     session = await transport.ready(until)

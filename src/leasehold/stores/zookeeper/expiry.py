@@ -74,7 +74,6 @@ class ExpiryJob:
             self._wake.set()
 
     async def join(self, within: float) -> None:
-        """Wait for the end of the job."""
         job, self._job = self._job, None
         if job is not None:
             await job.join(within)

@@ -17,11 +17,11 @@ from leasehold.stores.zookeeper.nodes import (
     Mark,
     Paths,
     child_of,
+    decode_part,
     fields_of,
     limit_of,
     owner_of,
     parse,
-    read,
 )
 
 AT_ONCE = 500
@@ -31,12 +31,12 @@ FOREIGN_LEASE = 30.0
 """Seconds shown as the lease of a holder whose node has none."""
 
 
-async def look(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
+async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
     """Return the names in use."""
     names = [prefix]
     if not exact:
         (parts,) = await transport.ask_all((transport.children(paths.space),), until)
-        names = sorted(name for name in map(read, names_in(parts)) if name.startswith(prefix))
+        names = sorted(name for name in map(decode_part, names_in(parts)) if name.startswith(prefix))
     requests = [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)]
     _, *lists = await _ask(transport, requests, until)
     found = {name: children for name, children in zip(names, map(names_in, lists), strict=True) if children}

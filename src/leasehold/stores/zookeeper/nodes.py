@@ -52,7 +52,6 @@ class Contender:
         sort_key: what contenders are ordered by.
         ticket: the ticket's id, from the UUID; empty if there is none.
         up: whether it is an upgradeable reader, or the writer that such a one becomes.
-
     """
 
     child: str
@@ -83,14 +82,14 @@ def stem(ticket: str, mark: Mark, *, up: bool = False) -> str:
     return f"_c_{uuid.UUID(bytes=raw)}-{'up-' if up else ''}{mark}"
 
 
-def spell(text: str) -> str:
+def encode_part(text: str) -> str:
     """Encode any text as one part of a path, injectively."""
-    part = quote(text, safe=_PLAIN).replace("~", "%7E")  # which quote leaves as it is
+    part = quote(text, safe=_PLAIN).replace("~", "%7E")  # `quote` leaves '~' as it is
     return part.replace(".", "%2E") if part in (".", "..") else part
 
 
-def read(part: str) -> str:
-    """Decode the output of `spell`."""
+def decode_part(part: str) -> str:
+    """Decode the output of `encode_part`."""
     return unquote(part)
 
 
@@ -101,7 +100,6 @@ class Paths:
     Attributes:
         chroot: empty, or an absolute path without a slash at its end.
         namespace: as it was given.
-
     """
 
     chroot: str
@@ -109,13 +107,13 @@ class Paths:
 
     @property
     def space(self) -> str:
-        """The node below which each lock has one."""
-        part = spell(self.namespace)
-        return f"{self.chroot}/{'%7Aookeeper' if part == 'zookeeper' else part}"  # the server keeps that name
+        """The parent of the nodes of locks."""
+        part = encode_part(self.namespace)
+        return f"{self.chroot}/{'%7Aookeeper' if part == 'zookeeper' else part}"  # the server reserves that name
 
     @property
     def cells(self) -> str:
-        """The node below which each cell has one; no namespace is encoded so."""
+        """The parent of the nodes of cells; no encoded namespace contains '~'."""
         return f"{self.space}~cells"
 
     @property
@@ -125,10 +123,10 @@ class Paths:
 
     def lock(self, name: str) -> str:
         """Return the node below which the contenders of a lock are."""
-        return f"{self.space}/{spell(name)}"
+        return f"{self.space}/{encode_part(name)}"
 
     def cell(self, name: str) -> str:
-        return f"{self.cells}/{spell(name)}"
+        return f"{self.cells}/{encode_part(name)}"
 
 
 def path_prefixes(path: str) -> list[str]:

@@ -55,7 +55,6 @@ def blockers(me: Contender, alongside: str, contenders: Sequence[Contender], cre
         alongside: the ticket alongside which ``me`` acquires; empty for none.
         contenders: all, including ``me``.
         created_at: ``czxid`` of ``me`` and of those of `needs_created_at`; a missing one is gone.
-
     """
     others = [one for one in in_order(contenders) if one.child != me.child and one.ticket != alongside]
     if is_gate(me):
@@ -66,12 +65,11 @@ def blockers(me: Contender, alongside: str, contenders: Sequence[Contender], cre
 
 
 def _entered(one: Contender, gate: Contender, others: Sequence[Contender], created_at: CreatedAt) -> bool:
-    """Return whether a reader behind the gate may hold since before the gate; an upgradeable one cannot."""
-    if (
-        one.up
-        or one.mark is not Mark.READER
-        or created_at.get(one.child, gate_created := created_at[gate.child]) >= gate_created
-    ):
+    """Return whether a reader behind the gate may hold since before the gate existed; an upgradeable one cannot."""
+    if one.up or one.mark is not Mark.READER:
+        return False
+    gate_created = created_at[gate.child]
+    if created_at.get(one.child, gate_created) >= gate_created:
         return False
     return not any(other.mark is Mark.WRITER and other.sort_key < one.sort_key for other in others)
 

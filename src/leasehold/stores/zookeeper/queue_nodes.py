@@ -20,7 +20,7 @@ from typing import Any
 from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.uses import wrong_kind
+from leasehold.stores._common.uses import name_in_use
 from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
 from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
@@ -57,7 +57,6 @@ class TicketState:
         token: the fencing token while it holds.
         until: boot-time clock at which the ticket ends unless it is renewed; infinite before its first answer.
         over: whether it has expired or was released; that is final.
-
     """
 
     name: str
@@ -96,7 +95,6 @@ class TicketState:
 
         Raises:
             StoreUnavailable: it belongs to another session.
-
         """
         if node.owner != self.session:
             raise StoreUnavailable("ZooKeeper: the session expired while a node was created", unknown=True)
@@ -255,7 +253,6 @@ class QueueNodes:
 
         Raises:
             StoreUnavailable: it cannot be created.
-
         """
         create = self.transport.create(f"{folder}/{name}", b"", EPHEMERAL | SEQUENCE)
         for _ in range(3):
@@ -297,4 +294,4 @@ class QueueNodes:
 
     async def _refuse(self, state: TicketState, what: str, until: float) -> None:
         await self.remove(state, until)
-        raise wrong_kind(state.name, what, state.ticket.terms.mode)
+        raise name_in_use(state.name, what, state.ticket.terms.mode)

@@ -80,7 +80,7 @@ class ZooKeeperStore:
         chroot: str,
         make: Callable[[Callable[[LinkEvent], None]], Transport] | None = None,
     ) -> None:
-        """Make one; ``make`` makes its transport, as for a model, with a callback for events of the connection."""
+        """Make a store. ``make`` replaces the transport, as for a model; it takes a callback for link events."""
         self._runtime = runtime
         self._settings = settings
         self._paths = Paths(chroot, namespace)
@@ -108,16 +108,16 @@ class ZooKeeperStore:
             since = self._runtime.now()
             state.until = since + self._length(ticket, session)
             self._expiry.watch(state.until)
-            answer = await self._once(state, since, session, join=join, until=until)
+            answer = await self._try_once(state, since, session, join=join, until=until)
             if answer is not None:
                 return answer
 
-    async def _once(
+    async def _try_once(
         self, state: TicketState, since: float, session: Session, *, join: bool, until: float
     ) -> Granted | Wait | None:
         length = self._length(state.ticket, session)
         if state.token is not None:
-            if await self._still_there(state, until):
+            if await self._nodes_exist(state, until):
                 return Granted(state.token, since, length)
             state.token = None
         verdict = await self._acquirer.try_enter(state, join=join, until=until)
@@ -139,7 +139,7 @@ class ZooKeeperStore:
             (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
         return Wait(None, ASK_AGAIN, owner_of(holder.data) if isinstance(holder, Node) else None)
 
-    async def _still_there(self, state: TicketState, until: float) -> bool:
+    async def _nodes_exist(self, state: TicketState, until: float) -> bool:
         """Return whether the nodes of a holder exist, in a session that the leader knows."""
         nodes = await self._read(list(state.nodes), until)  # a list: the expiry job may remove some meanwhile
         lost = [path for path, node in nodes.items() if not isinstance(node, Node)]
@@ -208,7 +208,7 @@ class ZooKeeperStore:
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         until = self._runtime.now() + PATIENCE
-        return await inspecting.look(self._transport, self._paths, prefix, exact=exact, until=until)
+        return await inspecting.inspect(self._transport, self._paths, prefix, exact=exact, until=until)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         return await self._cells.change(name, change, self._runtime.now() + PATIENCE)

@@ -78,7 +78,7 @@ TABLE = (
     Fault("request timed out", Meaning.UNKNOWN, "the cluster is slow or changes its leader: look at its members"),
     Fault("server stopped", Meaning.UNKNOWN, "the member is shutting down"),
 )
-"""By words of the error. Whatever is not listed is unknown."""
+"""Rows by words of the error. An error that is not listed has the meaning `UNKNOWN`."""
 
 NO_GATEWAY = Fault(
     "its HTTP/JSON gateway does not know this request",
@@ -89,11 +89,10 @@ NO_GATEWAY = Fault(
 NO_SUCH_REQUEST = (404, 405, 501)
 """Statuses for a path that the gateway does not know. Until 3.4 the body is plain text, later JSON."""
 
-ITS_WORDS = ("Not Found", "Method Not Allowed", "Not Implemented")
-"""The texts in that JSON. etcd's own errors with these statuses have other texts."""
+GATEWAY_TEXTS = ("Not Found", "Method Not Allowed", "Not Implemented")
+"""The gateway's texts in that JSON. etcd's own errors with these statuses have other texts."""
 
-UNLISTED = "its log may say more; `leasehold doctor` checks its settings"
-
+UNLISTED_REMEDY = "its log may say more; `leasehold doctor` checks its settings"
 
 OUTCOMES = {Meaning.LASTING: Outcome.LASTING, Meaning.UNKNOWN: Outcome.UNKNOWN}
 """The public outcome of a meaning; any other is not applied."""
@@ -110,12 +109,12 @@ class Refused(Exception):
 
     def unavailable(self, where: str) -> StoreRefused:
         """Return the error for users, with a remedy."""
-        text = with_remedy(f"etcd at {where} refused: {self.text}", self.fault.remedy or UNLISTED)
+        text = with_remedy(f"etcd at {where} refused: {self.text}", self.fault.remedy or UNLISTED_REMEDY)
         return StoreRefused(text, outcome=OUTCOMES.get(self.meaning, Outcome.NOT_APPLIED))
 
 
 def read(reply: Reply) -> Json | Refused:
-    """Parse a response into its fields or its error. Of a stream the first message is parsed."""
+    """Parse a response, or the first message of a stream, into its fields or its error."""
     try:
         parsed = json.loads(reply.body)
     except ValueError:
@@ -133,12 +132,12 @@ def read(reply: Reply) -> Json | Refused:
 
 
 def refusal(error: object, message: str, status: int) -> Refused:
-    """Read an error in whichever form the gateway wraps it: a text, or an object with one."""
+    """Read an error, which the gateway sends as a text or as an object with a text."""
     if isinstance(error, dict):
         message = str(cast(Json, error).get("message", error))
     elif error:
         message = str(error)
-    if status in NO_SUCH_REQUEST and message in ITS_WORDS:
+    if status in NO_SUCH_REQUEST and message in GATEWAY_TEXTS:
         return Refused(NO_GATEWAY, NO_GATEWAY.words)
     return classify(message or f"HTTP status {status}")
 

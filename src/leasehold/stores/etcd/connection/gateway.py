@@ -97,7 +97,6 @@ class Gateway:
             Refused: the lease has ended; or, of a grant, it exists.
             StoreUnavailable: any other error, or no response.
             Unsupported: the server is too old.
-
         """
         await self._ready(until)
         return await self._call(path, body, until, urgent=urgent)
@@ -134,7 +133,6 @@ class Gateway:
         return answer
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._http.close()
 
     def after_fork(self) -> None:

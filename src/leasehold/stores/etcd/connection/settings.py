@@ -26,7 +26,6 @@ class Settings:
         locks: prefix of the keys of locks, to share them with other programs; None for ``root/namespace/lock/``.
         username: the user; None for none.
         certified: whether a client certificate is used.
-
     """
 
     where: str
@@ -58,7 +57,6 @@ def from_url(url: StoreURL) -> Settings:
 
     Raises:
         ValueError: an option has a value that it cannot have.
-
     """
     url.refuse_options(OPTIONS, secure="etcds" if url.scheme == "etcd" else "")
     if not url.hosts and url.path:

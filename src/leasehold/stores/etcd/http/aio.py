@@ -44,7 +44,7 @@ class AioHttp(Pool):
         await asyncio.sleep(0)  # the transports close their sockets in the next iteration of the loop
 
     def after_fork(self) -> None:
-        # Kept: a finalizer that closes them would remove them from the parent's epoll.
+        # The parent's connections stay referenced: a finalizer would close and remove them from the parent's epoll.
         self._inherited.append(self._open)
         super().after_fork()
 

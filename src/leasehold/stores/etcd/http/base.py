@@ -68,7 +68,6 @@ class HttpExchange:
 
         Raises:
             EOFError: it ended before the response was complete.
-
         """
         self._http.receive_data(data)
         if not data and not self._complete():
@@ -90,7 +89,6 @@ class HttpExchange:
 
         Raises:
             EOFError: there are none, and none will follow.
-
         """
         data = self._taken()
         if not data and self._complete():
@@ -120,7 +118,6 @@ class Stream(Protocol):
 
         Raises:
             Unanswered: the stream has ended.
-
         """
         ...
 
@@ -138,7 +135,6 @@ class Http(Protocol):
         Raises:
             Unsent: no connection, or none in time.
             Unanswered: no response, or none in time. The connection was closed.
-
         """
         ...
 

@@ -31,8 +31,8 @@ class BlockingHttp(Pool):
 class SocketConnection(Connection):
     """One connection, used by one thread; any thread may close it.
 
-    While another thread waits on it, it is only shut down, and that thread closes it. The number of a closed descriptor
-    may be reused at once, for another file.
+    While another thread waits on the socket, `close` only shuts it down, and that thread closes it. The number of a
+    closed descriptor may be reused at once, for another file.
     """
 
     def __init__(self, runtime: Runtime, endpoint: Endpoint, sock: socket.socket) -> None:

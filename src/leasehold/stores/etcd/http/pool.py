@@ -33,12 +33,11 @@ class Connection(ABC):
 
         Raises:
             TimeoutError: nothing came.
-
         """
 
     @abstractmethod
     def serves(self, endpoint: Endpoint) -> bool:
-        """Return whether a request to ``endpoint`` may use it here."""
+        """Return whether the calling thread or task may use it for a request to ``endpoint``."""
 
     @abstractmethod
     def usable(self) -> bool:
@@ -50,7 +49,7 @@ class Connection(ABC):
 
 
 class Pool(ABC):
-    """Implements `leasehold.stores.etcd.http.base.Http`; each flavor opens its connections."""
+    """Implements `leasehold.stores.etcd.http.base.Http`; a subclass for each flavor opens the connections."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -58,7 +57,7 @@ class Pool(ABC):
 
     def _forget(self) -> None:
         self._idle: list[Connection] = []
-        self._open: set[Connection] = set()  # closed with the client, though in use
+        self._open: set[Connection] = set()  # also those in use: closing the client closes them
         self._closed = False
 
     @abstractmethod
@@ -108,7 +107,6 @@ class Pool(ABC):
         self._forget()
 
     def discard(self, connection: Connection) -> None:
-        """Close a connection for good."""
         self._open.discard(connection)
         connection.close()
 
@@ -122,7 +120,7 @@ class Pool(ABC):
             connection = await self._open_connection(endpoint, left)
         except (OSError, ValueError) as error:
             raise Unsent(reason(error)) from None
-        if self._closed:  # meanwhile
+        if self._closed:  # another thread closed the client meanwhile
             self.discard(connection)
             raise Unsent("the client is closed")
         return connection

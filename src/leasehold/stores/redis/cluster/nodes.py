@@ -50,7 +50,6 @@ class Nodes:
 
         Raises:
             StoreUnavailable: the client is closed.
-
         """
         found = self._stores.get((address, asking))
         if found is not None:
@@ -90,7 +89,6 @@ class Nodes:
             await store.close()
 
     async def close(self) -> None:
-        """Close all stores."""
         self.closed = True
         with self._mutex:
             stores = list(self._stores.values())
@@ -106,7 +104,7 @@ class Nodes:
             store.after_fork()
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
-        """Return a channel for the waiters at one node, in a slot of it; ``moved``: why the last one is not."""
+        """Return a channel for the waiters at one node, in one of its slots; ``moved``: where the last one moved."""
         if moved is not None:
             self._topology.learn(moved.slot, moved.address)
         known = self._topology.map

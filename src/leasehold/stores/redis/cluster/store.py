@@ -248,7 +248,7 @@ class ClusterStore:
         *,
         alone: bool,
     ) -> None:
-        """Add to ``places`` where tickets are renewed next that one node refused."""
+        """Add to ``places`` the next node for the tickets that one node refused to renew."""
         error = refused(store.where, reply, store.address[0])
         if not isinstance(error, RetryableError):
             return
@@ -278,7 +278,6 @@ class ClusterStore:
 
         Raises:
             StoreUnavailable: one does not reply.
-
         """
         known = await self._refresh(5.0)
         stores = [self._nodes.at(address) for address in known.primaries]

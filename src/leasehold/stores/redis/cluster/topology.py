@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 Some nodes are asked at once, and the map with the highest epoch counts: a node that was cut off still has an old one.
-Nodes that failed last are asked last. The map is read again, at most every `REFRESH_EVERY`, by a caller that needs a
-failed node, and by no other: a failed node does not delay callers of other nodes. Redirections correct one slot at a
+Nodes that failed are asked last. Only a caller that needs a failed node reads the map again, at most every
+`REFRESH_EVERY`: a failed node does not delay callers of other nodes. Redirections correct one slot at a
 time. An outdated map is harmless: a node redirects a command for a slot of another, and a replica is refused at the
 handshake.
 """
@@ -71,7 +71,7 @@ class Topology:
 
     @property
     def where(self) -> str:
-        """What it is called in messages to people."""
+        """The cluster, for messages to people."""
         return f"the cluster at {', '.join(seed.where for seed in self._seeds)}"
 
     def settings(self, address: Address) -> Settings:
@@ -79,12 +79,12 @@ class Topology:
         return self._seeds[0].at(*address)
 
     def suspect(self, address: Address) -> None:
-        """Suspect a node that did not reply, or not as one that has its slots."""
+        """Suspect a node that did not reply, or that refused to serve its slots."""
         self._suspects.add(address)
         self._stale = True
 
     def suspected(self, address: Address | None) -> bool:
-        """Return whether a node has failed since the map was read."""
+        """Return whether a node is unknown (None), or has failed since the map was read."""
         return address is None or address in self._suspects
 
     def learn(self, slot: int, address: Address) -> None:
@@ -102,7 +102,6 @@ class Topology:
 
         Raises:
             StoreUnavailable: no node replies with one.
-
         """
         if self.map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
             await self._single_flight.run(partial(self._refresh, within), within)
@@ -115,7 +114,7 @@ class Topology:
         self._single_flight = SingleFlight(self._runtime)
         self._stale = True
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- reading the map ---------------------------------------------------------------------------------------
 
     async def _refresh(self, within: float) -> None:
         began = self._runtime.now()

@@ -38,7 +38,6 @@ class Facts:
         latency: seconds for a round trip; None without the right to TIME.
         ahead: seconds by which its wall clock is ahead of ours; None likewise.
         local: whether the connection stays on this host.
-
     """
 
     where: str

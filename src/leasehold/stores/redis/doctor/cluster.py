@@ -33,7 +33,6 @@ async def diagnose(
 
     Raises:
         StoreUnavailable: a primary does not reply.
-
     """
     stores = [store(address) for address in known.primaries]
     each = await runtime.gather(*[one.diagnose() for one in stores])

@@ -22,7 +22,7 @@ WITHIN = 5.0
 """Seconds for each reply of the server."""
 
 ROUNDS = 5
-"""How often its time is read; the fastest reply counts."""
+"""How often the server's clock is read; the fastest reply counts."""
 
 ASKED = (
     "save",

@@ -36,7 +36,6 @@ async def diagnose(runtime: Runtime, nodes: QuorumNodes, namespace: str, quarant
 
     Raises:
         StoreUnavailable: no node answers.
-
     """
 
     async def look(node: Node) -> tuple[float | None, list[Finding]]:

@@ -41,7 +41,6 @@ class OnDemand:
         name: of the thread.
         work: does what there is to do. It returns after how many seconds it must run again; None if nothing is left.
         linger: seconds for which it waits for further work.
-
     """
 
     def __init__(

@@ -229,7 +229,6 @@ class Node:
 
         Raises:
             StoreUnavailable: no answer.
-
         """
         until = self._runtime.now() + within
         if self.identity is None:

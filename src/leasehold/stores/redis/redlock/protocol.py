@@ -12,7 +12,7 @@ from leasehold._model import Kind, Owner, QueueEntry, ReleaseReason, RenewalResu
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.inspecting import text_of, ticket_of, waiter_of
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_LOOK, REDLOCK_RENEW, REDLOCK_STAY
-from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, leases, ms
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms, renewal_args
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,6 @@ class Proposal:
         asked: nodes that may know it.
         released: nodes that confirmed its release, and whether it had their vote.
         until: boot-time clock after which no node knows it any more, unless it is renewed.
-
     """
 
     name: str
@@ -102,13 +101,13 @@ def renewals(
         each = [keys.node_keys(namespace, name) for name, _ in some]
         those = [key for all_keys in each for key in (all_keys[0], all_keys[4])]
         tickets = [ticket for _, ticket in some]
-        yield (REDLOCK_RENEW, those, leases(tickets)), tickets
+        yield (REDLOCK_RENEW, those, renewal_args(tickets)), tickets
     queues: dict[str, list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
         queues[name].append(ticket)
     for name, tickets in queues.items():
         for part in chunks(tickets, PER_SCRIPT):
-            yield (REDLOCK_STAY, keys.node_keys(namespace, name), leases(part)), part
+            yield (REDLOCK_STAY, keys.node_keys(namespace, name), renewal_args(part)), part
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,6 @@ class Vote:
         holder: the ticket that has its vote; "" if none.
         owner: the owner of that ticket.
         abstains: it may have forgotten votes, and gives none.
-
     """
 
     token: int = 0

@@ -31,7 +31,6 @@ class Question(Generic[T]):
         until: boot-time clock after which it is not sent any more, and no answer is waited for.
         on_lost: called for each node that gave no answer, or an error.
         on_skipped: called for each node that is not asked.
-
     """
 
     command: Callable[[Node], Command]
@@ -74,7 +73,6 @@ class QuorumCall(Generic[T]):
             on_open_replies: called when answers are left for others to read.
             on_skipped: called for each node that is never asked.
             ask_after_all: asks a skipped node, or once more a node that answered with an error.
-
         """
         self._runtime = runtime
         self._on_open_replies = on_open_replies

@@ -112,7 +112,6 @@ class Rounds:
 
         Raises:
             StoreUnavailable: too few nodes answered.
-
         """
         mark = self._waiting.generations()
         channels = self._waiting.channels(mark)

@@ -72,7 +72,7 @@ WITHIN = 5.0
 """Seconds that a node may take for each question of `RedlockStore.inspect`."""
 
 SLOW = 0.25
-"""Seconds to wait there for slow nodes, once a majority has answered."""
+"""Seconds that `RedlockStore.inspect` waits for slow nodes, once a majority has answered."""
 
 
 class RedlockStore:

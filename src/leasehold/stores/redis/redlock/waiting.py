@@ -81,7 +81,7 @@ class Waiting:
     def retry_after(self, ticket: Ticket, after: float) -> float:
         """Return seconds after which a ticket retries. One waiter of each name watches the holder's lease for all."""
         slot = self._slots.get(ticket.id)
-        if slot is None or self._slots.watches(slot):
+        if slot is None or self._slots.enlist(slot):
             return after + AT_LEAST
         return after + IDLE * ticket.terms.lease
 
@@ -130,7 +130,6 @@ class Waiting:
 
         Raises:
             NotPermitted: too many nodes refuse a subscription.
-
         """
         with self._mutex:
             for node in self._quorum.nodes:
@@ -189,7 +188,7 @@ class Waiting:
             if result in (RenewalResult.HELD, RenewalResult.GONE) or free >= self._quorum.majority:
                 _wake(slot)
         for name in names:  # the waiter that watched may have acquired the name since
-            if (next_waiter := self._slots.unarmed(name)) is not None:
+            if (next_waiter := self._slots.next_to_watch(name)) is not None:
                 _wake(next_waiter)
 
     async def close(self, within: float) -> None:

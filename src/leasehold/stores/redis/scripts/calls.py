@@ -20,7 +20,6 @@ class Calls:
         where: the server, for messages to people.
         host: its host; "" if it has none.
         check: finds out, within so many seconds, which access right is missing, and raises an error that names it.
-
     """
 
     def __init__(self, transport: Transport, where: str, host: str, check: Callable[[float], Awaitable[None]]) -> None:
@@ -33,14 +32,13 @@ class Calls:
         """Run a script on these keys, and return its reply."""
         packed = script.by_digest(script_keys, args)
         reply = await self._transport.call(packed, within=within)
-        return await self.once_more(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
+        return await self.resend_if_lacking(script, packed, reply, within) if isinstance(reply, ReplyError) else reply
 
-    async def once_more(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
+    async def resend_if_lacking(self, script: Script, packed: bytes, error: ReplyError, within: float) -> Any:
         """Send the script in full if the server lacks it, and return its reply.
 
         Raises:
             StoreUnavailable: the server answered with another error.
-
         """
         reply = error
         if error.code == "NOSCRIPT":
@@ -50,7 +48,6 @@ class Calls:
         return reply
 
     async def run_all(self, commands: Sequence[Command], *, within: float) -> list[Any]:
-        """Run scripts, as `run_all` does."""
         return await run_all(self._transport, commands, within)
 
     async def refused(self, reply: ReplyError, within: float) -> StoreUnavailable:
@@ -62,7 +59,6 @@ class Calls:
         return refused(self._where, reply, self._host)
 
     def names(self, namespace: str, prefix: str, *, within: float) -> AsyncIterator[str]:
-        """Yield names, as `names` does."""
         return names(self._transport, self._where, keys.lock_pattern(namespace, prefix), within)
 
 
@@ -95,7 +91,6 @@ async def names(transport: Transport, where: str, pattern: bytes, within: float)
 
     Raises:
         StoreUnavailable: no answer, or a refusal.
-
     """
     cursor, seen = b"", set[str]()
     while cursor != b"0":

@@ -35,7 +35,6 @@ Command = tuple[Script, Sequence[bytes], Sequence[bytes]]
 
 T = TypeVar("T")
 
-
 _SEMAPHORE = "semaphore of "
 
 
@@ -122,11 +121,11 @@ def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[
     for some in chunks(kinds[False], PER_SCRIPT):
         locks = tuple(keys.lock_key(namespace, name) for name, _ in some)
         tickets = [ticket for _, ticket in some]
-        yield Batch((RENEW, locks, leases(tickets)), tickets, stays=False)
+        yield Batch((RENEW, locks, renewal_args(tickets)), tickets, stays=False)
     for some in chunks(kinds[True], PER_SCRIPT):
         tickets = [ticket for _, ticket in some]
         script_keys = [key for name, _ in some for key in keys.share_keys(namespace, name)]
-        args = [arg for ticket in tickets for arg in (use_of(ticket.terms.mode).encode(), *leases([ticket]))]
+        args = [arg for ticket in tickets for arg in (use_of(ticket.terms.mode).encode(), *renewal_args([ticket]))]
         yield Batch((SHARED_RENEW, script_keys, args), tickets, stays=False)
 
 
@@ -138,10 +137,10 @@ def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Bat
     for (name, use), tickets in queues.items():
         for some in chunks(tickets, PER_SCRIPT):
             if is_shared(some[0]):
-                args = use.encode(), *leases(some)
+                args = use.encode(), *renewal_args(some)
                 yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), args), some, stays=True)
             else:
-                yield Batch((STAY, keys.mutex_keys(namespace, name), leases(some)), some, stays=True)
+                yield Batch((STAY, keys.mutex_keys(namespace, name), renewal_args(some)), some, stays=True)
 
 
 def is_shared(ticket: Ticket) -> bool:
@@ -154,7 +153,7 @@ def use_of(mode: LockMode) -> str:
     return f"{_SEMAPHORE}{mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
 
 
-def rule_of(use: str) -> LockMode:
+def mode_of(use: str) -> LockMode:
     """Return the mode that a text of `use_of` means."""
     if use.startswith(_SEMAPHORE):
         return LockMode(Kind.SEMAPHORE, limit=int(use.removeprefix(_SEMAPHORE)))
@@ -171,14 +170,13 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def leases(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
+def renewal_args(tickets: Iterable[Ticket]) -> tuple[bytes, ...]:
     """Return, for each ticket, the arguments that renew it: its id, and its lease in milliseconds."""
     pairs = ((ticket.id.encode(), _milliseconds(ticket.terms.lease)) for ticket in tickets)
     return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _shared_claim_args(ticket: Ticket, *, join: bool, channel: bytes) -> tuple[bytes, ...]:
-    """Return the arguments of ``shared_claim.lua``."""
     terms, mode = ticket.terms, ticket.terms.mode
     return (
         ticket.id.encode(),

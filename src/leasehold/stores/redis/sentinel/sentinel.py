@@ -48,7 +48,7 @@ class SentinelSettings:
 
     @property
     def where(self) -> str:
-        """What it is called in messages to people."""
+        """The servers, for messages to people."""
         sentinels = ", ".join(sentinel.where for sentinel in self.sentinels)
         return f"the primary {self.name or ''} of the sentinels at {sentinels}".replace("  ", " ")
 
@@ -83,7 +83,7 @@ class Sentinels:
 
     @property
     def where(self) -> str:
-        """What it is called in messages to people."""
+        """The servers, for messages to people."""
         return self._watched.where
 
     async def primary(self, within: float) -> Settings:
@@ -91,7 +91,6 @@ class Sentinels:
 
         Raises:
             StoreUnavailable: it cannot be resolved.
-
         """
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         answers = await self.ask(each)
@@ -115,7 +114,6 @@ class Sentinels:
 
         Raises:
             StoreUnavailable: that sentinel does not reply.
-
         """
         transport = self._watch or self._transports[0]
         reply = await self._call(transport, within, b"REPLICAS", self._name or "")

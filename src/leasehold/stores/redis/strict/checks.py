@@ -25,7 +25,6 @@ async def state(transport: Transport, strict: Strict, marker: bytes) -> Finding:
 
     Raises:
         StoreUnavailable: it does not answer.
-
     """
     asked = [pack(b"HMGET", marker, b"u"), pack(b"TIME"), pack(b"INFO", b"replication")]
     if strict.fsync:  # for no replica: it replies at once if the command is known and allowed

@@ -36,7 +36,6 @@ class Strict:
             It must be the same for all clients.
         replicas: how many must acknowledge a grant; None for a majority of the primary and its current replicas.
         fsync: the primary and these replicas must have the grant on disk (``WAITAOF``, Redis 7.2 or later).
-
     """
 
     longest: float = LONGEST

@@ -50,7 +50,6 @@ def from_url(url: StoreURL) -> tuple[Strict | None, StoreURL]:
 
     Raises:
         ValueError: an option has an invalid value, or is given without ``strict=true``.
-
     """
     given: dict[str, Any] = {}
     for key, (read, form) in OPTIONS.items():
@@ -79,7 +78,6 @@ class Claims:
         strict: the options.
         settings: of the server.
         marker: returns the marker's key; with ``True`` another than before, since the server lacks its slot.
-
     """
 
     def __init__(self, strict: Strict, settings: Settings, marker: Callable[[bool], bytes]) -> None:
@@ -91,7 +89,6 @@ class Claims:
 
     @property
     def marker(self) -> bytes:
-        """The key of the marker."""
         self._marker = self._marker or self._find(False)
         return self._marker
 
@@ -101,7 +98,6 @@ class Claims:
         Raises:
             Unconfirmed: it was granted, and must be released.
             StoreUnavailable: as `Transport.call`.
-
         """
         plain, script_keys, args = command
         longest = b"%d" % round(self._strict.longest * 1000)

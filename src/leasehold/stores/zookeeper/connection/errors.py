@@ -22,7 +22,7 @@ class NodeExists(Answer):
 
 
 class BadVersion(Answer):
-    """The node has another version than the one named."""
+    """The node has another version than the request expects."""
 
 
 class NotEmpty(Answer):
@@ -35,10 +35,10 @@ ANSWERS: Mapping[str, type[Answer]] = {
     "BadVersionError": BadVersion,
     "NotEmptyError": NotEmpty,
 }
-"""kazoo's name of an error to ours, where it is an answer."""
+"""Those errors of kazoo, by name, that are answers, and our class for each."""
 
 Error = Callable[[str], LeaseholdError]
-"""Makes an error of a message."""
+"""Makes an error from a message."""
 
 TOO_OLD = "it does not know a request that locks need (create2, containers); use ZooKeeper 3.5.3 or later"
 
@@ -52,7 +52,7 @@ LASTING: Error = StoreRefused
 """Not done; a retry fails until somebody changes a setting."""
 
 UNSUPPORTED: Error = Unsupported
-"""Never, with this server."""
+"""Not possible with this server."""
 
 MEANINGS: Mapping[str, tuple[Error, str]] = {
     "ConnectionLoss": (UNKNOWN, "the connection was lost"),
@@ -75,7 +75,7 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
     ),
     "InvalidACLError": (
         LASTING,
-        "it does not take our rights (acl); with acl=creator credentials are needed that it knows",
+        "it does not accept our rights (acl); acl=creator needs credentials that it knows",
     ),
     "QuotaExceededError": (LASTING, "the quota is used up; raise it or remove nodes"),
     "EphemeralOnLocalSessionError": (
@@ -90,7 +90,7 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
     "MarshallingError": (UNSUPPORTED, TOO_OLD),
     "BadArgumentsError": (UNSUPPORTED, "it does not take the path of a node"),
 }
-"""kazoo's name of an error to ours, and what it means and what to do, for users. What is not listed is unknown."""
+"""Our error for each of kazoo's, by name, and a message with the remedy. An error that is not listed is unknown."""
 
 
 def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
@@ -115,7 +115,7 @@ HINTS: Mapping[str, str] = {
     "time-out": "it does not answer",
     "timed out": "it does not answer",
 }
-"""The remedy for a connection that cannot be made, by words of the driver."""
+"""The remedy for a connection that cannot be made, by words in a message that the driver logged."""
 
 
 def no_session(complaint: str, where: str) -> StoreUnavailable:

@@ -92,7 +92,6 @@ def client_of(settings: Settings, messages: LogMessages) -> Any:
 
     Raises:
         MissingDriver: the settings ask for SASL, and its package is not installed.
-
     """
     logger = logging.Logger(NAME, logging.WARNING)  # outside the tree of loggers: at DEBUG kazoo logs credentials
     logger.addHandler(messages)

@@ -3,14 +3,14 @@
 A request is put in kazoo's queue. Its answer sets a `Signal` of the runtime, for which a thread or a task waits. So
 this needs no thread of its own. How kazoo is used is in ``kazoo_client.py``.
 
-Requests of one session are answered in the order in which they were sent. When a connection is
-lost, kazoo fails all requests that are queued or under way. So no request is sent on a later connection than it was
-made for; only what the kernel has already may arrive late.
+Requests of one session are answered in the order in which they were sent. When a connection is lost, kazoo fails all
+requests that are queued or under way. So no request is sent on a later connection than the one it was made for. Only
+bytes that the kernel already has may arrive late.
 
-A server closes the connection of a client that has seen a later transaction than the server: the server lags behind,
-and another one will accept. But an ensemble whose data were wiped or restored from an old copy does so for ever. So a
-client that found no server for the length of its session no longer sends what it has seen, and only asks whether its
-session exists.
+A server closes the connection of a client that has seen a later transaction than the server. Such a server lags behind,
+and another one accepts the client. But an ensemble whose data was wiped or restored from an old copy refuses the client
+for ever. So a client that found no server for the length of its session no longer reports the last transaction that it
+has seen, and only asks whether its session exists.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class Transport(Requests):
 
         Raises:
             StoreUnavailable: one of them has no answer.
-
         """
         if not requests:
             return []
@@ -120,7 +119,7 @@ class Transport(Requests):
     # --- the session ---------------------------------------------------------------------------------------------
 
     async def ready(self, until: float) -> Session:
-        """Wait for a connection with a session and return that."""
+        """Wait for a connection, and return its session."""
         await self._connected(until)
         session = self.session
         if session is None:
@@ -184,8 +183,8 @@ class Transport(Requests):
             down, session = self._down, self.session
             if down is not None and session is not None and self._runtime.now() > down + session.timeout:
                 client.last_zxid = 0
-            timeouts = connect(*where)  # it returns after the authentication; kazoo calls its listeners before
-            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # kazoo gets two thirds of it
+            timeouts = connect(*where)  # it returns after the authentication; listeners are called earlier
+            session = Session(int(client._session_id), timeouts[0] * 1.5 / 1000)  # kazoo waits two thirds of it
             self._link_changed(client, LinkEvent.UP, session)
             return timeouts
 

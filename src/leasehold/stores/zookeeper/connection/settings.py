@@ -39,7 +39,6 @@ class Settings:
         digest: user and password for the scheme ``digest``.
         sasl: options of kazoo for SASL.
         tls: keyword arguments of kazoo for TLS; empty for none.
-
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -63,7 +62,6 @@ def from_url(url: StoreURL) -> Settings:
 
     Raises:
         ValueError: an option is unknown or has a value that it cannot have.
-
     """
     secure = url.scheme == "zookeepers"
     url.refuse_options(OPTIONS, secure="" if secure else "zookeepers")
@@ -112,7 +110,7 @@ def _credentials(url: StoreURL) -> tuple[Secret | None, Veiled]:
     if how == "sasl":
         return None, Veiled(mechanism="DIGEST-MD5", username=url.username, password=url.password.reveal())
     if ":" in url.username:
-        raise ValueError(f"the user in the {url.scheme} URL has a colon, which the scheme digest cannot tell apart")
+        raise ValueError(f"the user in the {url.scheme} URL has a colon; digest takes what follows for the password")
     return Secret(f"{url.username}:{url.password.reveal()}"), Veiled()
 
 
