@@ -1,7 +1,11 @@
-"""leasehold: the distributed lock for Python."""
+"""leasehold: the distributed lock for Python.
 
-from leasehold._inspection import Contender, LockInfo
-from leasehold.client import AsyncClient, Client
+What is not an exception is imported at its first use, so that the import of the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from leasehold.errors import (
     AcquireTimeout,
     BrokenBarrier,
@@ -16,22 +20,26 @@ from leasehold.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from leasehold.primitives.calls.once import AsyncOnce, Once
-from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
-from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
-from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
-from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
-from leasehold.primitives.coordination.latch import AsyncLatch, Latch
-from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.lock import AsyncLock, Lock
-from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
-from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
-from leasehold.primitives.locks.rlock import AsyncRLock, RLock
-from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
-from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
-from leasehold.primitives.values.cached import AsyncCachedValue, CachedValue
-from leasehold.primitives.values.versioned import AsyncVersionedCell, Versioned, VersionedCell
+
+if TYPE_CHECKING:
+    from leasehold._inspection import Contender, LockInfo
+    from leasehold.client import AsyncClient, Client
+    from leasehold.primitives.calls.once import AsyncOnce, Once
+    from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
+    from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
+    from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
+    from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
+    from leasehold.primitives.coordination.latch import AsyncLatch, Latch
+    from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership
+    from leasehold.primitives.locks.hold import AsyncHold, Hold
+    from leasehold.primitives.locks.lock import AsyncLock, Lock
+    from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
+    from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
+    from leasehold.primitives.locks.rlock import AsyncRLock, RLock
+    from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
+    from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
+    from leasehold.primitives.values.cached import AsyncCachedValue, CachedValue
+    from leasehold.primitives.values.versioned import AsyncVersionedCell, Versioned, VersionedCell
 
 __all__ = [
     "AcquireTimeout",
@@ -87,3 +95,17 @@ __all__ = [
     "Versioned",
     "VersionedCell",
 ]
+
+if not TYPE_CHECKING:  # type checkers would allow any name
+
+    def __getattr__(name: str) -> object:
+        if name in ("events", "store_api"):
+            return import_module(f"leasehold.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = {"Client": "client", "AsyncClient": "client", "LockInfo": "_inspection", "Contender": "_inspection"}
+        value = globals()[name] = getattr(import_module(f"leasehold.{home.get(name, 'primitives')}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import platform
+import socket
 import weakref
 from typing import Protocol
 
@@ -34,7 +34,7 @@ _ending = False
 
 def whoami(runtime: Runtime) -> Owner:
     """Return the name of this client for people: host, process, and eight random characters."""
-    return Owner(platform.node()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
+    return Owner(socket.gethostname()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
 
 
 def notify_after_fork(client: ForkAware) -> None:

@@ -11,7 +11,7 @@ from leasehold import Client
 from leasehold._inspection import LockInfo
 from leasehold._url import parse
 from leasehold.client.aio_base import RESPONSE_TIMEOUT
-from leasehold.primitives.coordination.leadership import KIND
+from leasehold.primitives.coordination.leadership import ELECTION
 from leasehold.stores.registry import hide
 
 
@@ -25,16 +25,16 @@ def connected(url: str | None, namespace: str, *, response_timeout: float = RESP
 
 def with_leaders(client: Client, infos: list[LockInfo]) -> list[LockInfo]:
     """Set each leader's meta to the value that it proclaimed last, not the one with which it campaigned."""
-    return [_led(client, info) if info.name.startswith(f"{KIND}/") else info for info in infos]
+    return [_led(client, info) if info.name.startswith(f"{ELECTION}/") else info for info in infos]
 
 
 def _led(client: Client, info: LockInfo) -> LockInfo:
-    leader = client.election(info.name.removeprefix(f"{KIND}/")).leader()
+    leader = client.election(info.name.removeprefix(f"{ELECTION}/")).leader()
     holders = tuple(
         replace(holder, meta=leader.value) if leader is not None and leader.token == holder.token else holder
         for holder in info.holders
     )
-    return replace(info, kind=KIND, holders=holders)
+    return replace(info, kind=ELECTION, holders=holders)
 
 
 def shown(url: str | None) -> str:

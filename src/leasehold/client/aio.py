@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from leasehold import _validate
+from leasehold import _validate, primitives
 from leasehold._model import Kind, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_locks import AsyncClientLocks
-from leasehold.primitives.calls.once import AsyncOnce
-from leasehold.primitives.calls.scheduled import AsyncScheduled
-from leasehold.primitives.coordination.barrier import AsyncBarrier, parties_of
-from leasehold.primitives.coordination.election import AsyncElection
-from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
-from leasehold.primitives.coordination.latch import AsyncLatch
-from leasehold.primitives.coordination.leadership import KIND
-from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
-from leasehold.primitives.values.cached import AsyncCachedValue, AsyncFetch, TimeToLive
-from leasehold.primitives.values.versioned import DEFAULT_TTL, AsyncVersionedCell
+from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, VERSIONED_TTL, Options
 
 T = TypeVar("T")
 
@@ -44,7 +35,7 @@ class AsyncClient(AsyncClientLocks):
         max_hold: Seconds | None = None,
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
-    ) -> AsyncElection:
+    ) -> primitives.AsyncElection:
         """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
@@ -60,12 +51,12 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        lock = _validate.name(f"{KIND}/{_validate.name(name)}")
+        lock = _validate.name(f"{primitives.ELECTION}/{_validate.name(name)}")
         mode = LockMode(fair=bool(fair))
         checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, value)
-        return AsyncElection(self._engine, lock, checked)
+        return primitives.AsyncElection(self._engine, lock, checked)
 
-    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> AsyncLatch:
+    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> primitives.AsyncLatch:
         """Make a latch, which opens after ``count`` calls of ``count_down``, and stays open.
 
         Args:
@@ -76,7 +67,7 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return AsyncLatch(self._engine, name, count, ttl)
+        return primitives.AsyncLatch(self._engine, name, count, ttl)
 
     def barrier(
         self,
@@ -86,7 +77,7 @@ class AsyncClient(AsyncClientLocks):
         drop_dead: bool = False,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> AsyncBarrier:
+    ) -> primitives.AsyncBarrier:
         """Make a barrier, at which ``parties`` members meet, go on together, and may leave together.
 
         Args:
@@ -99,11 +90,11 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        mode = LockMode(Kind.SEMAPHORE, limit=parties_of(parties), fair=self._engine.store.capabilities.fair)
+        mode = LockMode(Kind.SEMAPHORE, limit=primitives.parties_of(parties), fair=self._engine.store.capabilities.fair)
         checked = Options.checked(self._engine, mode, lease=lease, timeout=timeout)
-        return AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
+        return primitives.AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
 
-    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> AsyncVersionedCell[Any]:
+    def versioned(self, name: str, *, ttl: Seconds = VERSIONED_TTL) -> primitives.AsyncVersionedCell[Any]:
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
@@ -116,11 +107,11 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return AsyncVersionedCell(self._engine, name, ttl)
+        return primitives.AsyncVersionedCell(self._engine, name, ttl)
 
     def once(
         self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
-    ) -> AsyncOnce[Any]:
+    ) -> primitives.AsyncOnce[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
         Args:
@@ -135,18 +126,18 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return AsyncOnce(self._engine, key, ttl=ttl, lease=lease, timeout=timeout)
+        return primitives.AsyncOnce(self._engine, key, ttl=ttl, lease=lease, timeout=timeout)
 
     def cached(
         self,
         key: str,
-        ttl: TimeToLive[T],
-        fetch: AsyncFetch[T],
+        ttl: primitives.TimeToLive[T],
+        fetch: primitives.AsyncFetch[T],
         *,
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> AsyncCachedValue[T]:
+    ) -> primitives.AsyncCachedValue[T]:
         """Make a value that one caller fetches and all use, in all processes: an access token, an exchange rate.
 
         Args:
@@ -160,9 +151,9 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
+        return primitives.AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
 
-    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> AsyncScheduled:
+    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> primitives.AsyncScheduled:
         """Make a job of which each tick runs in one instance, whatever their number.
 
         Args:
@@ -174,4 +165,4 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)
+        return primitives.AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leasehold import _validate
+from leasehold import _validate, primitives
 from leasehold._model import Kind, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_base import AsyncClientBase
-from leasehold.primitives.calls.synchronized import AsyncSynchronized, Naming
 from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex
-from leasehold.primitives.locks.multi_lock import AsyncMultiLock, members_of
 from leasehold.primitives.locks.options import DEFAULT_LEASE, Options
 from leasehold.primitives.locks.rlock import AsyncRLock
-from leasehold.primitives.locks.rw_lock import AsyncRWLock, Role
-from leasehold.primitives.locks.semaphore import AsyncSemaphore, permits_of
 
 
 class AsyncClientLocks(AsyncClientBase):
@@ -91,7 +87,7 @@ class AsyncClientLocks(AsyncClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> AsyncRWLock:
+    ) -> primitives.AsyncRWLock:
         """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
@@ -108,9 +104,9 @@ class AsyncClientLocks(AsyncClientBase):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        mode = Role.READER.mode(fair=bool(fair))
+        mode = primitives.Role.READER.mode(fair=bool(fair))
         checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncRWLock(self._engine, _validate.name(name), checked, self._entries)
+        return primitives.AsyncRWLock(self._engine, _validate.name(name), checked, self._entries)
 
     def semaphore(
         self,
@@ -124,7 +120,7 @@ class AsyncClientLocks(AsyncClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> AsyncSemaphore:
+    ) -> primitives.AsyncSemaphore:
         """Make a semaphore: at most ``permits`` permits are out at a time.
 
         Args:
@@ -144,13 +140,13 @@ class AsyncClientLocks(AsyncClientBase):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        mode = LockMode(Kind.SEMAPHORE, limit=permits_of(permits), fair=bool(fair))
+        mode = LockMode(Kind.SEMAPHORE, limit=primitives.permits_of(permits), fair=bool(fair))
         checked = Options.checked(self._engine, mode, lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncSemaphore(self._engine, _validate.name(name), checked)
+        return primitives.AsyncSemaphore(self._engine, _validate.name(name), checked)
 
     def multi_lock(
         self,
-        locks: Iterable[str | AsyncMutex | AsyncSemaphore],
+        locks: Iterable[str | AsyncMutex | primitives.AsyncSemaphore],
         *,
         fair: bool = False,
         lease: Seconds = DEFAULT_LEASE,
@@ -159,7 +155,7 @@ class AsyncClientLocks(AsyncClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> AsyncMultiLock:
+    ) -> primitives.AsyncMultiLock:
         """Make one lock of several, which are held all or none.
 
         Args:
@@ -178,12 +174,12 @@ class AsyncClientLocks(AsyncClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        members = members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
-        return AsyncMultiLock(self._engine, members, checked)
+        members = primitives.members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
+        return primitives.AsyncMultiLock(self._engine, members, checked)
 
     def synchronized(
         self,
-        name: Naming,
+        name: primitives.Naming,
         *,
         hold: str | None = None,
         fair: bool = False,
@@ -193,7 +189,7 @@ class AsyncClientLocks(AsyncClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> AsyncSynchronized:
+    ) -> primitives.AsyncSynchronized:
         """Make a decorator for coroutine functions: each call runs under the `rlock` that its arguments name.
 
         Args:
@@ -212,7 +208,7 @@ class AsyncClientLocks(AsyncClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncSynchronized(self._engine, name, hold, checked, self._entries)
+        return primitives.AsyncSynchronized(self._engine, name, hold, checked, self._entries)
 
     def _exclusive(
         self,

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from leasehold import primitives
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio import AsyncClient
 from leasehold.client.blocking_locks import ClientLocks
-from leasehold.primitives.calls.once import Once
-from leasehold.primitives.calls.scheduled import Scheduled
-from leasehold.primitives.coordination.barrier import Barrier
-from leasehold.primitives.coordination.election import Election
-from leasehold.primitives.coordination.latch import DEFAULT_TTL as LATCH_TTL
-from leasehold.primitives.coordination.latch import Latch
-from leasehold.primitives.locks.options import DEFAULT_LEASE
-from leasehold.primitives.values.cached import CachedValue, Fetch, TimeToLive
-from leasehold.primitives.values.versioned import DEFAULT_TTL, VersionedCell
+from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, VERSIONED_TTL
 
 T = TypeVar("T")
 
@@ -45,7 +38,7 @@ class Client(ClientLocks):
         max_hold: Seconds | None = None,
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
-    ) -> Election:
+    ) -> primitives.Election:
         """Make one candidate, or observer, of an election. It does not campaign yet.
 
         Args:
@@ -64,9 +57,9 @@ class Client(ClientLocks):
         core = self._core.election(
             name, value, fair=fair, lease=lease, renew=renew, max_hold=max_hold, lock_delay=lock_delay, timeout=timeout
         )
-        return Election(core)
+        return primitives.Election(core)
 
-    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> Latch:
+    def latch(self, name: str, count: int, *, ttl: Seconds = LATCH_TTL) -> primitives.Latch:
         """Make a latch, which opens after ``count`` calls of ``count_down``, and stays open.
 
         Args:
@@ -77,7 +70,7 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Latch(self._core.latch(name, count, ttl=ttl))
+        return primitives.Latch(self._core.latch(name, count, ttl=ttl))
 
     def barrier(
         self,
@@ -87,7 +80,7 @@ class Client(ClientLocks):
         drop_dead: bool = False,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> Barrier:
+    ) -> primitives.Barrier:
         """Make a barrier, at which ``parties`` members meet, go on together, and may leave together.
 
         Args:
@@ -100,9 +93,9 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
+        return primitives.Barrier(self._core.barrier(name, parties, drop_dead=drop_dead, lease=lease, timeout=timeout))
 
-    def versioned(self, name: str, *, ttl: Seconds = DEFAULT_TTL) -> VersionedCell[Any]:
+    def versioned(self, name: str, *, ttl: Seconds = VERSIONED_TTL) -> primitives.VersionedCell[Any]:
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
@@ -115,11 +108,11 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return VersionedCell(self._core.versioned(name, ttl=ttl))
+        return primitives.VersionedCell(self._core.versioned(name, ttl=ttl))
 
     def once(
         self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
-    ) -> Once[Any]:
+    ) -> primitives.Once[Any]:
         """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
 
         Args:
@@ -134,18 +127,18 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
+        return primitives.Once(self._core.once(key, ttl=ttl, lease=lease, timeout=timeout))
 
     def cached(
         self,
         key: str,
-        ttl: TimeToLive[T],
-        fetch: Fetch[T],
+        ttl: primitives.TimeToLive[T],
+        fetch: primitives.Fetch[T],
         *,
         early: Seconds | None = None,
         lease: Seconds = DEFAULT_LEASE,
         timeout: Seconds | None = None,
-    ) -> CachedValue[T]:
+    ) -> primitives.CachedValue[T]:
         """Make a value that one caller fetches and all use, in all processes: an access token, an exchange rate.
 
         Args:
@@ -160,9 +153,9 @@ class Client(ClientLocks):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
-        return CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
+        return primitives.CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
 
-    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> Scheduled:
+    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> primitives.Scheduled:
         """Make a job of which each tick runs in one instance, whatever their number.
 
         Args:
@@ -174,4 +167,4 @@ class Client(ClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))
+        return primitives.Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))

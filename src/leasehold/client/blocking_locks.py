@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from leasehold import primitives
 from leasehold._validate import Meta, Seconds
 from leasehold.client.blocking_base import ClientBase
-from leasehold.primitives.calls.synchronized import Naming, Synchronized
 from leasehold.primitives.locks.lock import Lock, Mutex
-from leasehold.primitives.locks.multi_lock import MultiLock, cores_of
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.rlock import RLock
-from leasehold.primitives.locks.rw_lock import RWLock
-from leasehold.primitives.locks.semaphore import Semaphore
 
 
 class ClientLocks(ClientBase):
@@ -107,7 +104,7 @@ class ClientLocks(ClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> RWLock:
+    ) -> primitives.RWLock:
         """Make a read-write lock, with ``reader()`` and ``writer()``: many readers at a time, or one writer.
 
         Args:
@@ -134,7 +131,7 @@ class ClientLocks(ClientBase):
             timeout=timeout,
             meta=meta,
         )
-        return RWLock(core)
+        return primitives.RWLock(core)
 
     def semaphore(
         self,
@@ -148,7 +145,7 @@ class ClientLocks(ClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> Semaphore:
+    ) -> primitives.Semaphore:
         """Make a semaphore: at most ``permits`` permits are out at a time.
 
         Args:
@@ -179,11 +176,11 @@ class ClientLocks(ClientBase):
             timeout=timeout,
             meta=meta,
         )
-        return Semaphore(core)
+        return primitives.Semaphore(core)
 
     def multi_lock(
         self,
-        locks: Iterable[str | Mutex | Semaphore],
+        locks: Iterable[str | Mutex | primitives.Semaphore],
         *,
         fair: bool = False,
         lease: Seconds = DEFAULT_LEASE,
@@ -192,7 +189,7 @@ class ClientLocks(ClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> MultiLock:
+    ) -> primitives.MultiLock:
         """Make one lock of several, which are held all or none.
 
         Args:
@@ -211,7 +208,7 @@ class ClientLocks(ClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         core = self._core.multi_lock(
-            cores_of(locks),
+            primitives.cores_of(locks),
             fair=fair,
             lease=lease,
             renew=renew,
@@ -220,11 +217,11 @@ class ClientLocks(ClientBase):
             timeout=timeout,
             meta=meta,
         )
-        return MultiLock(core)
+        return primitives.MultiLock(core)
 
     def synchronized(
         self,
-        name: Naming,
+        name: primitives.Naming,
         *,
         hold: str | None = None,
         fair: bool = False,
@@ -234,7 +231,7 @@ class ClientLocks(ClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
-    ) -> Synchronized:
+    ) -> primitives.Synchronized:
         """Make a decorator for functions: each call runs under the `rlock` that its arguments name.
 
         Args:
@@ -263,4 +260,4 @@ class ClientLocks(ClientBase):
             timeout=timeout,
             meta=meta,
         )
-        return Synchronized(core)
+        return primitives.Synchronized(core)

@@ -10,17 +10,25 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Secret, StoreURL, parse
 from leasehold.errors import MissingDriver
 from leasehold.store_api import Opener
-from leasehold.stores.redis.strict import quorum
 
-Strict = quorum.Strict
-"""The options of strict mode on Redis."""
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leasehold.stores.redis.strict.quorum import Strict as Strict  # noqa: PLC0414  (exported)
+else:
+
+    def __getattr__(name: str) -> object:
+        if name != "Strict":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module("leasehold.stores.redis.strict.quorum").Strict
+
 
 GROUP = "leasehold.stores"
 
@@ -125,6 +133,8 @@ def _of_engine(client: object) -> str:
 
 def default_path() -> Path:
     """Return the default file of locks, in the user's state folder."""
+    from pathlib import Path  # of the standard library, but slow to import, and no other store needs it
+
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":

@@ -33,7 +33,7 @@ from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.bases import refuse_coroutines
-from leasehold.primitives.coordination.leadership import KIND, AsyncLeadership, Leadership
+from leasehold.primitives.coordination.leadership import ELECTION, AsyncLeadership, Leadership
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, Mutex
 from leasehold.primitives.locks.options import Options
@@ -78,7 +78,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
-        self._proclaimed = Register(engine, KIND, name.removeprefix(f"{KIND}/"))
+        self._proclaimed = Register(engine, ELECTION, name.removeprefix(f"{ELECTION}/"))
 
     async def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
         """Wait until this candidate leads; the same as `acquire`.

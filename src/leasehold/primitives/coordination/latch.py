@@ -26,9 +26,6 @@ from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.semaphore import permits_of
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
-DEFAULT_TTL = 7 * 86_400.0
-"""Seconds for which a latch is kept after the last count."""
-
 MOST = 1_000_000
 """The largest count."""
 

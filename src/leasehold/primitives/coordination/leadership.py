@@ -12,13 +12,13 @@ from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.options import VERSIONED_TTL
 from leasehold.primitives.values.register import Body, Register
-from leasehold.primitives.values.versioned import DEFAULT_TTL
 
-KIND = "election"
+ELECTION = "election"
 """The prefix of the names of the lock and the cell of an election."""
 
-PROCLAIMED_FOR = DEFAULT_TTL
+PROCLAIMED_FOR = VERSIONED_TTL
 """Seconds for which a proclaimed value is kept; then the leader's first value counts again."""
 
 

@@ -13,6 +13,12 @@ from leasehold.errors import Unsupported
 DEFAULT_LEASE = 30.0
 """Seconds. Longer than the pauses of most programs; a crash blocks others for at most so long."""
 
+LATCH_TTL = 7 * 86_400.0
+"""Seconds for which a latch is kept after the last count."""
+
+VERSIONED_TTL = 365 * 86_400.0
+"""Seconds. Stores drop a value that nobody writes for so long, so that they do not fill up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

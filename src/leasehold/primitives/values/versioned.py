@@ -15,6 +15,7 @@ from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import Conflict
 from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
+from leasehold.primitives.locks.options import VERSIONED_TTL
 from leasehold.primitives.values.register import Body, Record, Register
 
 T = TypeVar("T")
@@ -25,10 +26,7 @@ Update = Callable[[T | None], T]
 AsyncUpdate = Callable[[T | None], T | Coroutine[Any, Any, T]]
 """As `Update`; a coroutine function too."""
 
-DEFAULT_TTL = 365 * 86_400.0
-"""Seconds. Stores drop a value that nobody writes for so long, so that they do not fill up."""
-
-LONGEST_TTL = 10 * DEFAULT_TTL
+LONGEST_TTL = 10 * VERSIONED_TTL
 
 FIRST_PAUSE = 0.004
 """Longest pause in seconds before the second attempt of an update; each further pause may be twice as long."""

@@ -35,6 +35,11 @@ from leasehold.stores.sqlite import failures, volume
 from leasehold.stores.sqlite.busy_wait import Backoff, WriterYield, end_of_attempt
 from leasehold.stores.sqlite.machine import Machine
 
+try:
+    import ctypes  # here, for a forked child must not import
+except ImportError:  # some builds of Python are without
+    ctypes = None  # type: ignore[assignment]
+
 T = TypeVar("T")
 
 OLDEST_SQLITE = (3, 24, 0)
@@ -187,7 +192,7 @@ class Database:
             self._begin(connection, ends, "IMMEDIATE")
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables:  # otherwise another process was faster
-                for statement in _statements():
+                for statement in SCHEMA:
                     connection.execute(statement)
                 connection.execute("INSERT INTO host VALUES (1, ?, ?, 0)", self._clock)
                 connection.execute(f"PRAGMA application_id={APPLICATION}")
@@ -297,9 +302,7 @@ class Database:
         connection, self._connection = self._connection, None
         if connection is not None and self._file is not None:
             _inherited[self._file] = connection
-            with suppress(ImportError):
-                import ctypes
-
+            if ctypes is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # not even at the end of the interpreter
 
 
@@ -317,6 +320,9 @@ def _statements() -> list[str]:
     text = files("leasehold.stores.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
     return [statement for statement in bare.split(";") if statement.strip()]
+
+
+SCHEMA = _statements()  # read with the module: a first acquire imports nothing
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
