@@ -31,7 +31,7 @@ from leasehold._engine.request import AcquireRequest
 from leasehold._engine.retry import Request, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
-from leasehold._model import LeaseTerms, ReleaseReason, RenewalResult, Ticket, ticket_id
+from leasehold._model import LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope
 from leasehold._runtimes.process import whoami
 from leasehold.errors import LeaseholdError, LeaseLost, StoreUnavailable
@@ -39,6 +39,9 @@ from leasehold.events import Released, SelectiveObserver
 from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
+
+PROBE = "leasehold/ping"
+"""The name of which `Engine.ping` releases a ticket that nobody has. It may be in use: nobody there is disturbed."""
 
 
 class Engine:
@@ -297,6 +300,18 @@ class Engine:
             return lease.error()
         self.watchdog.granted(lease)
         return None
+
+    async def ping(self) -> None:
+        """Force the release of a ticket that nobody has: it changes nothing, and goes where locks are acquired.
+
+        A read would not do: a replica answers it, and a file or a database that takes no writes.
+        """
+        ticket = self.ticket(LeaseTerms(LockMode(), self.owner, lease=0.001))  # no store repeats it for longer
+
+        def request(within: float) -> Coroutine[Any, Any, bool]:
+            return self.store.release(PROBE, ticket, reason=ReleaseReason.BREAK, within=within)
+
+        await self.repeat(request, self.response_timeout)
 
     def repeat(
         self, request: Request[T], within: float, *, through_outage: bool = False

@@ -187,6 +187,19 @@ class AsyncClientBase:
                     )
         return False
 
+    async def ping(self) -> None:
+        """Check that the store answers and takes requests for locks, for a readiness probe; nothing is changed.
+
+        It sends one request to where locks are acquired: a primary (of a cluster, one of them), a majority of a
+        Redlock, a file that it may write. It takes no lock, so what others hold is no obstacle.
+
+        Raises:
+            StoreUnavailable: the store did not answer within ``response_timeout``, or takes no request for locks; where
+                it said why, as with a missing right or table, this is a `StoreRefused`.
+        """
+        self._engine.ready()
+        await self._engine.ping()
+
     async def diagnose(self) -> list[Finding]:
         """Return what the store's settings mean for the promises, as ``leasehold doctor`` shows it.
 

@@ -193,17 +193,28 @@ def test_read_only_file_system(tmp_path: Path) -> None:
         from leasehold import Client, StoreUnavailable
         for name in ("locks.db", "new.db"):
             with Client.from_url(f"sqlite:{sys.argv[1]}/{name}") as locks:
-                try:
-                    locks.lock("x").acquire()
-                except StoreUnavailable as error:
-                    print(error)
+                for use in (locks.lock("x").acquire, locks.ping):
+                    try:
+                        use()
+                    except StoreUnavailable as error:
+                        print(error)
         """
     with Client.from_url(f"sqlite:{tmp_path}/locks.db") as locks, locks.lock("x"):
         pass
     mount = f'mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path} && exec "$0" "$@"'
     said = run_python(code, tmp_path, before=("unshare", "--mount", "sh", "-c", mount)).splitlines()
-    assert len(said) == 2
-    assert "Read-only file system" in said[1]
+    assert len(said) == 4
+    assert said[0] == said[1]
+    assert "Read-only file system" in said[2]
+    assert said[2] == said[3]
+
+
+def test_ping_makes_the_file(path: Path) -> None:
+    with Client.from_url(f"sqlite:{path}") as locks:
+        locks.ping()
+        assert path.exists()
+        path.unlink()
+        locks.ping()
 
 
 def test_deleted_file_is_noticed(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`inspect` shows holders and waiters, with their times and their own descriptions."""
+"""`inspect` shows holders and waiters, with their times and their own descriptions; `ping` shows nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 from functools import partial
 
+from leasehold._engine.engine import PROBE
 from leasehold.client import AsyncClient
 from leasehold_lab.conformance.case_context import ALL, MUTEX, UNFAIR, CaseContext, case
 from leasehold_lab.runtimes.harnesses import Job
@@ -79,3 +80,26 @@ async def inspect_omits_an_expired_holder(context: CaseContext) -> None:
     assert await client.holds() == []
     assert not await context.lock().locked()
     assert hold.lost
+
+
+@case()
+async def ping_changes_nothing(context: CaseContext) -> None:
+    """`ping` leaves no name behind, and disturbs neither the holder nor a waiter of the name that it uses."""
+    client = context.client()
+    await client.ping()
+    assert await client.holds() == []
+    hold = await context.holder(name=PROBE)
+    job = context.harness.spawn(partial(_hold_probe, context))
+    before = await context.queued(client, 1, PROBE)
+    await client.ping()
+    after = await context.queued(client, 1, PROBE)
+    assert (after.token, after.waiters[0].owner) == (before.token, before.waiters[0].owner)
+    await hold.release()
+    await job.result()
+    await client.ping()
+    assert await client.holds() == []
+
+
+async def _hold_probe(context: CaseContext) -> None:
+    async with context.lock(name=PROBE):
+        pass

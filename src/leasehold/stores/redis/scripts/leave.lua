@@ -1,6 +1,7 @@
 -- Removes a ticket, the holder or a waiter, and hands the name to the next waiter. Follows leave_free.lua, whose arguments,
 -- state and reply it has.
 if holder ~= ticket then
+  redis.call('ZREM', queue, '')                       -- a server that takes no writes must not say that it is not there
   local was_there = crowded() and unqueue(ticket) or 0
   if blocked(holder) <= 0 then hand_over(fence) end
   if ARGV[2] == '2' then refuse_later(ticket) end
