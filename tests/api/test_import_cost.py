@@ -143,6 +143,36 @@ os.waitpid(child, 0)
     assert run(code, f"sqlite:{tmp_path}/locks.db").split() == []
 
 
+def test_threads_may_use_different_primitives_for_the_first_time_at_once() -> None:
+    code = """if True:
+        import sys, threading
+        import leasehold
+        sys.setswitchinterval(1e-6)
+        start, failed = threading.Barrier(6), []
+        makes = (
+            lambda locks: locks.semaphore("a", 2), lambda locks: locks.election("a"),
+            lambda locks: locks.rw_lock("a"),
+            lambda locks: locks.barrier("a", 2), lambda locks: locks.multi_lock(["a"]),
+            lambda locks: locks.latch("a", 2),
+        )
+        def work(make):
+            try:
+                start.wait()
+                with leasehold.Client.from_url("memory:") as locks:
+                    make(locks)
+                    leasehold.Semaphore, leasehold.AsyncElection, leasehold.Versioned
+                    with locks.semaphore("b", 6):
+                        pass
+            except BaseException as error:
+                failed.append(error)
+        threads = [threading.Thread(target=work, args=(make,)) for make in makes]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not failed, failed
+        """
+    run(code)
+
+
 def test_each_public_name_is_there_and_of_its_module() -> None:
     for name in leasehold.__all__:
         thing = getattr(leasehold, name)
