@@ -29,8 +29,10 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from leasehold.errors import StoreUnavailable
 
 __all__ = ["Acquired", "Event", "GaveUp", "InDoubt", "Lost", "Observer", "Queued", "Released", "Renewed"]
 
@@ -42,6 +44,11 @@ class Event:
     name: str  # the lock's
     owner: str  # the client that acts, as ``host:pid:client``
     at: float  # reading of the boot-time clock in seconds: for differences, it is no time of day
+    time: float  # the wall clock, in seconds since 1970
+    store: str  # the store's URL without secrets, or a description of a store that was opened without a URL
+    namespace: str  # the client's
+    kind: str  # what uses the name: ``mutex`` (lock, rlock and all that rest on one), ``rw`` or ``semaphore``
+    error: StoreUnavailable | None = field(default=None, kw_only=True)  # why a renewal failed; None in other events
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class InDoubt(Event):
     """A renewal failed; it is retried until the lease ends."""
 
     token: int
-    remaining: float  # seconds until the lease ends
+    remaining: float  # seconds until the lease ends; ``error`` has the reason, where it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Renewed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The lease ended before its holder released it."""
+    """The lease ended before its holder released it; ``error`` is set if it could not be renewed."""
 
     token: int
     why: str  # the reason, for people

@@ -128,6 +128,7 @@ class Store(Protocol):
         """Set the leases of holders, and the queue entries of waiters, to full length; answer for each in order.
 
         Never revives what has expired. A failure costs `RenewalResult.UNKNOWN` for those concerned, not the others.
+        If it concerns all, raise it: the holders' log then has the reason.
         """
         ...
 

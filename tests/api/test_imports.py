@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_inspection": {"_model"},
     "_url": {"errors"},
     "_runtimes": {"_runtimes", "_model"},
-    "events": set(),
+    "events": {"errors"},
     "store_api": {"_runtimes.base", "_url", *VALUES},
     "stores": {"stores", "store_api", "_url", "_runtimes.base", "_runtimes.clock", *VALUES},
     "_engine": {"_engine", "events", "store_api", "_runtimes.base", "_runtimes.process", *VALUES},

@@ -32,7 +32,7 @@ SHORT = 2
 PATIENCE = 40.0
 """Seconds in which something happens, on a machine that is busy."""
 
-BAD = re.compile(r"Traceback|WARNING|ERROR|CRITICAL|Lost\(|InDoubt\(|Exception ignored")
+BAD = re.compile(r"Traceback|WARNING|ERROR|CRITICAL|Lost\(|: lost: |renewal failed|Exception ignored")
 """What is not in the log of a program that ends as it should."""
 
 

@@ -75,7 +75,7 @@ def test_a_cold_shutdown_cuts_the_block_which_releases_and_the_task_is_queued_ag
         program.ended()
         program.is_free_at_once()
         assert queued(place) == 1, program.said()
-        assert "Lost(" not in program.said()
+        assert ": lost: " not in program.said()
 
 
 @pytest.mark.parametrize("limit", ["--soft-time-limit", "--time-limit"])

@@ -111,7 +111,7 @@ class AcquireLoop:
             await self._runtime.shield(self._release())
         self._ending = False
         if self._engine.observer.wants(GaveUp):
-            self._engine.observer(GaveUp(*self._event_fields(), self._waited(), why))
+            self._engine.observer(GaveUp(*self._lease.event_fields(), self._waited(), why))
 
     async def _release(self) -> None:
         await self._engine.send_release(self._lease)
@@ -128,7 +128,7 @@ class AcquireLoop:
         engine = self._engine
         engine.watchdog.granted(self._lease)
         if engine.observer.wants(Acquired):
-            engine.observer(Acquired(*self._event_fields(), self._lease.token, self._waited()))
+            engine.observer(Acquired(*self._lease.event_fields(), self._lease.token, self._waited()))
         return handle
 
     async def _too_late(self) -> None:
@@ -179,7 +179,7 @@ class AcquireLoop:
         if isinstance(answer, Wait):
             if not self._answered and self._engine.observer.wants(Queued):
                 held_by = None if answer.held_by is None else str(answer.held_by)
-                self._engine.observer(Queued(*self._event_fields(), held_by))
+                self._engine.observer(Queued(*self._lease.event_fields(), held_by))
             self._held_by = answer.held_by
             self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
         self._answered = True
@@ -194,9 +194,6 @@ class AcquireLoop:
         except StoreUnavailable as error:
             self._maybe_stored = before or error.unknown
             raise
-
-    def _event_fields(self) -> tuple[str, str, float]:
-        return self._lease.name, str(self._engine.owner), self._runtime.now()
 
     def _why_blocked(self) -> str:
         if self._blocked is None:

@@ -36,7 +36,9 @@ class Batch:
         self._start = engine.runtime.now()
         self._store = cast(ManyStore, engine.store)
         self._leases = [
-            Lease(engine.runtime, name, engine.ticket(terms), terms.lease, observer=engine.observer)
+            Lease(
+                engine.runtime, name, engine.ticket(terms), terms.lease, observer=engine.observer, origin=engine.origin
+            )
             for name, terms in wanted
         ]
         self._handles = [LeaseHandle(lease) for lease in self._leases]
@@ -103,10 +105,10 @@ class Batch:
         return len(self._leases)
 
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
-        engine, now, lease = self._engine, self._engine.runtime.now(), handle.lease
+        engine, lease = self._engine, handle.lease
         engine.watchdog.granted(lease)
         if engine.observer.wants(Acquired):
-            engine.observer(Acquired(lease.name, str(engine.owner), now, lease.token, now - self._start))
+            engine.observer(Acquired(*lease.event_fields(), lease.token, engine.runtime.now() - self._start))
         return handle
 
     async def _release(self, leases: Sequence[Lease]) -> None:

@@ -47,12 +47,15 @@ PROBE = "leasehold/ping"
 class Engine:
     """What the locks of one client share."""
 
-    def __init__(self, runtime: Runtime, store: Store, *, response_timeout: float, observer: SelectiveObserver) -> None:
+    def __init__(
+        self, runtime: Runtime, store: Store, *, response_timeout: float, observer: SelectiveObserver, namespace: str
+    ) -> None:
         self.runtime = runtime
         self.store = store
         self.owner = whoami(runtime)
         self.response_timeout = response_timeout
         self.observer = observer
+        self.origin = (repr(store), namespace)  # for events; the client of a URL puts that in place of the repr
         self.watchdog = Watchdog(runtime, store, response_timeout)
         self._terms: LeaseTerms | None = None  # of the lock that was made last
         self.release_within = min(response_timeout, RELEASE_WITHIN)
@@ -173,8 +176,18 @@ class Engine:
         if not request.renew or request.max_hold is not None:
             terms = replace(terms, fixed=True)
         ticket = self.ticket(terms, request.alongside)
-        lease = Lease(self.runtime, request.name, ticket, terms.lease, request.renew, request.max_hold, self.observer)
-        return LeaseHandle(lease)
+        return LeaseHandle(
+            Lease(
+                self.runtime,
+                request.name,
+                ticket,
+                terms.lease,
+                request.renew,
+                request.max_hold,
+                self.observer,
+                self.origin,
+            )
+        )
 
     def wake_close(self) -> None:
         """Wake a close that waits for an attempt or a block, which has ended.
@@ -240,8 +253,8 @@ class Engine:
             raise lease.error()
         confirmed = was_there is not None
         if not confirmed or self.observer.wants(Released):
-            now = self.runtime.now()
-            self.observer(Released(lease.name, str(self.owner), now, lease.token, now - lease.since, confirmed))
+            held = self.runtime.now() - lease.since
+            self.observer(Released(*lease.event_fields(), lease.token, held, confirmed))
         return confirmed
 
     async def send_release(self, lease: Lease) -> bool | None:

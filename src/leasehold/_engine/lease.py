@@ -45,7 +45,7 @@ from typing import Any, Protocol, cast
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
 from leasehold._runtimes.base import Runtime, Scope, call_user_code
-from leasehold.errors import LeaseLost
+from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed
 
 log = logging.getLogger("leasehold")
@@ -94,6 +94,7 @@ class Lease:
     renew: bool = True
     max_hold: float | None = None
     observer: Observer | None = None
+    origin: tuple[str, str] = ("", "")  # for events: the store, described for people, and the namespace
     _state: State = State.QUEUED  # never in doubt: that is held, with doubts
     _ends: list[tuple[State, str]] = field(default_factory=_empty)  # how it ended: the first entry counts
     _callbacks: list[OnLost] = field(default_factory=_empty)  # each is removed before it is called
@@ -104,6 +105,7 @@ class Lease:
     fixed_end: float = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
     doubts: int = 0  # renewals without an answer, in a row
     why: str = ""
+    failure: StoreUnavailable | None = None  # why the last renewal failed, while in doubt and if that lost the lease
     scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
     handle: Callable[[], LeaseHandle | None] = _nothing
     lock_object: Callable[[], KeepsHolds | None] = _nothing  # keeps the hold for the caller that acquired it
@@ -143,6 +145,7 @@ class Lease:
         doubted = self.doubts > 0
         if self._runtime.now() >= self.deadline or not self._transition(Transition.RENEWED):
             return
+        self.failure = None
         deadline = deadline_of(since, self.length)
         if not self.renew:
             if restart:
@@ -151,15 +154,16 @@ class Lease:
         # Two renewals may be under way: the answer to the older one must not shorten what the newer one gave.
         self.deadline = max(self.deadline, deadline)
         if doubted and self.observer is not None:
-            self.observer(Renewed(*self._event_fields(), self.token))
+            self.observer(Renewed(*self.event_fields(), self.token))
 
-    def mark_in_doubt(self) -> None:
+    def mark_in_doubt(self, failure: StoreUnavailable | None = None) -> None:
         """Record a renewal without an answer: the lease is in doubt until one is confirmed, or until its deadline."""
         first = not self.doubts
         if not self._transition(Transition.NO_ANSWER):
             return
+        self.failure = failure or self.failure
         if first and self.observer is not None:
-            self.observer(InDoubt(*self._event_fields(), self.token, self.remaining()))
+            self.observer(InDoubt(*self.event_fields(), self.token, self.remaining(), error=self.failure))
 
     def mark_lost(self, why: str, later: Later | None = None) -> bool:
         """End it as lost, whatever its deadline; return False if it had ended before.
@@ -170,7 +174,7 @@ class Lease:
 
     def lost_before_release(self, why: str) -> None:
         """Notify the holder of a loss that its release discovered: the store did not know the ticket any more."""
-        self.why = why
+        self.why, self.failure = why, None
         self._notify()
 
     def begin_release(self) -> bool:
@@ -203,12 +207,15 @@ class Lease:
 
     def error(self) -> LeaseLost:
         """Make the error that is raised to the holder."""
-        return LeaseLost(
+        lost = LeaseLost(
             f"the lease of lock {self.name!r} was lost: {self.why or 'it has ended'}",
             name=self.name,
             owner=str(self.ticket.terms.owner),
             token=self.token or None,
         )
+        if self.failure is not None:
+            lost.__cause__ = self.failure
+        return lost
 
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
@@ -262,12 +269,14 @@ class Lease:
             return False
         if not self._transition(transition, why):
             return False
+        if transition is not Transition.DEADLINE:
+            self.failure = None  # it was not lost for want of a renewal
         self._notify(later)
         return True
 
     def _notify(self, later: Later | None = None) -> None:
         if self.observer is not None:
-            self.observer(Lost(*self._event_fields(), self.token, self.why))
+            self.observer(Lost(*self.event_fields(), self.token, self.why, error=self.failure))
         self._call_back(later)
 
     def _call_back(self, later: Later | None) -> None:
@@ -289,5 +298,7 @@ class Lease:
         except (Exception, SystemExit):  # SystemExit would end the watchdog, and with it all renewals
             log.exception("an on_lost callback of lock %r failed", self.name)
 
-    def _event_fields(self) -> tuple[str, str, float]:
-        return self.name, str(self.ticket.terms.owner), self._runtime.now()
+    def event_fields(self) -> tuple[str, str, float, float, str, str, str]:
+        """Return the fields that all events have."""
+        runtime, terms = self._runtime, self.ticket.terms
+        return self.name, str(terms.owner), runtime.now(), runtime.wall_us() / 1e6, *self.origin, terms.mode.kind.value

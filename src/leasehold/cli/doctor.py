@@ -17,7 +17,8 @@ from leasehold._model import Finding, Severity
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import json_option, one_url, store_options
 from leasehold.cli.output import as_json, printable, without_secrets
-from leasehold.cli.store import connected, shown
+from leasehold.cli.store import connected
+from leasehold.stores.registry import shown
 
 CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: int(Exit.NO), Severity.ERROR: int(Exit.BAD)}
 """Exit code by the worst finding."""

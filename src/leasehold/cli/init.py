@@ -8,7 +8,8 @@ from leasehold import tables
 from leasehold.cli.codes import Exit
 from leasehold.cli.options import Failed, one_url
 from leasehold.cli.output import printable
-from leasehold.cli.store import shown, silence_logging
+from leasehold.cli.store import silence_logging
+from leasehold.stores.registry import shown
 
 
 @click.command()

@@ -9,10 +9,8 @@ from dataclasses import replace
 
 from leasehold import Client
 from leasehold._inspection import LockInfo
-from leasehold._url import parse
 from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.primitives.coordination.leadership import ELECTION
-from leasehold.stores.registry import hide
 
 
 @contextmanager
@@ -35,11 +33,6 @@ def _led(client: Client, info: LockInfo) -> LockInfo:
         for holder in info.holders
     )
     return replace(info, kind=ELECTION, holders=holders)
-
-
-def shown(url: str | None) -> str:
-    """Return the URL in use without password and options, for people."""
-    return str(parse(hide(url)))
 
 
 def silence_logging() -> None:

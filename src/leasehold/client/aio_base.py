@@ -67,6 +67,7 @@ class AsyncClientBase:
             opened,
             response_timeout=_validate.above_zero(response_timeout, "response_timeout", _validate.LONGEST_ANSWER),
             observer=Logged(observer),
+            namespace=namespace,
         )
         self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
@@ -99,7 +100,9 @@ class AsyncClientBase:
         """
         hidden = registry.hide(url)
         del url  # it may have a password, and a traceback's reader may show local variables
-        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        made = cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        made._engine.origin = (registry.shown(hidden), namespace)
+        return made
 
     @classmethod
     def from_client(

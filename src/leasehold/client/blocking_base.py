@@ -76,7 +76,9 @@ class ClientBase:
         """
         hidden = registry.hide(url)
         del url  # it may have a password, and a traceback's reader may show local variables
-        return cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        made = cls(registry.opener(hidden), namespace=namespace, response_timeout=response_timeout, observer=observer)
+        made._core._engine.origin = (registry.shown(hidden), namespace)
+        return made
 
     @classmethod
     def from_client(

@@ -99,6 +99,11 @@ def hide(url: str | Secret | None) -> Secret:
     return Secret(os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}" if url is None else url)
 
 
+def shown(url: str | Secret | None) -> str:
+    """Return the URL in use without password and options, for people."""
+    return str(parse(hide(url)))
+
+
 def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Opener:
     """Return the opener of the store that ``client``, an object of a driver, is connected to.
 

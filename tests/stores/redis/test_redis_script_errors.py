@@ -123,6 +123,17 @@ def test_a_key_of_the_wrong_type_never_leaves_half_a_grant(server, store, role):
             assert leave(store, name, ticket)
 
 
+def test_a_renewal_that_is_refused_for_all_raises_the_reason(server, store):
+    name, ticket = next(NAMES), a_ticket()
+    claim(store, name, ticket)
+    server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+    try:
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            renew(store, (name, ticket))
+    finally:
+        server.command("REPLICAOF", "NO", "ONE")
+
+
 def test_a_key_of_the_wrong_type_fails_only_its_own_renewal(server, store):
     held = [(next(NAMES), a_ticket()) for _ in range(5)]
     for name, ticket in held:

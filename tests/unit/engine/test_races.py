@@ -187,9 +187,9 @@ def test_a_holder_is_notified_even_if_its_loss_cannot_be_logged(
         await harness.sleep(0.4)
         assert len(told) == 1
 
-    with Failing("Lost("):
+    with Failing(": lost: "):
         harness.run(body)
-    assert "ZeroDivisionError: Lost(" in capsys.readouterr().err, "and the failure is shown"
+    assert "ZeroDivisionError: : lost: " in capsys.readouterr().err, "and the failure is shown"
 
 
 def test_two_threads_that_release_a_hold_at_once_release_it_once(monkeypatch: pytest.MonkeyPatch) -> None:

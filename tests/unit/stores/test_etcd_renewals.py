@@ -45,5 +45,7 @@ def test_a_ticket_under_which_an_acquire_succeeds_meanwhile_is_not_removed() -> 
     renewals = Renewals(RUNTIME, nothing, Sessions(), nothing, keys)  # type: ignore[arg-type]
     renewals.remove_keys = remove  # type: ignore[method-assign]
     results, left = finish(renewals.renew([living, expired], [], RUNTIME.now() + 5.0))
-    assert results == [RenewalResult.UNKNOWN, RenewalResult.UNKNOWN]
+    unanswered, unknown = results
+    assert isinstance(unanswered, StoreUnavailable)
+    assert unknown is RenewalResult.UNKNOWN
     assert (removed, left, expired.being_removed) == ([], set(), False)

@@ -48,8 +48,9 @@ class Renewer:
     def _start(self, batch: Sequence[Lease]) -> None:
         try:
             job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
-        except RuntimeError:  # no thread can be started: as if the store had not answered
-            self._apply(batch, [RenewalResult.UNKNOWN] * len(batch), self._runtime.now())
+        except RuntimeError as error:  # no thread can be started: as if the store had not answered
+            failure = StoreUnavailable(f"the thread of a renewal cannot be started: {error}")
+            self._apply(batch, [RenewalResult.UNKNOWN] * len(batch), self._runtime.now(), failure)
         else:
             self.jobs = running(self.jobs, job)
 
@@ -57,32 +58,37 @@ class Renewer:
         sent = self._runtime.now()
         within = min(self._patience, min(lease.length for lease in batch) / RENEWALS_PER_LEASE)
         results: Sequence[RenewalResult] = [RenewalResult.UNKNOWN] * len(batch)
+        failure: StoreUnavailable | None = None
         try:
             results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
-        except StoreUnavailable:
-            pass
+        except StoreUnavailable as error:
+            failure = error.with_traceback(None)  # the leases keep it: it must not keep our frame, which has the leases
         except Exception:
             log.exception("a batch of renewals failed")
-        self._apply(batch, results, sent)
+        self._apply(batch, results, sent, failure)
 
-    def _apply(self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
+    def _apply(
+        self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float, failure: StoreUnavailable | None
+    ) -> None:
         later = self._later()
         try:
             for lease, result in zip(batch, results, strict=True):
                 if lease.state in HOLDING:
-                    apply_result(lease, result, sent, later)
+                    apply_result(lease, result, sent, later, failure)
             self._renewed(batch, results, sent)
         finally:
             for call in later or ():
                 call()
 
 
-def apply_result(lease: Lease, result: RenewalResult, sent: float, later: Later | None) -> None:
+def apply_result(
+    lease: Lease, result: RenewalResult, sent: float, later: Later | None, failure: StoreUnavailable | None
+) -> None:
     """Apply the result of a renewal that was sent at ``sent`` to a lease that is held."""
     if result is RenewalResult.HELD:
         lease.renewed(sent)
     elif result is RenewalResult.UNKNOWN:
-        lease.mark_in_doubt()
+        lease.mark_in_doubt(failure)
     elif result is RenewalResult.GONE and lease.confirmed <= sent:
         # A GONE from before the grant is ignored: the acquire overtook this renewal. QUEUED is always from before it.
         lease.mark_lost("the store no longer knows it (expired, broken or evicted)", later)

@@ -30,7 +30,7 @@ GRACE = 0.05
 Asked = tuple[TicketState, KeepAlive]
 """A ticket, and the keep-alive on which its result depends."""
 
-Results = dict[TicketState | None, RenewalResult]
+Results = dict[TicketState | None, RenewalResult | StoreUnavailable]
 """The results so far; without one, the ticket is gone."""
 
 
@@ -46,7 +46,7 @@ class Renewals:
 
     async def renew(
         self, tickets: Sequence[TicketState | None], abandoned: Sequence[TicketState], until: float
-    ) -> tuple[list[RenewalResult], set[TicketState]]:
+    ) -> tuple[list[RenewalResult | StoreUnavailable], set[TicketState]]:
         """Renew; return the results in order, and the expired tickets whose key may still exist.
 
         ``abandoned`` are other tickets of the client that have expired and whose removal has begun.
@@ -79,7 +79,7 @@ class Renewals:
         asked = list[Asked]()
         for state in living:
             answer = by_session[state.session]
-            results[state] = RenewalResult.UNKNOWN if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
+            results[state] = answer if isinstance(answer, StoreUnavailable) else RenewalResult.GONE
             if isinstance(answer, KeepAlive):
                 asked.append((state, answer))
             elif answer is None:
@@ -101,8 +101,8 @@ class Renewals:
         try:
             body = through_log(self._keys, operations)
             response = await self._gateway.call("/v3/kv/txn", body, until, urgent=True)
-        except StoreUnavailable:
-            results.update((state, RenewalResult.UNKNOWN) for state, _ in some)
+        except StoreUnavailable as error:
+            results.update(dict.fromkeys((state for state, _ in some), error))
             return []
         at, missed, unconfirmed = 0, list[TicketState](), list[Asked]()
         for (state, renewal), (_, blockers) in zip(some, waiting, strict=True):

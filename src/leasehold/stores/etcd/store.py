@@ -35,6 +35,7 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores._common.renewals import answered
 from leasehold.stores.etcd import doctor, inspecting
 from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
 from leasehold.stores.etcd.cells import Cells
@@ -135,7 +136,7 @@ class EtcdStore:
         for one in [*gone, *abandoned]:
             if (one.held or one in abandoned) and one not in not_removed:
                 self._forget(one)
-        return results
+        return answered(results)
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         state = self._states.get(ticket.id)

@@ -82,12 +82,12 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
         held = await self._check(session, until) is RenewalResult.HELD
         return Granted(session.token, since, session.lease) if held else None
 
-    async def _check(self, session: Session, until: float) -> RenewalResult:
+    async def _check(self, session: Session, until: float) -> RenewalResult | StoreUnavailable:
         """Ask whether the session has the lock; if not, close it."""
         try:
             answers = await self._sessions.ask(session, until, session.ttl, sql.has_lock(session.lock))
-        except StoreUnavailable:
-            return RenewalResult.GONE if self._sessions.get(session.ticket.id) is not session else RenewalResult.UNKNOWN
+        except StoreUnavailable as error:
+            return RenewalResult.GONE if self._sessions.get(session.ticket.id) is not session else error
         if answers[-1][0][0] == 1:
             return RenewalResult.HELD
         self._sessions.lost(session)

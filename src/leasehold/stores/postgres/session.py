@@ -62,13 +62,13 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
             raise
         return Granted(session.token, since, session.lease)
 
-    async def _check(self, session: Session, until: float) -> RenewalResult:
+    async def _check(self, session: Session, until: float) -> RenewalResult | StoreUnavailable:
         if session.dead:
             return RenewalResult.GONE
         try:
             await self._renew_entry(session, until)
-        except StoreUnavailable:
-            return RenewalResult.GONE if session.dead else RenewalResult.UNKNOWN
+        except StoreUnavailable as error:
+            return RenewalResult.GONE if session.dead else error
         return RenewalResult.HELD
 
     async def _renew_entry(self, session: Session, until: float) -> None:

@@ -39,7 +39,14 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import check_size
 from leasehold.stores._common.uses import name_in_use
 from leasehold.stores.redis import inspecting, keys
-from leasehold.stores.redis.connection.base import MakeTransport, NotPermitted, Redirected, ReplyError, Transport
+from leasehold.stores.redis.connection.base import (
+    MakeTransport,
+    NotPermitted,
+    Redirected,
+    ReplyError,
+    Transport,
+    refused,
+)
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import doctor, rights
@@ -253,7 +260,9 @@ class RedisStore:
         return bool(found == 1)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        results, _ = await self.renewals(tickets, within=within)
+        results, refusals = await self.renewals(tickets, within=within)
+        if refusals and not results and not any(self._waiters.get(ticket.id) for _, ticket in tickets):
+            raise refused(self.where, refusals[0][1])  # so that the holders learn the reason
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def renewals(

@@ -30,6 +30,7 @@ from leasehold._runtimes.base import Job
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
+from leasehold.stores._common.renewals import answered
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.queue_snapshot import Key
 from leasehold.stores._sql.semaphore import Semaphore
@@ -113,15 +114,14 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
-        results: list[RenewalResult] = []
+        results: list[RenewalResult | BaseException] = []
         for start in range(0, len(tickets), self.renewals_at_once):
             some = [self._renew_one(ticket, until) for _, ticket in tickets[start : start + self.renewals_at_once]]
-            found = await self._runtime.gather(*some)
-            results += [one if isinstance(one, RenewalResult) else RenewalResult.UNKNOWN for one in found]
+            results += await self._runtime.gather(*some)
         await self._renew_waiters([ticket.id for _, ticket in tickets], until)
-        return results
+        return answered(results)
 
-    async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult:
+    async def _renew_one(self, ticket: Ticket, until: float) -> RenewalResult | StoreUnavailable:
         session = self._sessions.get(ticket.id)
         if session is not None:
             return await self._check(session, until)
@@ -269,8 +269,8 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         """Answer a repeated attempt of a ticket that holds: it is the same hold. None: it must try anew."""
 
     @abstractmethod
-    async def _check(self, session: S, until: float) -> RenewalResult:
-        """Renew a hold on its connection."""
+    async def _check(self, session: S, until: float) -> RenewalResult | StoreUnavailable:
+        """Renew a hold on its connection; return the error if that is unknown."""
 
     @abstractmethod
     async def _take_token(self, session: S, until: float) -> tuple[int, int]:

@@ -101,6 +101,7 @@ class ClusterStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within
         results: dict[str, RenewalResult] = {}
+        failed: BaseException | None = None
         places: Places = await self._places(tickets, within)
         for _ in range(ROUNDS):
             left = until - self._runtime.now()
@@ -112,12 +113,15 @@ class ClusterStore:
             for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
                 if isinstance(result, BaseException):
                     self._topology.suspect(store.address)
+                    failed = result
                     continue
                 found, refusals = result
                 results.update(found)
                 names = {ticket.id: name for name, ticket in pairs}
                 for some, reply in refusals:
                     self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
+        if isinstance(failed, StoreUnavailable) and not results:
+            raise failed
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:

@@ -189,6 +189,8 @@ class RedlockStore:
         results = {ticket: result(call, ticket) or RenewalResult.UNKNOWN for ticket in ids}
         self._waiting.renewed(results, answers)
         self._after_renewal(tickets, holding, results, answers)
+        if len(answers) < self._quorum.majority:
+            raise self._quorum.too_few(call, answers, "confirmed the renewal")
         return [results[ticket] for ticket in ids]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
