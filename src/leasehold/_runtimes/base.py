@@ -8,11 +8,15 @@ virtual time.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
@@ -256,6 +260,18 @@ def interrupts() -> bool:
         frame = cast(Any, frame.f_back)
     calls.depth = depth
     return depth > 1
+
+
+NOT_THE_CALLER = (f"{Path(__file__).parent.parent}{os.sep}", contextlib.__file__)
+"""Files whose frames are between the user's code and a warning: of this package, and of `contextlib.ExitStack`."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that called the library, however many of our frames are in between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_code.co_filename.startswith(NOT_THE_CALLER) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 async def resolved(value: Awaitable[T] | T) -> T:

@@ -7,7 +7,6 @@ import os
 import random
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -25,9 +24,13 @@ from leasehold._runtimes.base import (
     calls,
     finish,
     interrupts,
+    warn,
 )
 
 T = TypeVar("T")
+
+
+IN_A_LOOP = "a blocking leasehold call inside a running event loop stops every task of that loop; use AsyncClient there"
 
 
 class BlockingRuntime:
@@ -98,22 +101,14 @@ class BlockingRuntime:
         if calls.depth > 1 and interrupts():
             raise RuntimeError(INTERRUPTS_MESSAGE)
         if asyncio._get_running_loop() is not None:
-            _warn_of_a_loop()
+            warn(IN_A_LOOP)
 
     def before_release(self) -> None:
         if asyncio._get_running_loop() is not None:
-            _warn_of_a_loop()
+            warn(IN_A_LOOP)
 
     def close(self) -> None:
         pass
-
-
-def _warn_of_a_loop() -> None:
-    warnings.warn(
-        "a blocking leasehold call inside a running event loop stops every task of that loop; use AsyncClient there",
-        RuntimeWarning,
-        stacklevel=5,
-    )
 
 
 class ThreadSignal:
