@@ -57,6 +57,12 @@ def seconds(value: Seconds, what: str) -> float:
     return length
 
 
+def nested(value: str) -> None:
+    """Check what a nested acquire does."""
+    if value not in ("warn", "raise"):
+        raise ValueError(f"nested must be 'warn' or 'raise', not {value!r}")
+
+
 def lease(value: Seconds) -> float:
     """Check a lease: a crash blocks others for so long, so it is bounded."""
     length = seconds(value, "lease")

@@ -8,9 +8,10 @@ from typing import Any
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
-from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._engine.request import AcquireRequest, Nested, NotAcquired
 from leasehold._engine.retry import FIRST_PAUSE, retry
 from leasehold._model import Granted, Owner, Wait
+from leasehold._runtimes.base import warn
 from leasehold._runtimes.process import ending
 from leasehold.errors import StoreUnavailable
 from leasehold.events import Acquired, GaveUp, Queued
@@ -19,6 +20,11 @@ FIRST_ANSWER = 1.0
 """Seconds that a try may take at least, however short the timeout: only an answer tells "taken" from "down"."""
 
 TOO_LATE = "the grant arrived too late, after its own deadline: the store is slow, or the lease is too short for it"
+
+NESTED = (
+    "this thread or task holds lock {!r} already and would wait for itself, until another one releases that hold or "
+    "its lease ends; use rlock, here and there, for a lock that its holder may acquire again"
+)
 
 
 def acquire(
@@ -32,6 +38,7 @@ def acquire(
         StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
+        RuntimeError: it would wait for a hold of its own thread or task, and the request refuses that.
     """
     return AcquireLoop(engine, request, timeout).run()
 
@@ -177,13 +184,32 @@ class AcquireLoop:
             )
             self._repeated = self._repeated or repeated
         if isinstance(answer, Wait):
-            if not self._answered and self._engine.observer.wants(Queued):
-                held_by = None if answer.held_by is None else str(answer.held_by)
-                self._engine.observer(Queued(*self._lease.event_fields(), held_by))
+            if not self._answered:
+                if self._engine.observer.wants(Queued):
+                    held_by = None if answer.held_by is None else str(answer.held_by)
+                    self._engine.observer(Queued(*self._lease.event_fields(), held_by))
+                if self._request.nested and self._request.join:
+                    self._check_nested(self._request.nested, answer.held_by)
             self._held_by = answer.held_by
             self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
         self._answered = True
         return answer
+
+    def _check_nested(self, nested: Nested, held_by: Owner | None) -> None:
+        """Warn, or raise, if the calling thread or task begins to wait for a hold of its own.
+
+        Neither is certain to last for ever: another thread may release that hold. A wait with a timeout ends by itself.
+        """
+        if (nested == "warn" and self._until is not None) or (held_by or self._engine.owner) != self._engine.owner:
+            return
+        holder = self._engine.watchdog.holder_of(self._lease.name)
+        lock = None if holder is None else holder.lock_object()
+        if lock is None or not lock.lists(holder, self._runtime.me()):
+            return
+        text = NESTED.format(self._lease.name)
+        if nested == "raise":
+            raise RuntimeError(text)
+        warn(text)
 
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self._lease

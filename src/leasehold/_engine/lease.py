@@ -44,7 +44,7 @@ from typing import Any, Protocol, cast
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
-from leasehold._runtimes.base import Runtime, Scope, call_user_code
+from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed
 
@@ -77,6 +77,10 @@ class KeepsHolds(Protocol):
     """A lock object: it keeps holds alive for the threads and tasks that acquired them, until these have ended."""
 
     def drop_ended_callers(self) -> None: ...
+
+    def lists(self, lease: object, caller: Caller) -> bool:
+        """Return whether a thread or task acquired this lease through it, and has not released it."""
+        ...
 
 
 def _nothing() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from leasehold._model import LeaseTerms, Owner
+
+Nested = Literal["warn", "raise"]
+"""What a lock does if its thread or task waits for a hold of its own: warns, or raises RuntimeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,4 @@ class AcquireRequest(NamedTuple):
     renew: bool = True  # whether the watchdog renews the lease
     max_hold: float | None = None  # seconds for which the watchdog renews it; None for no limit
     alongside: str = ""  # see `Ticket`
+    nested: Nested | None = None  # what to do if it waits for a hold of its own thread or task; None: nothing

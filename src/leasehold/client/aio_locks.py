@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasehold import _validate, primitives
+from leasehold._engine.request import Nested
 from leasehold._model import Kind, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_base import AsyncClientBase
@@ -27,6 +28,7 @@ class AsyncClientLocks(AsyncClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
+        nested: Nested = "warn",
     ) -> AsyncLock:
         """Make an exclusive lock, for ``async with`` and ``acquire``; this does not acquire it.
 
@@ -39,12 +41,15 @@ class AsyncClientLocks(AsyncClientBase):
             lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+            nested: what an acquire does that would wait for a hold of its own thread or task: ``warn`` waits, and warns
+                if it has no timeout; ``raise`` raises RuntimeError. An `rlock` may be acquired again.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        return AsyncLock(self._engine, _validate.name(name), checked)
+        _validate.nested(nested)
+        return AsyncLock(self._engine, _validate.name(name), checked, nested)
 
     def rlock(
         self,
@@ -174,7 +179,9 @@ class AsyncClientLocks(AsyncClientBase):
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
         checked = self._exclusive(bool(fair), lease, renew, max_hold, lock_delay, timeout, meta)
-        members = primitives.members_of(locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked))
+        members = primitives.members_of(
+            locks, lambda name: AsyncLock(self._engine, _validate.name(name), checked, "warn")
+        )
         return primitives.AsyncMultiLock(self._engine, members, checked)
 
     def synchronized(

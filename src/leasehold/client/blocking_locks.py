@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasehold import primitives
+from leasehold._engine.request import Nested
 from leasehold._validate import Meta, Seconds
 from leasehold.client.blocking_base import ClientBase
 from leasehold.primitives.locks.lock import Lock, Mutex
@@ -26,6 +27,7 @@ class ClientLocks(ClientBase):
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
+        nested: Nested = "warn",
     ) -> Lock:
         """Make an exclusive lock, for ``with`` and ``acquire``; this does not acquire it.
 
@@ -38,6 +40,8 @@ class ClientLocks(ClientBase):
             lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
+            nested: what an acquire does that would wait for a hold of its own thread or task: ``warn`` waits, and warns
+                if it has no timeout; ``raise`` raises RuntimeError. An `rlock` may be acquired again.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
@@ -51,6 +55,7 @@ class ClientLocks(ClientBase):
             lock_delay=lock_delay,
             timeout=timeout,
             meta=meta,
+            nested=nested,
         )
         return Lock(core)
 

@@ -7,10 +7,13 @@ import re
 import textwrap
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leasehold import Client
+from leasehold import AsyncClient, Client
+from leasehold_lab.runtimes.harnesses import Harness
+from support.flavors import both
 
 IN_A_LOOP = {
     "with a lock": """
@@ -113,11 +116,11 @@ def warned(program: str, path: Path, match: str, client: object) -> tuple[set[in
     """Run a program in a coroutine; return the numbers of the lines that should warn, and of those that did."""
     code = "import contextlib\n\nasync def main(client):\n" + textwrap.indent(textwrap.dedent(program), "    ")
     path.write_text(code)
-    space: dict[str, object] = {}
+    space: dict[str, Any] = {}
     exec(compile(code, str(path), "exec"), space)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        asyncio.run(space["main"](client))  # type: ignore[operator]
+        asyncio.run(space["main"](client))
     ours = [each for each in caught if re.search(match, str(each.message))]
     assert {each.filename for each in ours} == {str(path)}
     assert {each.category for each in ours} == {RuntimeWarning}
@@ -130,3 +133,135 @@ def test_a_blocking_call_in_an_event_loop_is_warned_of_at_its_line(what: str, tm
     with Client.from_url("memory:", namespace=what) as client:
         expected, found = warned(IN_A_LOOP[what], tmp_path / "program.py", "running event loop", client)
     assert found == expected
+
+
+NESTED = {
+    "with in with": """
+        ASYNC with client.lock("a"):
+            ASYNC with client.lock("a"):  # warns
+                pass
+        """,
+    "twice through one object": """
+        lock = client.lock("a", fair=True)
+        first = AWAIT lock.acquire()
+        AWAIT lock.acquire()  # warns
+        """,
+    "decorated functions": """
+        @client.lock("a")
+        ASYNC def outer():
+            AWAIT inner()  # warns
+
+        @client.lock("a")
+        ASYNC def inner():
+            pass
+
+        AWAIT outer()
+        """,
+    "a fixed lease": """
+        ASYNC with client.lock("a", renew=False):
+            AWAIT client.lock("a").acquire()  # warns
+        """,
+    "rlock in lock": """
+        ASYNC with client.lock("a"):
+            AWAIT client.rlock("a").acquire()  # warns
+        """,
+    "lock in rlock": """
+        ASYNC with client.rlock("a"):
+            AWAIT client.lock("a").acquire()  # warns
+        """,
+    "multi_lock in lock": """
+        ASYNC with client.lock("b"):
+            AWAIT client.multi_lock(["a", "b"]).acquire()  # warns
+        """,
+    "lock in multi_lock": """
+        ASYNC with client.multi_lock(["a", "b"]):
+            AWAIT client.lock("b").acquire()  # warns
+        """,
+}
+"""Programs whose marked line waits for a hold of its own thread or task; nothing else would end that."""
+
+FLAVORS = {"blocking": ("", ""), "asyncio": ("async ", "await ")}
+
+
+class Stop(Exception):
+    """Ends a program at its warning, since it would wait for ever afterwards."""
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("what", NESTED)
+def test_a_nested_acquire_is_warned_of_at_its_line(
+    what: str, flavor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, path = list[tuple[str, str, int]](), tmp_path / "program.py"
+    asynchronous, awaits = FLAVORS[flavor]
+    code = f"{asynchronous}def main(client):\n" + textwrap.indent(textwrap.dedent(NESTED[what]), "    ")
+    code = code.replace("ASYNC ", asynchronous).replace("AWAIT ", awaits)
+    path.write_text(code)
+    space: dict[str, Any] = {}
+    exec(compile(code, str(path), "exec"), space)
+
+    def show(message: object, category: object, filename: str, line: int, *_: object) -> None:
+        found.append((str(message), filename, line))
+        raise Stop
+
+    async def run() -> None:
+        async with AsyncClient.from_url("memory:", namespace=f"{what} asyncio") as client:
+            await space["main"](client)
+
+    def run_blocking() -> None:
+        with Client.from_url("memory:", namespace=what) as client:
+            space["main"](client)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        with pytest.raises(Stop):
+            asyncio.run(run()) if asynchronous else run_blocking()
+    line = next(number for number, text in enumerate(code.splitlines(), start=1) if "# warns" in text)
+    ((message, filename, number),) = found
+    assert (filename, number) == (str(path), line)
+    assert "holds lock " in message
+    assert "use rlock" in message
+
+
+@both
+def test_a_nested_acquire_raises_if_the_lock_says_so_and_leaves_nothing(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client()
+        async with client.lock("nested"):
+            for timeout in (None, 5):
+                with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
+                    await client.lock("nested", nested="raise").acquire(timeout=timeout)
+            assert await client.lock("nested", nested="raise").acquire(blocking=False) is None
+            info = await client.inspect("nested")
+            assert info is not None
+            assert not info.waiters
+        assert await client.inspect("nested") is None
+
+    harness.run(body)
+
+
+@both
+def test_a_wait_for_others_is_no_nested_acquire(harness: Harness) -> None:
+    """Neither is a wait that has a timeout refused, nor one for another client, nor for another thread or task."""
+
+    async def body(harness: Harness) -> None:
+        client, other = harness.client(), harness.client()
+        hold = await client.lock("other").acquire()
+        assert hold is not None
+        assert await client.lock("other").acquire(timeout=0.02) is None
+        waiting = [
+            harness.spawn(lambda: client.lock("other", nested="raise").acquire(timeout=0.05)),
+            harness.spawn(lambda: other.lock("other", nested="raise").acquire(timeout=0.05)),
+        ]
+        for each in waiting:
+            assert await each.result() is None
+        await hold.release()
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_another_value_of_nested_is_refused(make: type[Client] | type[AsyncClient]) -> None:
+    with pytest.raises(ValueError, match="nested must be 'warn' or 'raise', not 'allow'"):
+        make.from_url("memory:").lock("a", nested="allow")  # type: ignore[arg-type]

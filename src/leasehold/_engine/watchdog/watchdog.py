@@ -124,6 +124,11 @@ class Watchdog:
         """Return all leases that it watches."""
         return self._timers.leases()
 
+    def holder_of(self, name: str) -> Lease | None:
+        """Return the lease that holds ``name``, if it is one of them."""
+        leases = (*self._timers.watched, *self._timers.fresh)  # the oldest first: a holder came before its waiters
+        return next((lease for lease in leases if lease.name == name and lease.remaining() > 0), None)
+
     async def close(self, within: float) -> None:
         """End the thread or task, and send each pending release once more, in about ``within`` seconds."""
         until = self._runtime.now() + within

@@ -93,6 +93,10 @@ class Member:
 class Inside(dict[int, Member]):
     """The members of one barrier object that are inside, by the key of their thread or task."""
 
+    def lists(self, lease: object, caller: Caller) -> bool:
+        """Return False: no lock waits for the members of a barrier."""
+        return False
+
     def drop_ended_callers(self) -> None:
         """Drop the members whose threads or tasks have ended."""
         for key, member in list(self.items()):

@@ -59,6 +59,11 @@ class HoldList:
                 if ref() is None:
                     self._listed.pop(ref, None)
 
+    def lists(self, lease: object, caller: Caller) -> bool:
+        """Return whether a hold of a thread or task is, or includes, this lease."""
+        listed = [(ref(), owner) for ref, owner in list(self._listed.items()) if owner.key == caller.key]
+        return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in listed)
+
     def drop_ended_callers(self) -> None:
         """Drop the holds of threads and tasks that have ended."""
         for ref, caller in list(self._listed.items()):

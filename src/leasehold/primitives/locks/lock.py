@@ -10,7 +10,7 @@ from leasehold import _validate
 from leasehold._engine.acquire import acquire
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._engine.request import AcquireRequest, Nested, NotAcquired
 from leasehold._model import LockMode
 from leasehold._rules import clash, conflicts, other_use, use_of
 from leasehold._runtimes.base import Caller, run_sync
@@ -29,10 +29,12 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 
     __slots__ = ("_entered", "_hold_list", "_options", "_request")
 
-    def __init__(self, engine: Engine, name: str, options: Options) -> None:
+    def __init__(self, engine: Engine, name: str, options: Options, nested: Nested | None = None) -> None:
         self._engine = engine
         self._options = options
-        self._request = AcquireRequest(name, options.terms, renew=options.renew, max_hold=options.max_hold)
+        self._request = AcquireRequest(
+            name, options.terms, renew=options.renew, max_hold=options.max_hold, nested=nested
+        )
         self._hold_list = HoldList()
         self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
@@ -160,7 +162,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 
 
 class AsyncLock(AsyncMutex):
-    """An exclusive lock. Not re-entrant: a second acquire by the holder waits like anyone else's.
+    """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
 
     One object may be shared by tasks; `release` releases what the calling task acquired.
 
@@ -249,7 +251,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
 
 class Lock(Mutex):
-    """An exclusive lock. Not re-entrant: a second acquire by the holder waits like anyone else's.
+    """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
 
     One object may be shared by threads; `release` releases what the calling thread acquired.
 
@@ -295,4 +297,4 @@ def guard(
     """Make the lock inside another primitive: plain, and with the name ``kind/name``, as which `holds` shows it."""
     full = _validate.name(f"{kind}/{_validate.name(name)}")
     checked = Options.checked(engine, LockMode(), lease=lease, renew=renew, max_hold=max_hold, timeout=timeout)
-    return AsyncLock(engine, full, checked)
+    return AsyncLock(engine, full, checked, "warn")

@@ -201,7 +201,9 @@ class AsyncMultiLock(AsyncLock):
             progress.add(Part(engine, hold._lease, hold), hold._handle)
             hold._handle = None
             return None
-        handle = await acquire(engine, AcquireRequest(member.name, member._options.terms, join=progress.waits), timeout)
+        terms, nested = member._options.terms, member._request.nested
+        request = AcquireRequest(member.name, terms, join=progress.waits, nested=nested)
+        handle = await acquire(engine, request, timeout)
         if isinstance(handle, NotAcquired):
             return handle
         progress.add(Part(engine, handle.lease), handle)

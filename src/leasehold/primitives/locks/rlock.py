@@ -60,6 +60,10 @@ class Entry:
             self.lease.entry = None  # else the two keep each other alive until a garbage collection
         return bool(self._holds)
 
+    def lists(self, lease: object, caller: Caller) -> bool:
+        """Return whether it is the lease of this thread or task."""
+        return lease is self.lease and caller.key == self.caller.key and self.caller.alive()
+
     def drop_ended_callers(self) -> None:
         """Have the lock objects through which it was acquired drop it, if its thread or task has ended."""
         for _, ref in self._holds[:]:
@@ -99,7 +103,7 @@ class AsyncReentrant(AsyncMutex):
     _hold_type: ClassVar[type[AsyncHold]] = AsyncHold
 
     def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Any = None) -> None:
-        super().__init__(engine, name, options)
+        super().__init__(engine, name, options, "warn" if role is None else None)  # a side may wait alongside its own
         self._entries = entries
         self._role = role
 
