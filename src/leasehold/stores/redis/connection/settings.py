@@ -128,7 +128,8 @@ def _silence(cls: type[Any]) -> Mapping[str, Any]:
     """
     makers = [base.__dict__["__init__"] for base in cls.__mro__ if "__init__" in base.__dict__]
     accepted = {name for maker in makers for name in inspect.signature(maker).parameters}
-    found: dict[str, Any] = dict.fromkeys(("driver_info",) if "driver_info" in accepted else ("lib_name", "lib_version"))
+    names = ("driver_info",) if "driver_info" in accepted else ("lib_name", "lib_version")
+    found: dict[str, Any] = dict.fromkeys(names)
     if "maint_notifications_config" in accepted:
         from redis.maint_notifications import MaintNotificationsConfig
 
