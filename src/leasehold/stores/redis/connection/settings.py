@@ -113,7 +113,7 @@ class Settings:
             socket_connect_timeout=within,
             health_check_interval=0,
             protocol=3,
-            **_silence(cls),
+            **_silence(cls),  # type: ignore[arg-type]  # mypy takes a class for not hashable
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
