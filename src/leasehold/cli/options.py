@@ -95,7 +95,7 @@ class Failed(click.ClickException):
         complain(self.message)
 
 
-HELP: type[Any] = getattr(click.exceptions, "NoArgsIsHelpError", click.exceptions.Exit)
+HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", click.exceptions.Exit)
 """Raised after a call without arguments has shown the help: click 8.1 exits, and the newer ones fail."""
 
 
