@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner
 
 from support.patience import until
 
@@ -24,6 +27,12 @@ ON_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
 )
 """Makes standard input the terminal of a new session, and becomes the command that follows."""
+
+
+def runner() -> CliRunner:
+    """Return what runs the command in this process. Before click 8.2 it is told to keep standard error apart."""
+    apart: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**apart)
 
 
 def alive(pid: int) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from shells import Shell
+from shells import Shell, runner
 
 from leasehold import Client
 from leasehold.cli import main
@@ -55,7 +54,7 @@ def test_nothing_is_proposed_where_the_store_fails(sqlite_shell: Shell, url: str
 def test_nothing_is_proposed_for_a_command_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.cli.group._added", dict)
     env = {"COMP_LINE": "leasehold demo --", "_LEASEHOLD_COMPLETE": "bash_complete"}
-    result = CliRunner().invoke(main, env=env, prog_name="leasehold")
+    result = runner().invoke(main, env=env, prog_name="leasehold")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -78,28 +77,28 @@ def test_a_silent_store_delays_the_shell_by_less_than_a_second(sqlite_shell: She
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
 def test_install_writes_what_is_printed_and_says_where(shell_name: str, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "SHELL": f"/bin/{shell_name}", "XDG_DATA_HOME": None, "XDG_CONFIG_HOME": None}
-    printed = CliRunner().invoke(main, ["completion"], env=env)
-    installed = CliRunner().invoke(main, ["completion", "install"], env=env)
+    printed = runner().invoke(main, ["completion"], env=env)
+    installed = runner().invoke(main, ["completion", "install"], env=env)
     assert (printed.exit_code, installed.exit_code) == (0, 0)
     (written,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert written.read_text() == printed.stdout
     assert installed.stdout.startswith(f"written: {written}\n")
     assert "_LEASEHOLD_COMPLETE" in printed.stdout
-    assert CliRunner().invoke(main, ["completion", shell_name]).stdout == printed.stdout
+    assert runner().invoke(main, ["completion", shell_name]).stdout == printed.stdout
     if shutil.which(shell_name):
         assert subprocess.run([shell_name, "-n", str(written)], check=True, capture_output=True).stderr == b""
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"], ["install", "tcsh"], ["install", "install"]])
 def test_a_shell_that_is_not_known(words: list[str]) -> None:
-    result = CliRunner().invoke(main, ["completion", *words], env={"SHELL": "/bin/tcsh"})
+    result = runner().invoke(main, ["completion", *words], env={"SHELL": "/bin/tcsh"})
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (64, "", 1)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = {"XDG_DATA_HOME": str(tmp_path / "file"), "SHELL": "/bin/bash"}
-    result = CliRunner().invoke(main, ["completion", "install"], env=env)
+    result = runner().invoke(main, ["completion", "install"], env=env)
     assert (result.exit_code, result.stderr.count("\n")) == (64, 1)
     assert "cannot be written" in result.stderr
 
@@ -112,7 +111,7 @@ def test_bash_itself_completes_a_name_with_a_colon(held: Shell, tmp_path: Path) 
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m leasehold "$@"\n')
     command.chmod(0o755)
     script = tmp_path / "script"
-    script.write_text(CliRunner().invoke(main, ["completion", "bash"]).stdout)
+    script.write_text(runner().invoke(main, ["completion", "bash"]).stdout)
     asks = (
         f"source {script}; COMP_LINE='leasehold show stock:4 --json' COMP_POINT=22; "
         f"_leasehold_completion {command} 4 :; printf '%s\\n' \"${{COMPREPLY[@]}}\""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from click.testing import CliRunner, Result
-from shells import Shell
+from click.testing import Result
+from shells import Shell, runner
 
 from leasehold import Client
 from leasehold._model import Finding, Severity
@@ -28,7 +28,7 @@ def locks() -> Iterator[Client]:
 
 
 def call(*arguments: str, url: str = "memory:cli", text: str | None = None) -> Result:
-    return CliRunner().invoke(main, arguments, env={"LEASEHOLD_URL": url}, input=text)
+    return runner().invoke(main, arguments, env={"LEASEHOLD_URL": url}, input=text)
 
 
 # --- ls and show -----------------------------------------------------------------------------------------------------

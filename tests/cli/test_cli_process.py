@@ -7,8 +7,7 @@ import sys
 import time
 
 import pytest
-from click.testing import CliRunner
-from shells import Shell
+from shells import Shell, runner
 
 from leasehold.cli import main
 from leasehold_lab.servers.redis.server import RedisServer
@@ -45,8 +44,8 @@ def test_no_error_shows_a_password(redis_server: RedisServer) -> None:
     for url in secret_urls(redis_server.port):
         for place, arguments in enumerate(LOOKING):
             given = [arguments[0], "--url", url, *arguments[1:]] if place % 2 else arguments
-            result = CliRunner().invoke(main, given, env={"LEASEHOLD_URL": "memory:" if place % 2 else url})
-            assert CANARY not in result.output
+            result = runner().invoke(main, given, env={"LEASEHOLD_URL": "memory:" if place % 2 else url})
+            assert CANARY not in result.output + result.stderr
             assert (result.exit_code in (64, 69), result.stderr.count("\n")) == (True, 1), (url, arguments)
 
 

@@ -31,10 +31,10 @@ def built(project: Path, out: Path) -> Distribution:
     return Distribution(wheel, sdist)
 
 
-def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None, within: float = 100.0) -> str:
     """Run a program and return what it printed; fail with all its output if it fails."""
     done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=100, check=False
+        command, cwd=cwd, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=within, check=False
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -30,7 +31,6 @@ import redis.asyncio
 import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
-import redis.maint_notifications
 import redis.sentinel
 
 import leasehold
@@ -75,6 +75,13 @@ def sync_nodes() -> Any:
         return redis.cluster.NodesManager([redis.cluster.ClusterNode("localhost", 7000)])
 
 
+def quiet_redis() -> Any:
+    """Return what has `MaintNotificationsConfig`: a module that redis-py 5 and 6 do without."""
+    if int(redis.__version__.partition(".")[0]) < 7:
+        return SimpleNamespace(MaintNotificationsConfig=None)
+    return importlib.import_module("redis.maint_notifications")
+
+
 def asyncmy_protocol() -> Any:
     async def make() -> Any:
         return asyncmy_connection._MySQLProtocol(asyncio.get_running_loop())
@@ -95,10 +102,10 @@ def asyncio_socket() -> Any:
 
 
 PRIVATE = [
-    uses("redis.Connection", "redis", redis.Connection, "_get_socket", _get_socket=0),
-    uses("redis.SSLConnection", "redis", redis.SSLConnection, "_get_socket", _get_socket=0),
-    uses("redis.UnixDomainSocketConnection", "redis", redis.UnixDomainSocketConnection, "_get_socket", _get_socket=0),
-    uses("redis.asyncio.Connection", "redis", redis.asyncio.Connection, "_close _reader _writer", _close=0),
+    uses("redis.Connection", "redis", redis.Connection, "_sock"),
+    uses("redis.SSLConnection", "redis", redis.SSLConnection, "_sock"),
+    uses("redis.UnixDomainSocketConnection", "redis", redis.UnixDomainSocketConnection, "_sock"),
+    uses("redis.asyncio.Connection", "redis", redis.asyncio.Connection, "_reader _writer"),
     uses(
         "pymysql.Connection", "mysql", lambda: pymysql.connections.Connection(defer_connect=True),
         "_auth_plugin_map _execute_command _force_close _read_packet _read_timeout _result _secure _sock _ssl_required "
@@ -145,7 +152,7 @@ UNDOCUMENTED = [
         "redis.asyncio.NodesManager", "redis",
         lambda: redis.asyncio.cluster.RedisCluster(host="localhost").nodes_manager, "nodes_cache startup_nodes",
     ),
-    uses("redis", "redis", lambda: redis.maint_notifications, "MaintNotificationsConfig"),
+    uses("redis", "redis", quiet_redis, "MaintNotificationsConfig"),
     uses("psycopg_pool.ConnectionPool", "postgresql", lambda: psycopg_pool.ConnectionPool("", open=False),
          "conninfo kwargs"),
     uses(
@@ -222,7 +229,6 @@ def test_the_index_of_decisions_counts_the_private_names_of_each_page(page: str)
 
 
 def test_what_is_called_without_await_is_no_coroutine_function() -> None:
-    assert not inspect.iscoroutinefunction(redis.asyncio.Connection._close)
     assert not inspect.iscoroutinefunction(asyncmy_connection.Connection.close)
 
 

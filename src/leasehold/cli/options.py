@@ -95,6 +95,10 @@ class Failed(click.ClickException):
         complain(self.message)
 
 
+HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", click.exceptions.Exit)
+"""Raised after a call without arguments has shown the help: click 8.1 exits, and the newer ones fail."""
+
+
 @contextmanager
 def one_line_errors() -> Generator[None]:
     """Turn each error into one line on standard error and an exit code of its own, never a traceback."""
@@ -102,7 +106,7 @@ def one_line_errors() -> Generator[None]:
         yield
     except (click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
-    except click.exceptions.NoArgsIsHelpError as error:
+    except HELP as error:
         error.show()
         raise click.exceptions.Exit(Exit.USAGE) from None
     except click.UsageError as error:

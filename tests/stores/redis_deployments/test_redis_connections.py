@@ -308,7 +308,7 @@ def test_each_call_has_its_own_time_limit():
     """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Connection(SimpleNamespace(_get_socket=lambda: ours), BlockingRuntime(), "there", lambda _: None)
+        line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
         theirs.sendall(b"+FIRST\r\n")
         assert line.exchange(b"x", 1, 0.5) == [b"FIRST"]
         answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))

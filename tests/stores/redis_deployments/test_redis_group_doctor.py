@@ -50,7 +50,8 @@ def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(harness: Ha
     with RedisSentinel(replicas=1, tls=True, password="a b", sentinel_password="c d") as group:
         assert group.certificates is not None
         blocking = isinstance(harness, BlockingHarness)
-        tls = {"ssl": True, "ssl_ca_certs": str(group.certificates.authority)}
+        authority = str(group.certificates.authority)
+        tls = {"ssl": True, "ssl_ca_certs": authority, "ssl_check_hostname": True}  # redis-py 5 has to be told
         mine = (redis if blocking else redis.asyncio).Sentinel(
             [("127.0.0.1", each.port) for each in group.sentinels],
             sentinel_kwargs={"password": "c d", **tls},

@@ -155,7 +155,9 @@ class AioTransport(ServerTransport[AioConnection]):
             async with asyncio.timeout(within):
                 await made.connect()
         except BaseException:
-            made._close()
+            writer, made._writer, made._reader = made._writer, None, None
+            if writer is not None:
+                writer.transport.abort()
             raise
 
     def _take_over(self, made: Any) -> AioConnection:

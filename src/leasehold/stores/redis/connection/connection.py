@@ -40,7 +40,7 @@ class Connection(Replies):
         super().__init__(where, on_message)
         self._connection = connection
         self._now = runtime.now
-        self.socket: socket.socket = connection._get_socket()
+        self.socket: socket.socket = connection._sock
         self._within = 0.0
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:

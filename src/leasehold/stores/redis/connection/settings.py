@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import ssl
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +14,6 @@ import redis
 import redis.asyncio
 import redis.exceptions
 from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from leasehold._runtimes.base import Flavor
@@ -91,7 +92,7 @@ class Settings:
     def verified(self) -> bool:
         """Whether TLS verifies the server: certificate and host name."""
         required = self.options.get("ssl_cert_reqs", "required") in ("required", ssl.CERT_REQUIRED)
-        return self.encrypted and required and bool(self.options.get("ssl_check_hostname", True))
+        return self.encrypted and required and bool(self.options.get("ssl_check_hostname", _NAMES_CHECKED))
 
     @property
     def local(self) -> bool:
@@ -104,6 +105,7 @@ class Settings:
 
     def connection(self, flavor: Flavor, within: float) -> Any:
         """Make a connection of redis-py that is not connected yet and will not retry by itself."""
+        cls = self.classes.get(flavor) or _CLASSES[self.kind, flavor]
         options = Veiled(self.options)
         options.update(
             retry=Retry(NoBackoff(), 0),
@@ -111,14 +113,32 @@ class Settings:
             socket_connect_timeout=within,
             health_check_interval=0,
             protocol=3,
-            driver_info=None,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+            **_silence(cls),  # type: ignore[arg-type]  # mypy takes a class for not hashable
         )
-        cls = self.classes.get(flavor) or _CLASSES[self.kind, flavor]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return cls(**options)
 
+
+@functools.cache
+def _silence(cls: type[Any]) -> Mapping[str, Any]:
+    """Return the settings with which a connection sends no more than its login, and is sent no more than we ask for.
+
+    What a connection accepts differs among the releases of redis-py.
+    """
+    makers = [base.__dict__["__init__"] for base in cls.__mro__ if "__init__" in base.__dict__]
+    accepted = {name for maker in makers for name in inspect.signature(maker).parameters}
+    names = ("driver_info",) if "driver_info" in accepted else ("lib_name", "lib_version")
+    found: dict[str, Any] = dict.fromkeys(names)
+    if "maint_notifications_config" in accepted:
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        found["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    return found
+
+
+_NAMES_CHECKED: bool = inspect.signature(redis.SSLConnection).parameters["ssl_check_hostname"].default
+"""Whether TLS compares the host name if a client's settings say nothing of it: not in redis-py 5."""
 
 _ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
 
@@ -148,6 +168,8 @@ def from_url(url: StoreURL) -> Settings:
         options["username"] = url.username
     if url.password is not None:
         options["password"] = url.password.reveal()
+    if kind == "tls":
+        options.setdefault("ssl_check_hostname", True)
     return _unix(url, options) if kind == "unix" else _network(url, kind, options)
 
 
