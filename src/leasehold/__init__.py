@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.primitives.calls.once import AsyncOnce, Once
     from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
     from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
+    from leasehold.primitives.calls.ticks import tick_of
     from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
     from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
     from leasehold.primitives.coordination.latch import AsyncLatch, Latch
@@ -94,6 +95,7 @@ __all__ = [
     "UpgradeableHold",
     "Versioned",
     "VersionedCell",
+    "tick_of",
 ]
 
 if not TYPE_CHECKING:  # type checkers would allow any name

@@ -12,6 +12,7 @@ _HOMES: Final = {
     "calls.once": "AsyncOnce Once",
     "calls.scheduled": "AsyncScheduled Scheduled",
     "calls.synchronized": "AsyncSynchronized Naming Synchronized",
+    "calls.ticks": "tick_of",
     "coordination.barrier": "AsyncBarrier Barrier parties_of",
     "coordination.election": "AsyncElection Election Leader",
     "coordination.latch": "AsyncLatch Latch",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # isort: off
         Naming as Naming,
         Synchronized as Synchronized,
     )
+    from leasehold.primitives.calls.ticks import tick_of as tick_of
     from leasehold.primitives.coordination.barrier import (
         AsyncBarrier as AsyncBarrier,
         Barrier as Barrier,
