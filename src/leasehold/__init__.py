@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
     from leasehold.primitives.coordination.latch import AsyncLatch, Latch
     from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership
+    from leasehold.primitives.locks.cancellation import Cancellation
     from leasehold.primitives.locks.hold import AsyncHold, Hold
     from leasehold.primitives.locks.lock import AsyncLock, Lock
     from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
@@ -65,6 +66,7 @@ __all__ = [
     "Barrier",
     "BrokenBarrier",
     "CachedValue",
+    "Cancellation",
     "Client",
     "Conflict",
     "Contender",

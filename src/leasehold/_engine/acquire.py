@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
@@ -22,18 +23,19 @@ TOO_LATE = "the grant arrived too late, after its own deadline: the store is slo
 
 
 def acquire(
-    engine: Engine, request: AcquireRequest, timeout: float | None
+    engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
 ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
     """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
 
-    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name.
+    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name, or ``cancel`` was
+    called meanwhile or before.
 
     Raises:
         StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
     """
-    return AcquireLoop(engine, request, timeout).run()
+    return AcquireLoop(engine, request, timeout, cancel).run()
 
 
 class AcquireLoop:
@@ -41,7 +43,9 @@ class AcquireLoop:
 
     __slots__ = (
         "_answered",
+        "_attempt",
         "_blocked",
+        "_cancel",
         "_ending",
         "_engine",
         "_handle",
@@ -55,10 +59,14 @@ class AcquireLoop:
         "_until",
     )
 
-    def __init__(self, engine: Engine, request: AcquireRequest, timeout: float | None) -> None:
+    def __init__(
+        self, engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
+    ) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._request = request
+        self._cancel = cancel
+        self._attempt: Attempt | None = None  # what ``cancel`` may end
         self._start = engine.runtime.now()
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
@@ -79,10 +87,16 @@ class AcquireLoop:
                 engine.watchdog.watch(self._lease)
                 if engine.closed:
                     engine.refuse_closed()
+                if self._cancel is not None:
+                    self._attempt = self._cancel._begin(id(self), engine, self._lease)
+                    if self._attempt.cancelled:
+                        return await self._cancelled()
                 first = await self._try_acquire()
                 answer = first if isinstance(first, Granted) else await self._wait_and_retry(first)
-                if answer is not None and self._handle is not None and self._lease.granted(answer):
+                if answer is not None and self._handle is not None and self._takes(answer):
                     return self._acquired(self._handle)
+                if self._is_cancelled():
+                    return await self._cancelled()
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.send_release(self._lease)))
                 if answer is None:
@@ -98,12 +112,16 @@ class AcquireLoop:
         finally:
             # Here, not in a method: a signal handler may raise before the first line of a call.
             engine.attempts.discard(self)
+            if self._cancel is not None:
+                self._cancel._end(id(self))
             if engine.closed:
                 engine.wake_close()
 
     async def _give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""
-        interrupted, self._ending = self._ending, self._ending or self._lease.state not in ENDED
+        # A cancellation has ended the lease, too, and its release may have overtaken our request.
+        interrupted = self._ending or self._is_cancelled()
+        self._ending = self._ending or self._lease.state not in ENDED
         if not self._lease.begin_release() and not interrupted:
             return
         self._engine.watchdog.forget(self._lease)
@@ -112,6 +130,19 @@ class AcquireLoop:
         self._ending = False
         if self._engine.observer.wants(GaveUp):
             self._engine.observer(GaveUp(*self._event_fields(), self._waited(), why))
+
+    async def _cancelled(self) -> NotAcquired:
+        if self._maybe_stored and self._attempt is not None:
+            await self._attempt.released()
+        await self._give_up("cancelled")
+        return NotAcquired(self._waited(), self._held_by, self._why_blocked())
+
+    def _is_cancelled(self) -> bool:
+        return self._attempt is not None and self._attempt.cancelled
+
+    def _takes(self, answer: Granted) -> bool:
+        """Return whether it is held now: not if it was cancelled before, or the grant is too late."""
+        return (self._attempt is None or self._attempt.granted()) and self._lease.granted(answer)
 
     async def _release(self) -> None:
         await self._engine.send_release(self._lease)
@@ -161,7 +192,7 @@ class AcquireLoop:
         return None
 
     def _is_over(self) -> bool:
-        """Return whether the time is up, or the client was closed and has released this ticket."""
+        """Return whether the time is up, or this ticket was released: by a cancellation, or the close of the client."""
         return self._left() <= 0 or self._lease.state is State.RELEASED
 
     async def _try_acquire(self) -> Granted | Wait:
@@ -187,6 +218,8 @@ class AcquireLoop:
 
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self._lease
+        if self._is_cancelled():  # between two tries to reach the store
+            return Wait(None, 0.0)
         before, self._maybe_stored = self._maybe_stored, True
         try:
             within = min(within, engine.response_timeout)

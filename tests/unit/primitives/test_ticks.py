@@ -131,12 +131,10 @@ def test_a_decorated_coroutine_function_runs_once_per_tick(harness: Harness) -> 
         async def report(tick: int) -> None:
             ran.append(tick)
 
-        client = harness.client(space())
-        job = AsyncClient.scheduled(client, "a", at_most=10)(report) if isinstance(client, AsyncClient) else None
-        if job is not None:
-            assert inspect.iscoroutinefunction(job)
-            assert [await job(tick=1), await job(tick=1), await job(tick=2)] == [True, False, True]
-            assert ran == [1, 2]
+        job = harness.client(space()).scheduled("a", at_most=10)(report)
+        assert inspect.iscoroutinefunction(job)
+        assert [await job(tick=1), await job(tick=1), await job(tick=2)] == [True, False, True]
+        assert ran == [1, 2]
 
     harness.run(body)
 

@@ -11,6 +11,7 @@ from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
+from leasehold.primitives.locks.cancellation import Cancellation
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
 from leasehold.primitives.locks.options import Options
@@ -78,7 +79,9 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._hold_list)
         return self._sizes[n]
 
-    async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+    async def acquire(
+        self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncHold | None:
         """Get ``n`` permits, all or none; None if they were not there in time.
 
         Args:
@@ -86,6 +89,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
                 once.
+            cancel: gives up the wait from another thread, task or signal handler; then it returns None.
 
         Raises:
             ValueError: there are never so many.
@@ -94,7 +98,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        return await self.permits(n).acquire(blocking, timeout)
+        return await self.permits(n).acquire(blocking, timeout, cancel)
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
@@ -171,9 +175,11 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         """Return ``n`` permits as something that is used like a lock, as `AsyncSemaphore.permits` does."""
         return Permits(self._core.permits(n))
 
-    def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+    def acquire(
+        self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> Hold | None:
         """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
-        return self.permits(n).acquire(blocking, timeout)
+        return self.permits(n).acquire(blocking, timeout, cancel)
 
     def release(self) -> None:
         """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
