@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
     from leasehold.primitives.coordination.latch import AsyncLatch, Latch
     from leasehold.primitives.coordination.leadership import AsyncLeadership, Leadership
-    from leasehold.primitives.locks.cancellation import Cancellation
     from leasehold.primitives.locks.hold import AsyncHold, Hold
     from leasehold.primitives.locks.lock import AsyncLock, Lock
     from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
     from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
+    from leasehold.primitives.locks.options import Cancellation
     from leasehold.primitives.locks.rlock import AsyncRLock, RLock
     from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
     from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore

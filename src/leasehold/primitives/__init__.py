@@ -17,7 +17,7 @@ _HOMES: Final = {
     "coordination.election": "AsyncElection Election Leader",
     "coordination.latch": "AsyncLatch Latch",
     "coordination.leadership": "ELECTION AsyncLeadership Leadership",
-    "locks.cancellation": "Cancellation",
+    "locks.options": "Cancellation",
     "locks.hold": "AsyncHold Hold",
     "locks.lock": "AsyncLock Lock",
     "locks.multi_hold": "AsyncMultiHold MultiHold",
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # isort: off
         AsyncLeadership as AsyncLeadership,
         Leadership as Leadership,
     )
-    from leasehold.primitives.locks.cancellation import Cancellation as Cancellation
+    from leasehold.primitives.locks.options import Cancellation as Cancellation
     from leasehold.primitives.locks.hold import AsyncHold as AsyncHold, Hold as Hold
     from leasehold.primitives.locks.lock import AsyncLock as AsyncLock, Lock as Lock
     from leasehold.primitives.locks.multi_hold import AsyncMultiHold as AsyncMultiHold, MultiHold as MultiHold

@@ -34,10 +34,9 @@ from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.bases import refuse_coroutines
 from leasehold.primitives.coordination.leadership import ELECTION, AsyncLeadership, Leadership
-from leasehold.primitives.locks.cancellation import Cancellation
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options
 from leasehold.primitives.values.register import Register
 
 EVERY = 1.0

@@ -18,9 +18,8 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.cancellation import Cancellation, checked
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
 

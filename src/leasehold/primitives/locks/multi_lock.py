@@ -33,11 +33,10 @@ from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
-from leasehold.primitives.locks.cancellation import Cancellation, checked
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex, Mutex
 from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
 
 

@@ -15,10 +15,9 @@ from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.request import NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
-from leasehold.primitives.locks.cancellation import Cancellation, checked
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex, Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 
 class Entry:

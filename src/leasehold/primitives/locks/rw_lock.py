@@ -36,10 +36,9 @@ from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncNamed, NamedFacade
-from leasehold.primitives.locks.cancellation import Cancellation, checked
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.lock import Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 from leasehold.primitives.locks.rlock import AsyncReentrant, Entries, Entry
 
 

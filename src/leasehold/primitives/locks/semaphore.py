@@ -11,10 +11,9 @@ from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.cancellation import Cancellation
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options
 
 MOST = 1_000_000
 """The largest number of permits: far within what every store counts exactly."""
