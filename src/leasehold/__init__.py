@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.primitives.calls.once import AsyncOnce, Once
     from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
     from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
+    from leasehold.primitives.calls.ticks import tick_of
     from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
     from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
     from leasehold.primitives.coordination.latch import AsyncLatch, Latch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from leasehold.primitives.locks.lock import AsyncLock, Lock
     from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold
     from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
+    from leasehold.primitives.locks.options import Cancellation
     from leasehold.primitives.locks.rlock import AsyncRLock, RLock
     from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
     from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
@@ -64,6 +66,7 @@ __all__ = [
     "Barrier",
     "BrokenBarrier",
     "CachedValue",
+    "Cancellation",
     "Client",
     "Conflict",
     "Contender",
@@ -94,6 +97,7 @@ __all__ = [
     "UpgradeableHold",
     "Versioned",
     "VersionedCell",
+    "tick_of",
 ]
 
 if not TYPE_CHECKING:  # type checkers would allow any name

@@ -202,7 +202,10 @@ def test_type_hints_of_public_functions(name: str) -> None:
         typing.get_type_hints(function)
 
 
-def functions(cls: type) -> Iterator[object]:
+def functions(cls: object) -> Iterator[object]:
+    if not isinstance(cls, type):
+        yield cls
+        return
     for base in cls.__mro__:
         for member in vars(base).values() if base.__module__.startswith("leasehold") else ():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)

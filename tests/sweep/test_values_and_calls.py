@@ -48,6 +48,19 @@ async def scheduled(harness: Harness, client: AsyncClient, log: Log) -> bool:
     return await client.scheduled("mail", at_least=AT_LEAST, at_most=LEASE).run(work)
 
 
+async def tick(harness: Harness, client: AsyncClient, log: Log) -> bool:
+    async def work() -> None:
+        log.append("began")
+        await harness.sleep(WORK)
+        log.append("done")
+
+    return await client.scheduled("mail", at_most=LEASE).run(work, tick=len(NEXT))
+
+
+NEXT: list[None] = []
+"""As many as the number of the present tick."""
+
+
 async def synchronized(harness: Harness, client: AsyncClient, log: Log) -> str:
     @client.synchronized("order:{order}", lease=LEASE)
     async def ship(order: int) -> str:
@@ -85,11 +98,19 @@ async def judge(scenario: Scenario, other: Harness, client: AsyncClient, log: Lo
         began = log.count("began")
         assert await scenario(other, client, log), "the next tick runs"
         assert log.count("began") == began + 1
+    elif scenario is tick:
+        await other.sleep(AT_LEAST + LEASE)
+        result = await scenario(other, client, log) or result  # the lease of a dead one has ended
+        assert log.count("began") <= 1, "the tick ran twice"
+        assert not await scenario(other, client, log)
+        assert not (result and before), "a tick that has begun is not run by another"
+        NEXT.append(None)
+        assert await scenario(other, client, log), "the next tick runs"
     elif scenario is versioned:
         assert before.count("done") < result <= before.count("done") + 2
 
 
-SCENARIOS = [once, shared, scheduled, synchronized, versioned]
+SCENARIOS = [once, shared, scheduled, tick, synchronized, versioned]
 
 
 def ordered(seed: int) -> SimulatedHarness:
@@ -151,7 +172,7 @@ def cancelled(harness: SimulatedHarness, scenario: Scenario, moment: float) -> b
         assert await other.holds() == [], "a hold was left behind"
         start = harness.now()
         await judge(scenario, harness, other, log)
-        if scenario is not scheduled:
+        if scenario not in (scheduled, tick):
             assert harness.now() - start <= WORK + 0.1, "it waited for a lease"
         return was_running
 

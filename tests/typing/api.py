@@ -38,6 +38,7 @@ from leasehold import (
     StoreUnavailable,
     Versioned,
     VersionedCell,
+    tick_of,
 )
 
 
@@ -174,6 +175,7 @@ def everyday(locks: Client) -> None:
     receipt.run(plain, "7")  # type: ignore[arg-type]
     assert_type(locks.once("payment", ttl=timedelta(days=1)).done(), bool)
     assert_type(locks.scheduled("mail", at_least=60, at_most=600).run(plain, 7, fast=True), bool)
+    assert_type(locks.scheduled("mail", at_most=600)(plain)(7, tick=tick_of(300)), bool)
     token = locks.cached("token", lambda answer: answer["expires_in"], answer, early=600)
     assert_type(token, CachedValue[dict[str, float]])
     assert_type(token.get(), dict[str, float])
@@ -196,6 +198,7 @@ async def everyday_awaited(locks: AsyncClient) -> None:
     assert_type(await token.get(), dict[str, float])
     assert_type(await locks.once("payment", ttl=60).done(), bool)
     assert_type(await locks.scheduled("mail", at_least=60, at_most=600).run(coroutine, 7), bool)
+    assert_type(await locks.scheduled("mail", at_most=600)(coroutine)(7, tick=tick_of(300)), bool)
 
 
 def several(locks: Client) -> None:

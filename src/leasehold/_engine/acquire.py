@@ -1,12 +1,33 @@
-"""The acquire loop: try, wait, try again, until the lease is granted or the time is up. Theory: see `engine`."""
+"""The acquire loop: try, wait, try again, until the lease is granted, the time is up, or it is given up from outside.
+
+The theory of all but the last is in `engine`.
+
+Giving up from outside
+----------------------
+A waiter sleeps inside its store, and each store sleeps in its own way. The release of the ticket ends the sleep in all
+of them (`leasehold.store_api.Store.wait`), and it removes the queue entry. So a cancellation is a release:
+
+1. `Cancellation.cancel` ends the lease of each attempt, and has the watchdog release its ticket. It takes no mutex,
+   waits for nothing and sends nothing itself, so a signal handler may call it, whatever it interrupted.
+2. The store wakes the waiter before it sends the release.
+3. The waiter waits until that release was answered, and releases the ticket once more, as a request of its own may have
+   arrived later. So the queue entry is gone when its acquire returns, and the process may end.
+
+A grant may arrive at the same time. The first entry in a list decides, which is one atomic step. If that is the grant,
+the acquire returns its hold. If it is the cancellation, step 3 gives the grant back, and the next waiter gets it.
+
+A cancellation before the acquire is not missed: the attempt is listed first and reads the flag then, and `cancel` does
+this in the reverse order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
 from leasehold._engine.request import AcquireRequest, Nested, NotAcquired
 from leasehold._engine.retry import FIRST_PAUSE, retry
@@ -28,11 +49,12 @@ NESTED = (
 
 
 def acquire(
-    engine: Engine, request: AcquireRequest, timeout: float | None
+    engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
 ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
     """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
 
-    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name.
+    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name, or ``cancel`` was
+    called meanwhile or before.
 
     Raises:
         StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
@@ -40,7 +62,7 @@ def acquire(
         NameInUse: the name is in use as another primitive.
         RuntimeError: it would wait for a hold of its own thread or task, and the request refuses that.
     """
-    return AcquireLoop(engine, request, timeout).run()
+    return AcquireLoop(engine, request, timeout, cancel).run()
 
 
 class AcquireLoop:
@@ -48,7 +70,9 @@ class AcquireLoop:
 
     __slots__ = (
         "_answered",
+        "_attempt",
         "_blocked",
+        "_cancel",
         "_ending",
         "_engine",
         "_handle",
@@ -62,10 +86,14 @@ class AcquireLoop:
         "_until",
     )
 
-    def __init__(self, engine: Engine, request: AcquireRequest, timeout: float | None) -> None:
+    def __init__(
+        self, engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
+    ) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._request = request
+        self._cancel = cancel
+        self._attempt: Attempt | None = None  # what ``cancel`` may end
         self._start = engine.runtime.now()
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
@@ -86,10 +114,16 @@ class AcquireLoop:
                 engine.watchdog.watch(self._lease)
                 if engine.closed:
                     engine.refuse_closed()
+                if self._cancel is not None:
+                    self._attempt = self._cancel._begin(id(self), engine, self._lease)
+                    if self._attempt.cancelled:
+                        return await self._cancelled()
                 first = await self._try_acquire()
                 answer = first if isinstance(first, Granted) else await self._wait_and_retry(first)
-                if answer is not None and self._handle is not None and self._lease.granted(answer):
+                if answer is not None and self._handle is not None and self._takes(answer):
                     return self._acquired(self._handle)
+                if self._is_cancelled():
+                    return await self._cancelled()
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.send_release(self._lease)))
                 if answer is None:
@@ -105,12 +139,16 @@ class AcquireLoop:
         finally:
             # Here, not in a method: a signal handler may raise before the first line of a call.
             engine.attempts.discard(self)
+            if self._cancel is not None:
+                self._cancel._end(id(self))
             if engine.closed:
                 engine.wake_close()
 
     async def _give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""
-        interrupted, self._ending = self._ending, self._ending or self._lease.state not in ENDED
+        # A cancellation has ended the lease, too, and its release may have overtaken our request.
+        interrupted = self._ending or self._is_cancelled()
+        self._ending = self._ending or self._lease.state not in ENDED
         if not self._lease.begin_release() and not interrupted:
             return
         self._engine.watchdog.forget(self._lease)
@@ -119,6 +157,19 @@ class AcquireLoop:
         self._ending = False
         if self._engine.observer.wants(GaveUp):
             self._engine.observer(GaveUp(*self._lease.event_fields(), self._waited(), why))
+
+    async def _cancelled(self) -> NotAcquired:
+        if self._maybe_stored and self._attempt is not None:
+            await self._attempt.released()
+        await self._give_up("cancelled")
+        return NotAcquired(self._waited(), self._held_by, self._why_blocked())
+
+    def _is_cancelled(self) -> bool:
+        return self._attempt is not None and self._attempt.cancelled
+
+    def _takes(self, answer: Granted) -> bool:
+        """Return whether it is held now: not if it was cancelled before, or the grant is too late."""
+        return (self._attempt is None or self._attempt.granted()) and self._lease.granted(answer)
 
     async def _release(self) -> None:
         await self._engine.send_release(self._lease)
@@ -168,7 +219,7 @@ class AcquireLoop:
         return None
 
     def _is_over(self) -> bool:
-        """Return whether the time is up, or the client was closed and has released this ticket."""
+        """Return whether the time is up, or this ticket was released: by a cancellation, or the close of the client."""
         return self._left() <= 0 or self._lease.state is State.RELEASED
 
     async def _try_acquire(self) -> Granted | Wait:
@@ -213,6 +264,8 @@ class AcquireLoop:
 
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self._lease
+        if self._is_cancelled():  # between two tries to reach the store
+            return Wait(None, 0.0)
         before, self._maybe_stored = self._maybe_stored, True
         try:
             within = min(within, engine.response_timeout)
@@ -242,3 +295,98 @@ async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None
         if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
             raise SystemExit
         engine.refuse_closed()
+
+
+class Cancellation:
+    """Gives up waits from outside: pass it to ``acquire(cancel=…)``, and call `cancel` somewhere else.
+
+    The acquire returns None, as after a timeout, and leaves the queue. One object may serve many acquires, of any
+    locks and clients. It stays cancelled: an acquire that gets it later returns None at once. Make another for new
+    waits.
+
+    Example:
+        ```python
+        import threading
+
+        stop = Cancellation()
+        threading.Timer(0.1, stop.cancel).start()
+        with client.lock("stock:42"):
+            hold = client.lock("stock:42").acquire(cancel=stop)
+        assert hold is None
+        ```
+    """
+
+    __slots__ = ("_attempts", "_cancelled")
+
+    def __init__(self) -> None:
+        self._cancelled = False
+        self._attempts: dict[int, Attempt] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """End the waits of all acquires that got this, and return at once. Any thread or signal handler may call it.
+
+        A waiter is woken in about a millisecond. One that is sending a request (it connects, or the store is down)
+        ends when that request does, at the client's ``response_timeout`` at the latest. An acquire that was granted
+        before keeps its hold.
+        """
+        self._cancelled = True
+        for attempt in list(self._attempts.copy().values()):  # not of `values()`: see `LeaseTimers.add_fresh`
+            attempt.cancel()
+
+    def _begin(self, key: int, engine: Engine, lease: Lease) -> Attempt:
+        """List an attempt, in place of an earlier one with this key."""
+        attempt = self._attempts[key] = Attempt(engine, lease)
+        if self._cancelled:
+            attempt.refuse()
+        return attempt
+
+    def _end(self, key: int) -> None:
+        self._attempts.pop(key, None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{' cancelled' if self._cancelled else ''}>"
+
+
+class Attempt:
+    """One ticket that is requested, or waits, until it is granted or cancelled."""
+
+    __slots__ = ("_engine", "_first", "_lease", "_tried")
+
+    def __init__(self, engine: Engine, lease: Lease) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._first: list[bool] = []  # whether it was granted: the first entry counts
+        self._tried = engine.runtime.signal()  # set when the release of a cancellation was answered, or was not
+
+    def granted(self) -> bool:
+        """Take a grant; return False if it was cancelled before."""
+        self._first.append(True)
+        return self._first[0]
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled before it was granted."""
+        return bool(self._first) and not self._first[0]
+
+    def refuse(self) -> None:
+        """Cancel it before anything was sent."""
+        self._first.append(False)
+
+    def cancel(self) -> None:
+        """Release the ticket, unless it was granted before; nothing in a forked child, whose parent waits for it."""
+        if not self._engine.owns(self._lease):
+            return
+        self._first.append(False)
+        if self.cancelled:
+            self._lease.begin_release()
+            with suppress(RuntimeError):  # no thread can be started, or the loop is closed: the waiter releases it
+                self._engine.watchdog.retry_release(self._lease.name, self._lease.ticket, self._tried.set)
+
+    async def released(self) -> None:
+        """Wait for the release of a cancellation. It may last longer than one that finds the ticket gone already."""
+        await self._tried.wait(self._engine.release_within)

@@ -8,7 +8,7 @@ from leasehold import _validate, primitives
 from leasehold._model import Kind, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_locks import AsyncClientLocks
-from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, VERSIONED_TTL, Options
+from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, TICK_TTL, VERSIONED_TTL, Options
 
 T = TypeVar("T")
 
@@ -153,16 +153,20 @@ class AsyncClient(AsyncClientLocks):
         """
         return primitives.AsyncCachedValue(self._engine, key, ttl, fetch, early=early, lease=lease, timeout=timeout)
 
-    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> primitives.AsyncScheduled:
+    def scheduled(
+        self, name: str, *, at_least: Seconds | None = None, at_most: Seconds, ttl: Seconds = TICK_TTL
+    ) -> primitives.AsyncScheduled:
         """Make a job of which each tick runs in one instance, whatever their number.
 
         Args:
             name: the job's name.
-            at_least: seconds from the start of a run in which no other begins: more than the instances' clocks differ,
-                less than the time between two ticks.
+            at_least: for runs without ``tick=``: seconds from the start of a run in which no other begins: more than
+                the instances' clocks differ, less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
+            ttl: for runs with ``tick=``: seconds for which the last tick is remembered; longer than an instance may be
+                late.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return primitives.AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most)
+        return primitives.AsyncScheduled(self._engine, name, at_least=at_least, at_most=at_most, ttl=ttl)

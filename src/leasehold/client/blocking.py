@@ -9,7 +9,7 @@ from leasehold import primitives
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio import AsyncClient
 from leasehold.client.blocking_locks import ClientLocks
-from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, VERSIONED_TTL
+from leasehold.primitives.locks.options import DEFAULT_LEASE, LATCH_TTL, TICK_TTL, VERSIONED_TTL
 
 T = TypeVar("T")
 
@@ -155,16 +155,20 @@ class Client(ClientLocks):
         plain: Callable[[], Any] = fetch  # the asyncio twin is typed for coroutine functions, and runs both
         return primitives.CachedValue(self._core.cached(key, ttl, plain, early=early, lease=lease, timeout=timeout))
 
-    def scheduled(self, name: str, *, at_least: Seconds, at_most: Seconds) -> primitives.Scheduled:
+    def scheduled(
+        self, name: str, *, at_least: Seconds | None = None, at_most: Seconds, ttl: Seconds = TICK_TTL
+    ) -> primitives.Scheduled:
         """Make a job of which each tick runs in one instance, whatever their number.
 
         Args:
             name: the job's name.
-            at_least: seconds from the start of a run in which no other begins: more than the instances' clocks differ,
-                less than the time between two ticks.
+            at_least: for runs without ``tick=``: seconds from the start of a run in which no other begins: more than
+                the instances' clocks differ, less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
+            ttl: for runs with ``tick=``: seconds for which the last tick is remembered; longer than an instance may be
+                late.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        return primitives.Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most))
+        return primitives.Scheduled(self._core.scheduled(name, at_least=at_least, at_most=at_most, ttl=ttl))

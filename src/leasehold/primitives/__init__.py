@@ -12,10 +12,12 @@ _HOMES: Final = {
     "calls.once": "AsyncOnce Once",
     "calls.scheduled": "AsyncScheduled Scheduled",
     "calls.synchronized": "AsyncSynchronized Naming Synchronized",
+    "calls.ticks": "tick_of",
     "coordination.barrier": "AsyncBarrier Barrier parties_of",
     "coordination.election": "AsyncElection Election Leader",
     "coordination.latch": "AsyncLatch Latch",
     "coordination.leadership": "ELECTION AsyncLeadership Leadership",
+    "locks.options": "Cancellation",
     "locks.hold": "AsyncHold Hold",
     "locks.lock": "AsyncLock Lock",
     "locks.multi_hold": "AsyncMultiHold MultiHold",
@@ -36,6 +38,7 @@ if TYPE_CHECKING:  # isort: off
         Naming as Naming,
         Synchronized as Synchronized,
     )
+    from leasehold.primitives.calls.ticks import tick_of as tick_of
     from leasehold.primitives.coordination.barrier import (
         AsyncBarrier as AsyncBarrier,
         Barrier as Barrier,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:  # isort: off
         AsyncLeadership as AsyncLeadership,
         Leadership as Leadership,
     )
+    from leasehold.primitives.locks.options import Cancellation as Cancellation
     from leasehold.primitives.locks.hold import AsyncHold as AsyncHold, Hold as Hold
     from leasehold.primitives.locks.lock import AsyncLock as AsyncLock, Lock as Lock
     from leasehold.primitives.locks.multi_hold import AsyncMultiHold as AsyncMultiHold, MultiHold as MultiHold

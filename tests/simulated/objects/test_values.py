@@ -24,6 +24,7 @@ from support.fate import all_end, disturb
 LEASE = 2.0
 TTL = 4.0
 AT_LEAST = 10.0
+PERIOD = 1.5  # seconds between two ticks that have an identity
 ROUNDS = 4
 LATENCY = (0.0001, 0.02)
 RATES = {
@@ -48,6 +49,7 @@ class Record:
     done: int = 0
     ages: list[tuple[float, float]] = field(default_factory=list)  # age of a returned value, duration of the call
     ticks: list[float] = field(default_factory=list)
+    named: list[int] = field(default_factory=list)  # the ticks that were run by their identity
     value: int = 0
 
 
@@ -102,8 +104,29 @@ async def ticks(worker: Worker) -> None:
     await worker.client.scheduled("a", at_least=AT_LEAST, at_most=LEASE).run(job)
 
 
+async def named_ticks(worker: Worker) -> None:
+    """Begin a tick when it is due or up to three ticks late, again and again if there is no answer."""
+    tick = int(worker.now() / PERIOD) - worker.chance.choice((0, 0, 1, 3))
+
+    async def job() -> None:
+        worker.record.named.append(tick)
+        await worker.machine.sleep(worker.chance.uniform(0.0, 1.0))
+
+    scheduled = worker.client.scheduled("a", at_least=0.01, at_most=LEASE)
+    try:
+        await scheduled.run(job, tick=tick)
+    except StoreUnavailable:
+        await scheduled.run(job, tick=tick)
+
+
 Turn = Callable[[Worker], Awaitable[None]]
-TURNS: dict[str, Turn] = {"versioned": adds, "once": does_once, "shared": fetches, "scheduled": ticks}
+TURNS: dict[str, Turn] = {
+    "versioned": adds,
+    "once": does_once,
+    "shared": fetches,
+    "scheduled": ticks,
+    "ticks": named_ticks,
+}
 
 
 def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile: bool = True) -> Record:
@@ -150,6 +173,8 @@ def check(record: Record) -> None:
     for one, other in itertools.pairwise(sorted(record.ticks)):
         assert other - one >= AT_LEAST - LEASE * 1.02, f"one tick ran at {one} and again at {other}"
 
+    assert record.named == sorted(set(record.named)), "a tick ran twice, or after a later one"
+
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 6), times=st.integers(0, 4))
@@ -178,6 +203,9 @@ def test_without_faults_each_operation_is_done_once(seed: int) -> None:
     record = scenario(seed, ticks, hostile=False)
     assert all(other - one >= AT_LEAST - 0.1 for one, other in itertools.pairwise(record.ticks))
     assert record.ticks
+    record = scenario(seed, named_ticks, hostile=False)
+    check(record)
+    assert len(record.named) > 1
 
 
 def test_the_check_finds_broken_promises() -> None:
@@ -187,6 +215,8 @@ def test_the_check_finds_broken_promises() -> None:
         Record(results=[1, 2]),
         Record(ages=[(TTL + 2.0, 0.5)]),
         Record(ticks=[1.0, 2.0]),
+        Record(named=[1, 1]),
+        Record(named=[2, 1]),
     ):
         with pytest.raises(AssertionError):
             check(wrong)

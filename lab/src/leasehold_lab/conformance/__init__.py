@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from leasehold._model import Capabilities
 from leasehold_lab.conformance.case_context import REGISTER, Case
 from leasehold_lab.conformance.locks import (
+    cancellations,
     exclusion,
     leases,
     losses,
@@ -54,6 +55,7 @@ __all__ = ["Case", "cases"]
 MODULES = (
     exclusion,
     queues,
+    cancellations,
     releases,
     leases,
     losses,

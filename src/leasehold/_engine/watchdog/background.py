@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
@@ -106,6 +106,7 @@ class PendingRelease:
     name: str
     ticket: Ticket
     until: float  # boot-time clock at which the lease has expired
+    tried: Callable[[], None] | None = field(default=None, compare=False)  # called after each try
 
 
 class ReleaseRetrier:
@@ -142,3 +143,5 @@ class ReleaseRetrier:
                     self._schedule(each, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
             except Exception:
                 log.exception("a late release of %r failed", each.name)
+            if each.tried is not None:
+                each.tried()

@@ -105,10 +105,10 @@ class Watchdog:
         if self._timers.fresh.pop(lease, None) is None:
             self._timers.drop(lease)
 
-    def retry_release(self, name: str, ticket: Ticket) -> None:
-        """Release in the background, until the store confirms or the lease has expired."""
+    def retry_release(self, name: str, ticket: Ticket, tried: Callable[[], None] | None = None) -> None:
+        """Release in the background, until the store confirms or the lease has expired; call ``tried`` after a try."""
         now = self._runtime.now()
-        self._schedule_release(PendingRelease(name, ticket, now + ticket.terms.lease), now)
+        self._schedule_release(PendingRelease(name, ticket, now + ticket.terms.lease, tried), now)
 
     def on_report(self, result: RenewalResult, tickets: Collection[str] | None) -> None:
         """Take a store's report on some tickets, or on all, from any thread; see `ReportsLosses`."""

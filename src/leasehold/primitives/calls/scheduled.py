@@ -2,10 +2,32 @@
 
 Theory of operation
 -------------------
-Every instance has a timer and calls `run` at each tick. The instance that gets the lock at once reads the *stamp*, a
-cell that expires ``at_least`` seconds after it was written. If there is a stamp, this tick was run. If not, the
-instance writes one *before* the job begins, and runs it. So no tick runs twice: not after a quick job, not after a
-crash, and not when the clocks of the instances differ by less than ``at_least``. The store's clock decides all times.
+Every instance has a timer and calls `run` at each tick. Who has run what is in the *stamp*, a cell:
+
+1. With a ``tick``: read the stamp. If this tick, or a later one, was run: return False.
+2. Acquire the lock at once, or return False: another instance runs the job now.
+3. Read the stamp under the lock, and decide again.
+4. Write the stamp, if it is still as it was read, fenced by the lock's token. Only then the tick is ours.
+5. Run the job, and release the lock.
+
+So no tick runs twice, and a tick may run nowhere: it is *at most once*. If the process dies or gets no reply
+
+* in 1 to 3, nothing has changed: whoever calls next may run the tick, after the lease at the latest;
+* in 4, the tick counts as run if the write arrived. A lost reply is asked for again, with the mark of the write; if
+  nobody can know, it does not run here. A write that arrives after the lease has ended changes nothing: a successor has
+  written with a higher token, and so another version;
+* in 5, the tick counts as run, as it does when the job raises.
+
+What the stamp says depends on what `run` gets:
+
+* *A tick*: the stamp holds the last tick that was run, for ``ttl`` seconds. Ticks are ordered, and one that is not
+  newer is refused, however late: an instance that begins 12:00 at 12:06, after others ran 12:00 and 12:05, runs
+  nothing. One that begins 12:00 at 12:04, before anybody ran it, runs it, and 12:05 runs after it. No clock decides.
+* *None*: the stamp expires ``at_least`` seconds after it was written, by the store's clock. A run is refused while
+  there is one. An instance that is later than ``at_least`` runs the tick a second time.
+
+A run with a tick after one without is refused until that stamp expires. Nobody can know about one without a tick after
+one with a tick, nor about ticks of different kinds, so these raise.
 
 The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
 ``at_most`` seconds after the start.
@@ -13,17 +35,21 @@ The lease is short and renewed: a dead instance does not block the next tick. Re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
-from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines
+from leasehold.errors import NameInUse
+from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines, refuse_others, refuse_plain
+from leasehold.primitives.calls.ticks import Tick, TickForm, form_of
 from leasehold.primitives.locks.lock import guard
-from leasehold.primitives.locks.options import DEFAULT_LEASE
-from leasehold.primitives.values.register import Body, Register
+from leasehold.primitives.locks.options import DEFAULT_LEASE, TICK_TTL
+from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
 
@@ -35,16 +61,24 @@ class AsyncScheduled(AsyncNamed):
         async def send_mails():
             print("sent")
 
-        job = client.scheduled("mail", at_least=60, at_most=600)
-        if not await job.run(send_mails):
+        job = client.scheduled("mail", at_most=600)
+        if not await job.run(send_mails, tick=tick_of(300)):
             print("another instance does it")
-        ```
 
+        @client.scheduled("report", at_most=600)
+        async def report(tick):
+            print("of", tick)
+
+        await report(tick=tick_of(300))
+        ```
     """
 
-    def __init__(self, engine: Engine, name: str, *, at_least: Seconds, at_most: Seconds) -> None:
+    def __init__(
+        self, engine: Engine, name: str, *, at_least: Seconds | None, at_most: Seconds, ttl: Seconds = TICK_TTL
+    ) -> None:
         self._engine = engine
-        self._at_least = _validate.above_zero(at_least, "at_least", LONGEST_TTL)
+        self._at_least = None if at_least is None else _validate.above_zero(at_least, "at_least", LONGEST_TTL)
+        self._ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         longest = _validate.above_zero(at_most, "at_most")
         if longest < _validate.SHORTEST_LEASE:
             raise ValueError(f"at_most must be {_validate.SHORTEST_LEASE} s or more, it is {longest}")
@@ -56,10 +90,32 @@ class AsyncScheduled(AsyncNamed):
         self._stamp = Register(engine, "scheduled", name)
         self._name = name
 
-    async def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, bool]]:
+        """Return the function as a job: a call with ``tick=`` runs it once per tick, and returns what `run` does.
+
+        Raises:
+            TypeError: it is no coroutine function.
+        """
+        refuse_plain(function)
+
+        @functools.wraps(function)
+        async def once_per_tick(*args: Any, tick: Tick | None = None, **kwargs: Any) -> bool:
+            return await self.run(function, *args, tick=tick, **kwargs)
+
+        return once_per_tick
+
+    async def run(self, work: Callable[..., Any], /, *args: Any, tick: Tick | None = None, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)``, unless another instance does this tick or has done it. Never waits for others.
 
         What the job returns is dropped. If it raises, the caller gets the error, and the tick counts as run.
+
+        Args:
+            work: the job.
+            args: its arguments.
+            tick: the time for which it is scheduled (`tick_of` for an interval), the same in each instance; or a number
+                or text that grows. It is run once, and not after a later one. The job gets it if it has a parameter
+                ``tick``. Without it a tick is what begins within ``at_least``.
+            kwargs: its arguments.
 
         Returns:
             Whether it ran here.
@@ -67,21 +123,55 @@ class AsyncScheduled(AsyncNamed):
         Raises:
             LeaseLost: it took longer than ``at_most``, or the store could not be reached: another may run at the same
                 time.
+            NameInUse: the last run had a tick, and this one has none or one of another kind.
             StoreUnavailable: no answer before the job began; it did not run here.
-
+            ValueError: there is neither a ``tick`` nor ``at_least``.
         """
+        self._engine.ready()
+        form = None if tick is None else form_of(tick)
+        ttl = self._at_least if form is None else self._ttl
+        if ttl is None:
+            raise ValueError(f"{self._name!r} needs tick= in each run, or at_least= where it is made")
+        stamp = Body.of(str(self._engine.owner) if form is None else {"tick": form, "by": str(self._engine.owner)})
+        if form is not None:
+            if self._was_run(await self._stamp.read(), form):
+                return False
+            if _takes_tick(work):
+                kwargs["tick"] = tick
         hold = await self._lock.acquire(blocking=False)
         if hold is None:
             return False
         async with hold:
-            if (await self._stamp.read()).version:
+            seen = await self._stamp.read()
+            if self._was_run(seen, form):
                 return False
-            stamped = await self._stamp.write(Body.of(hold.owner), ttl=self._at_least, if_version=0, fence=hold.token)
+            stamped = await self._stamp.write(stamp, ttl=ttl, if_version=seen.version, fence=hold.token)
             if not stamped.changed:  # the lease expired before the write, and another took the tick
                 return False
             hold.raise_if_lost()
             await resolved(call_user_code(work, *args, **kwargs))
         return True
+
+    def _was_run(self, seen: Record, form: TickForm | None) -> bool:
+        stored: Any = seen.value
+        if not seen.version or isinstance(stored, str):  # the stamp of a run without a tick is a text
+            return seen.version > 0
+        kind, last = stored["tick"]
+        if form is None or form[0] != kind:
+            ours = "has none" if form is None else f"is one of {form[0]}"
+            raise self._error(
+                NameInUse,
+                f"the ticks of {self._name!r} are {kind}, the last is {last!r}, and this one {ours}; pass ticks of one "
+                "kind in every instance, or change the name, too",
+            )
+        return form <= (kind, last)
+
+
+def _takes_tick(work: Callable[..., Any]) -> bool:
+    try:
+        return "tick" in inspect.signature(work).parameters
+    except (TypeError, ValueError):  # a builtin
+        return False
 
 
 class Scheduled(NamedFacade[AsyncScheduled]):
@@ -92,26 +182,41 @@ class Scheduled(NamedFacade[AsyncScheduled]):
         def send_mails():
             print("sent")
 
-        job = client.scheduled("mail", at_least=60, at_most=600)
-        if not job.run(send_mails):
+        job = client.scheduled("mail", at_most=600)
+        if not job.run(send_mails, tick=tick_of(300)):
             print("another instance does it")
-        ```
 
+        @client.scheduled("report", at_most=600)
+        def report(tick):
+            print("of", tick)
+
+        report(tick=tick_of(300))
+        ```
     """
 
-    def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., bool]:
+        """Return the function as a job: a call with ``tick=`` runs it once per tick, and returns what `run` does.
+
+        Raises:
+            TypeError: it is a coroutine function, or a generator.
+        """
+        refuse_others(function)
+        refuse_coroutines(function)
+
+        @functools.wraps(function)
+        def once_per_tick(*args: Any, tick: Tick | None = None, **kwargs: Any) -> bool:
+            return self.run(function, *args, tick=tick, **kwargs)
+
+        return once_per_tick
+
+    def run(self, work: Callable[..., Any], /, *args: Any, tick: Tick | None = None, **kwargs: Any) -> bool:
         """Do ``work(*args, **kwargs)`` unless another instance does this tick or has done it. Never waits for others.
 
         What the job returns is dropped. If it raises, the caller gets the error, and the tick counts as run.
+        Arguments, and what it raises: as `AsyncScheduled.run`.
 
         Returns:
             Whether it ran here.
-
-        Raises:
-            LeaseLost: it took longer than ``at_most``, or the store could not be reached: another may run at the same
-                time.
-            StoreUnavailable: no answer before the job began; it did not run here.
-
         """
         refuse_coroutines(work)
-        return run_sync(self._core.run(work, *args, **kwargs))
+        return run_sync(self._core.run(work, *args, tick=tick, **kwargs))

@@ -36,7 +36,7 @@ from leasehold.primitives.bases import refuse_coroutines
 from leasehold.primitives.coordination.leadership import ELECTION, AsyncLeadership, Leadership
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options
 from leasehold.primitives.values.register import Register
 
 EVERY = 1.0
@@ -80,26 +80,31 @@ class AsyncElection(AsyncLock):
         super().__init__(engine, name, options)
         self._proclaimed = Register(engine, ELECTION, name.removeprefix(f"{ELECTION}/"))
 
-    async def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
+    async def campaign(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncLeadership | None:
         """Wait until this candidate leads; the same as `acquire`.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes its own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: gives up the wait from another thread, task or signal handler.
 
         Returns:
-            The leadership; None if someone else led all that time.
+            The leadership; None if someone else led all that time, or it was cancelled.
 
         Raises:
             StoreUnavailable: nobody knows who leads.
             LeaseLost: the lead was granted after its deadline.
 
         """
-        return await self.acquire(blocking, timeout)
+        return await self.acquire(blocking, timeout, cancel)
 
-    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncLeadership | None:
+    async def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncLeadership | None:
         """Wait until this candidate leads, as `campaign` says."""
-        got = await super().acquire(blocking, timeout)
+        got = await super().acquire(blocking, timeout, cancel)
         assert got is None or isinstance(got, AsyncLeadership)
         return got
 
@@ -245,13 +250,17 @@ class Election(Mutex):
 
     _core: AsyncElection
 
-    def campaign(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
+    def campaign(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> Leadership | None:
         """Wait until this candidate leads; the same as `acquire`. As `AsyncElection.campaign`."""
-        return self.acquire(blocking, timeout)
+        return self.acquire(blocking, timeout, cancel)
 
-    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Leadership | None:
+    def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> Leadership | None:
         """Wait until this candidate leads, as `campaign` says."""
-        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Leadership)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Leadership)
 
     def resign(self) -> None:
         """End the lead that the calling thread won last through this object; the same as `release`."""

@@ -19,7 +19,7 @@ from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
 
@@ -39,15 +39,18 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
 
-    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+    async def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncHold | None:
         """Get the lock, or None.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: gives up the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if someone else had the lock all that time.
+            The hold; None if someone else had the lock all that time, or it was cancelled.
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
@@ -55,7 +58,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
             NameInUse: the name is in use as another primitive.
 
         """
-        got = await self._acquire(blocking, timeout)
+        got = await self._acquire(blocking, timeout, cancel)
         if isinstance(got, NotAcquired):
             return None
         owned = self._hold_list.owned
@@ -130,7 +133,9 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         return mine[1]
 
     @abstractmethod
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+    async def _acquire(
+        self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
+    ) -> AsyncHold | NotAcquired:
         """Acquire the lock for the calling task. The caller keeps the hold alive; the lock object only lists it."""
 
     def _last(self, caller: Caller) -> AsyncHold | None:
@@ -144,11 +149,13 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         limit = _validate.timeout(timeout, blocking=blocking)
         return limit if blocking else 0.0
 
-    def _lease(self, limit: float | None, alongside: str = "") -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
+    def _lease(
+        self, limit: float | None, alongside: str = "", cancel: Cancellation | None = None
+    ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
         request = self._request
         if alongside or limit == 0:
             request = request._replace(join=limit != 0, alongside=alongside)
-        return acquire(self._engine, request, limit)
+        return acquire(self._engine, request, limit, checked(cancel))
 
     def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
         held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
@@ -176,11 +183,13 @@ class AsyncLock(AsyncMutex):
 
     __slots__ = ()
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+    async def _acquire(
+        self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
+    ) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
         caller = self._engine.runtime.me()
-        handle = await self._lease(limit)
+        handle = await self._lease(limit, cancel=cancel)
         if isinstance(handle, NotAcquired):
             return handle
         hold, hold_list = self._hold(handle), self._hold_list
@@ -197,15 +206,18 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
     __slots__ = ()
 
-    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+    def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> Hold | None:
         """Get the lock, or None.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: gives up the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if someone else had the lock all that time.
+            The hold; None if someone else had the lock all that time, or it was cancelled.
 
         Raises:
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
@@ -213,7 +225,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
             NameInUse: the name is in use as another primitive.
 
         """
-        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), Hold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Hold)
 
     def _acquired(self, got: AsyncHold | NotAcquired, face: Callable[[Any], H]) -> H | None:
         """Return the result of ``acquire``, with the hold kept alive by the lock object."""

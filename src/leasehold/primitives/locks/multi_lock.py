@@ -36,7 +36,7 @@ from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex, Mutex
 from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
 
 
@@ -47,6 +47,7 @@ class Progress:
     Attributes:
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
+        cancel: what gives it up from outside.
         parts: the locks that it holds so far.
         handles: what keeps their leases alive.
 
@@ -54,6 +55,7 @@ class Progress:
 
     until: float
     waits: bool
+    cancel: Cancellation | None = None
     parts: list[Part] = field(default_factory=list[Part])
     handles: list[object] = field(default_factory=list[object])
 
@@ -83,16 +85,19 @@ class AsyncMultiLock(AsyncLock):
         """The names of the locks, in the order in which they are acquired."""
         return tuple(member.name for member in self._members)
 
-    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncMultiHold | None:
+    async def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncMultiHold | None:
         """Acquire all of them, or none and return None.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most, for all together; None takes its own ``timeout``, -1 waits for ever, 0
                 tries once.
+            cancel: gives up the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if somebody else held one of them all that time.
+            The hold; None if somebody else held one of them all that time, or it was cancelled.
 
         Raises:
             StoreUnavailable: the holder of one of them is unknown. All others are released.
@@ -100,7 +105,7 @@ class AsyncMultiLock(AsyncLock):
             NameInUse: a name is in use as another primitive.
 
         """
-        return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout))
+        return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout, cancel))
 
     async def locked(self) -> bool:
         """Return whether one of them is held now.
@@ -117,13 +122,15 @@ class AsyncMultiLock(AsyncLock):
     def __aenter__(self) -> Coroutine[Any, Any, AsyncMultiHold]:
         return cast("Coroutine[Any, Any, AsyncMultiHold]", self._enter(opened(self)))
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+    async def _acquire(
+        self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
+    ) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         for engine in {member._engine for member in self._members}:
             engine.ready()
         runtime = self._engine.runtime
         start, caller = runtime.now(), runtime.me()
-        progress = Progress(float("inf") if limit is None else start + limit, limit != 0)
+        progress = Progress(float("inf") if limit is None else start + limit, limit != 0, checked(cancel))
         while True:
             not_acquired = await self._run(progress)
             if not_acquired is not None:
@@ -170,6 +177,8 @@ class AsyncMultiLock(AsyncLock):
 
     async def _next(self, progress: Progress) -> NotAcquired | None:
         """Acquire as many as are free at once; wait for the first that is taken."""
+        if progress.cancel is not None and progress.cancel.cancelled:
+            return NotAcquired(0.0, None)
         done, now = len(progress.parts), self._engine.runtime.now()
         some = self._one_request(done)
         if len(some) > 1:
@@ -195,7 +204,7 @@ class AsyncMultiLock(AsyncLock):
         left = max(0.0, progress.until - self._engine.runtime.now())
         engine, timeout = member._engine, None if left == float("inf") else left
         if not isinstance(member, AsyncLock):  # it counts its holds itself
-            hold = await member._acquire(True, -1 if timeout is None else timeout)
+            hold = await member._acquire(True, -1 if timeout is None else timeout, progress.cancel)
             if isinstance(hold, NotAcquired):
                 return hold
             progress.add(Part(engine, hold._lease, hold), hold._handle)
@@ -203,7 +212,7 @@ class AsyncMultiLock(AsyncLock):
             return None
         terms, nested = member._options.terms, member._request.nested
         request = AcquireRequest(member.name, terms, join=progress.waits, nested=nested)
-        handle = await acquire(engine, request, timeout)
+        handle = await acquire(engine, request, timeout, progress.cancel)
         if isinstance(handle, NotAcquired):
             return handle
         progress.add(Part(engine, handle.lease), handle)
@@ -253,9 +262,11 @@ class MultiLock(Mutex):
         """The names of the locks, in the order in which they are acquired."""
         return self._core.names
 
-    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> MultiHold | None:
+    def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> MultiHold | None:
         """Acquire all of them, or none and return None. As `AsyncMultiLock.acquire`."""
-        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), MultiHold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), MultiHold)
 
     def __enter__(self) -> MultiHold:
         return MultiHold(run_sync(self._core._enter(opened(self))))

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold import _validate
+from leasehold._engine.acquire import Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._model import Kind, LeaseTerms, LockMode
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import Unsupported
+
+__all__ = ["DEFAULT_LEASE", "LATCH_TTL", "TICK_TTL", "VERSIONED_TTL", "Cancellation", "Options", "checked"]
 
 DEFAULT_LEASE = 30.0
 """Seconds. Longer than the pauses of most programs; a crash blocks others for at most so long."""
 
 LATCH_TTL = 7 * 86_400.0
 """Seconds for which a latch is kept after the last count."""
+
+TICK_TTL = 7 * 86_400.0
+"""Seconds for which the last tick of a scheduled job is remembered: hardly an instance begins one later than a week."""
 
 VERSIONED_TTL = 365 * 86_400.0
 """Seconds. Stores drop a value that nobody writes for so long, so that they do not fill up."""
@@ -92,3 +98,10 @@ def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
             f"{terms.lease + terms.lock_delay:g} s; pass a shorter lease, or raise longest_lease in the URL of all "
             "clients"
         )
+
+
+def checked(cancel: object) -> Cancellation | None:
+    """Check what was passed as ``cancel``."""
+    if cancel is None or isinstance(cancel, Cancellation):
+        return cancel
+    raise TypeError(f"cancel must be a leasehold.Cancellation, not {type(cancel).__name__}")

@@ -17,7 +17,7 @@ from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex, Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 
 class Entry:
@@ -107,12 +107,18 @@ class AsyncReentrant(AsyncMutex):
         self._entries = entries
         self._role = role
 
-    async def _acquire(self, blocking: bool, timeout: Seconds | None) -> AsyncHold | NotAcquired:
+    async def _acquire(
+        self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
+    ) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
         self._engine.ready()
-        return await self._acquire_for(self._engine.runtime.me(), limit)
+        return await self._acquire_for(self._engine.runtime.me(), limit, checked(cancel))
 
-    async def _acquire_for(self, caller: Caller, limit: float | None) -> AsyncHold | NotAcquired:
+    async def _acquire_for(
+        self, caller: Caller, limit: float | None, cancel: Cancellation | None = None
+    ) -> AsyncHold | NotAcquired:
+        if cancel is not None and cancel.cancelled:  # also where it would re-enter
+            return NotAcquired(0.0, None)
         mine = self._entries.of(self.name, caller.key, self._roles)
         for one in mine.values():
             if not one.lease.check_deadline():
@@ -121,7 +127,7 @@ class AsyncReentrant(AsyncMutex):
         entry = self._own(mine) if mine else None
         if entry is None:
             base = self._alongside(mine) if mine else None
-            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id)
+            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id, cancel)
             if isinstance(handle, NotAcquired):
                 return handle
             if base is not None and not base.lease.check_deadline():  # another may have written meanwhile

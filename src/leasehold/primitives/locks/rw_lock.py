@@ -38,7 +38,7 @@ from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncNamed, NamedFacade
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.lock import Mutex
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options, checked
 from leasehold.primitives.locks.rlock import AsyncReentrant, Entries, Entry
 
 
@@ -95,16 +95,17 @@ class AsyncUpgradeableHold(AsyncHold):
     _entry: Entry
     _writer: AsyncSide
 
-    async def upgrade(self, timeout: Seconds | None = None) -> AsyncHold | None:
+    async def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> AsyncHold | None:
         """Become the writer: wait until the present readers release; nobody else writes before.
 
         This hold stays until it is released: releasing the writer's hold leads back to reading.
 
         Args:
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: gives up the wait from another thread, task or signal handler.
 
         Returns:
-            The writer's hold, with a token of its own; None if somebody read all that time.
+            The writer's hold, with a token of its own; None if somebody read all that time, or it was cancelled.
 
         Raises:
             LeaseLost: this hold was lost before or meanwhile, so another may have written.
@@ -115,7 +116,8 @@ class AsyncUpgradeableHold(AsyncHold):
         self._engine.ready()
         self.raise_if_lost()
         # Not for the calling task: the hold may have been passed to one that has no entry here.
-        got = await self._writer._acquire_for(self._entry.caller, self._writer._limit(True, timeout))
+        limit = self._writer._limit(True, timeout)
+        got = await self._writer._acquire_for(self._entry.caller, limit, checked(cancel))
         if isinstance(got, NotAcquired):
             self.raise_if_lost()
             return None
@@ -127,9 +129,11 @@ class AsyncUpgradeable(AsyncSide):
 
     _hold_type: ClassVar[type[AsyncHold]] = AsyncUpgradeableHold
 
-    async def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> AsyncUpgradeableHold | None:
+    async def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncUpgradeableHold | None:
         """Get the lock, or None. As `AsyncLock.acquire`."""
-        got = await super().acquire(blocking, timeout)
+        got = await super().acquire(blocking, timeout, cancel)
         assert got is None or isinstance(got, AsyncUpgradeableHold)
         return got
 
@@ -202,9 +206,9 @@ class UpgradeableHold(Hold):
 
     _core: AsyncUpgradeableHold
 
-    def upgrade(self, timeout: Seconds | None = None) -> Hold | None:
+    def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> Hold | None:
         """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
-        got = run_sync(self._core.upgrade(timeout))
+        got = run_sync(self._core.upgrade(timeout, cancel))
         return None if got is None else Hold(got)
 
 
@@ -213,9 +217,11 @@ class Upgradeable(Side):
 
     _core: AsyncUpgradeable
 
-    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> UpgradeableHold | None:
+    def acquire(
+        self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> UpgradeableHold | None:
         """Get the lock, or None. As `Lock.acquire`."""
-        return self._acquired(run_sync(self._core._acquire(blocking, timeout)), UpgradeableHold)
+        return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), UpgradeableHold)
 
     def __enter__(self) -> UpgradeableHold:
         return UpgradeableHold(run_sync(self._core._enter(opened(self))))

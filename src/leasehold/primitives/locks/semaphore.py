@@ -13,7 +13,7 @@ from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
 from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
-from leasehold.primitives.locks.options import Options
+from leasehold.primitives.locks.options import Cancellation, Options
 
 MOST = 1_000_000
 """The largest number of permits: far within what every store counts exactly."""
@@ -78,7 +78,9 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._hold_list)
         return self._sizes[n]
 
-    async def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> AsyncHold | None:
+    async def acquire(
+        self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> AsyncHold | None:
         """Get ``n`` permits, all or none; None if they were not there in time.
 
         Args:
@@ -86,6 +88,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
                 once.
+            cancel: gives up the wait from another thread, task or signal handler; then it returns None.
 
         Raises:
             ValueError: there are never so many.
@@ -94,7 +97,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             NameInUse: the name is in use as another primitive, or with another number of permits.
 
         """
-        return await self.permits(n).acquire(blocking, timeout)
+        return await self.permits(n).acquire(blocking, timeout, cancel)
 
     async def release(self) -> None:
         """Give back what the calling task acquired last through this semaphore, all permits of that hold.
@@ -171,9 +174,11 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         """Return ``n`` permits as something that is used like a lock, as `AsyncSemaphore.permits` does."""
         return Permits(self._core.permits(n))
 
-    def acquire(self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None) -> Hold | None:
+    def acquire(
+        self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
+    ) -> Hold | None:
         """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
-        return self.permits(n).acquire(blocking, timeout)
+        return self.permits(n).acquire(blocking, timeout, cancel)
 
     def release(self) -> None:
         """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""

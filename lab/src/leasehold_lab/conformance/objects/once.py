@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from leasehold.errors import AcquireTimeout, LeaseLost
@@ -123,6 +124,52 @@ async def a_scheduled_tick_runs_in_one_instance(context: CaseContext) -> None:
     await context.harness.sleep(context.expired_after(0.5))
     assert await tick()
     assert ran == [1, 1]
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_tick_with_an_identity_runs_once_however_late(context: CaseContext) -> None:
+    """Long after ``at_least`` an instance that is late runs neither the last tick again nor an earlier one."""
+    ran: list[object] = []
+
+    async def run(tick: datetime, name: str = "mail") -> bool:
+        job = context.client().scheduled(name, at_least=0.05, at_most=60)
+        return await job.run(ran.append, name, tick=tick)
+
+    twelve, minutes = datetime(2026, 3, 1, 12, tzinfo=UTC), timedelta(minutes=5)
+    together = await context.harness.gather(*(run(twelve) for _ in range(CALLERS)))
+    assert sorted(together) == [False] * (CALLERS - 1) + [True]
+    await context.harness.sleep(context.expired_after(0.05))
+    assert not await run(twelve)
+    assert await run(twelve + minutes)
+    for late in (twelve, twelve + minutes, (twelve + minutes).astimezone(timezone(-minutes))):
+        assert not await run(late)
+    assert await run(twelve, "other")
+    assert ran == ["mail", "mail", "other"]
+    assert await context.client().holds() == []
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_tick_that_begins_late_does_not_delay_the_next(context: CaseContext) -> None:
+    """Its run is of no account for the next tick, which begins at once; one that begins meanwhile is left out."""
+    job, others = (context.client().scheduled("mail", at_least=60, at_most=60) for _ in range(2))
+    seen: list[object] = []
+
+    async def slow(tick: int) -> None:
+        seen.append((tick, await others.run(lambda: seen.append("two at a time"), tick=tick + 1)))
+
+    assert await job.run(slow, tick=1)
+    assert await others.run(slow, tick=3)
+    assert seen == [(1, False), (3, False)]
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_tick_is_forgotten_after_its_ttl(context: CaseContext) -> None:
+    """The record of the last tick lives for ``ttl``; then an earlier tick would run."""
+    job = context.client().scheduled("mail", at_most=60, ttl=0.3)
+    assert await job.run(lambda: None, tick="2026-03-02")
+    assert not await job.run(lambda: None, tick="2026-03-01")
+    await context.harness.sleep(context.expired_after(0.3))
+    assert await job.run(lambda: None, tick="2026-03-01")
 
 
 @case((Variant.LOCK,), needs=("cells",))

@@ -89,7 +89,9 @@ class Waiting:
         """Sleep until the votes of a majority may be free, at most ``timeout`` seconds."""
         until = self._runtime.now() + timeout
         slot = self._slots.get(ticket.id)
-        if slot is None or mark is None:
+        if slot is None:
+            return  # released meanwhile: the client closes, or the acquire was cancelled
+        if mark is None:
             await self._runtime.sleep(timeout)
             return
         if not await self._subscribe(until):
