@@ -24,7 +24,7 @@ from leasehold_lab.servers import RedisServer
 MOST = 2
 """Modules of the package that ``import leasehold`` may bring: itself and its exceptions."""
 
-MOST_OF_A_CLIENT = 46
+MOST_OF_A_CLIENT = 47
 """Modules of the package that ``from leasehold import Client`` may bring."""
 
 UNUSED = (

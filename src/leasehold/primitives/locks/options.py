@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leasehold import _validate
-from leasehold._engine.acquire import Cancellation
+from leasehold._engine.cancellation import Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._model import Kind, LeaseTerms, LockMode
 from leasehold._validate import Meta, Seconds

@@ -67,6 +67,7 @@ class AsyncSide(AsyncReentrant):
     """
 
     _roles: ClassVar[tuple[object, ...]] = tuple(Role)
+    _role: Role
 
     def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Role) -> None:
         mode = role.mode(fair=options.terms.mode.fair)
