@@ -127,7 +127,13 @@ def test_a_block_of_python_runs(code: str, substituted: Callable[[str], str], re
 @pytest.mark.parametrize(("owner", "code"), list(docstrings()))
 def test_an_example_in_a_docstring_runs(owner: Any, code: str, substituted: Callable[[str], str]) -> None:
     home = sys.modules[owner.__module__] if inspect.isclass(owner) else owner
-    names = {**vars(leasehold), "RedisServer": RedisServer, **vars(home), "__name__": "docs", "sell": _sell}
+    names = {
+        **{name: getattr(leasehold, name) for name in leasehold.__all__},
+        "RedisServer": RedisServer,
+        **vars(home),
+        "__name__": "docs",
+        "sell": _sell,
+    }
     with leasehold.Client.from_url("memory:") as client:
         names.update(client=client, locks=client)
         run(substituted(code), home.__name__, names)
