@@ -8,7 +8,7 @@ import pytest
 
 from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold.stores import registry
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.mysql.connection.handshake import cannot_connect
 from leasehold.stores.redis.connection import settings
 from leasehold_lab.servers.base import free_port

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold import StoreUnavailable
 from leasehold._model import RenewalResult
-from leasehold.stores._common.renewals import answered
+from leasehold.stores._common.answers import answered
 
 HELD, UNKNOWN = RenewalResult.HELD, RenewalResult.UNKNOWN
 DOWN = StoreUnavailable("down")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from leasehold._model import Granted, Kind, QueueEntry, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._rules import Blocked, Queue, decide, next_token, successors
-from leasehold.stores._common.uses import refuse_other_use
+from leasehold.stores._common.answers import refuse_other_use
 
 Alive = Callable[[QueueEntry], bool]
 """Returns whether the process of an entry lives, if the store can know; the entry of a dead one is dropped at once."""

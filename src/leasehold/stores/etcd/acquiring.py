@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable
-from leasehold.stores._common.uses import refuse_other_use
+from leasehold.stores._common.answers import refuse_other_use
 from leasehold.stores.etcd import entries
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.entries import QueueKey

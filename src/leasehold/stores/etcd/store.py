@@ -35,7 +35,7 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores._common.renewals import answered
+from leasehold.stores._common.answers import answered
 from leasehold.stores.etcd import doctor, inspecting
 from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
 from leasehold.stores.etcd.cells import Cells

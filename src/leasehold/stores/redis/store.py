@@ -36,8 +36,8 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.answers import name_in_use
 from leasehold.stores._common.cells import check_size
-from leasehold.stores._common.uses import name_in_use
 from leasehold.stores.redis import inspecting, keys
 from leasehold.stores.redis.connection.base import (
     MakeTransport,

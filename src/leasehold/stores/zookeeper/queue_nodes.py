@@ -20,7 +20,7 @@ from typing import Any
 from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.uses import name_in_use
+from leasehold.stores._common.answers import name_in_use
 from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
 from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request, names_in
 from leasehold.stores.zookeeper.connection.session import Transport

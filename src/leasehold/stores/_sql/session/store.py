@@ -30,7 +30,7 @@ from leasehold._runtimes.base import Job
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
 from leasehold.stores._common import queues
-from leasehold.stores._common.renewals import answered
+from leasehold.stores._common.answers import answered
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.queue_snapshot import Key
 from leasehold.stores._sql.semaphore import Semaphore

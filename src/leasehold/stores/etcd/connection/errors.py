@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from leasehold.errors import Outcome, StoreRefused
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.etcd.http.base import Reply
 from leasehold.stores.etcd.keys import Json
 

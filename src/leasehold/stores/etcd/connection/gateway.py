@@ -15,8 +15,8 @@ import json
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
 from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores._common.keyed_lock import KeyedLock
-from leasehold.stores._common.remedies import with_remedy
 from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores._sql.transport import Outcome, Refused, Row, Statement, Value
 
 Rows = Sequence[Row]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores._sql.transport import Outcome, Refused
 
 AGAIN = frozenset({"40001", "40P01"})

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreRefused, StoreUnavailable
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 
 
 class ReplyError(Exception):

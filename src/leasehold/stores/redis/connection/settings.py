@@ -19,7 +19,7 @@ from redis.retry import Retry
 from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.redis.connection.base import (
     BY_CLUSTER,
     BY_SENTINEL,

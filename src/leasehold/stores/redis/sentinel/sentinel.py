@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.redis.connection.base import (
     MakeTransport,
     NotPermitted,

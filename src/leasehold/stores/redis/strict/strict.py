@@ -17,7 +17,7 @@ from typing import Any
 
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError, Transport, refused
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.scripts import STRICTLY

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
-from leasehold.stores._common.remedies import with_remedy
+from leasehold.stores._common.answers import with_remedy
 
 
 class Answer(Exception):
