@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from leasehold._inspection import Contender, LockInfo
     from leasehold.client import AsyncClient, Client
     from leasehold.primitives.calls.once import AsyncOnce, Once
-    from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled
+    from leasehold.primitives.calls.scheduled import AsyncScheduled, Scheduled, tick_of
     from leasehold.primitives.calls.synchronized import AsyncSynchronized, Synchronized
-    from leasehold.primitives.calls.ticks import tick_of
     from leasehold.primitives.coordination.barrier import AsyncBarrier, Barrier
     from leasehold.primitives.coordination.election import AsyncElection, Election, Leader
     from leasehold.primitives.coordination.latch import AsyncLatch, Latch

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold.cli.codes import Exit
+from leasehold.cli.options import Exit
 from leasehold_lab.servers import EtcdServer, RedisServer, ZooKeeperServer
 
 TOP = Path(__file__).parents[2]

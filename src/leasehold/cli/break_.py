@@ -7,9 +7,8 @@ import sys
 import click
 
 from leasehold._inspection import LockInfo
-from leasehold.cli.codes import Exit
 from leasehold.cli.completion import lock_names
-from leasehold.cli.options import Failed, json_option, store_options
+from leasehold.cli.options import Exit, Failed, json_option, store_options
 from leasehold.cli.output import as_json, complain, printable
 from leasehold.cli.show import describe
 from leasehold.cli.store import connected

@@ -13,8 +13,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 from click.shell_completion import split_arg_string as split
 
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed
+from leasehold.cli.options import Exit, Failed
 from leasehold.cli.store import connected
 
 SHELLS = ("bash", "zsh", "fish")

@@ -14,8 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from leasehold._model import Finding, Severity
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import json_option, one_url, store_options
+from leasehold.cli.options import Exit, json_option, one_url, store_options
 from leasehold.cli.output import as_json, printable, without_secrets
 from leasehold.cli.store import connected
 from leasehold.stores.registry import shown

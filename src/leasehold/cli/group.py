@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, one_line_errors
+from leasehold.cli.options import Exit, Failed, one_line_errors
 
 GROUP = "leasehold.commands"
 """The group of entry points by which other distributions add commands; the name is the command's."""

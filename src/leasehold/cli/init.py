@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from leasehold import tables
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, one_url
+from leasehold.cli.options import Exit, Failed, one_url
 from leasehold.cli.output import printable
 from leasehold.cli.store import silence_logging
 from leasehold.stores.registry import shown

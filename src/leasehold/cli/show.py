@@ -8,9 +8,8 @@ from dataclasses import asdict
 import click
 
 from leasehold._inspection import Contender, LockInfo
-from leasehold.cli.codes import Exit
 from leasehold.cli.completion import lock_names
-from leasehold.cli.options import json_option, store_options
+from leasehold.cli.options import Exit, json_option, store_options
 from leasehold.cli.output import as_json, meta_text, printable, seconds, who
 from leasehold.cli.store import connected, with_leaders
 

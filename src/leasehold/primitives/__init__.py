@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 _HOMES: Final = {
     "calls.once": "AsyncOnce Once",
-    "calls.scheduled": "AsyncScheduled Scheduled",
+    "calls.scheduled": "AsyncScheduled Scheduled tick_of",
     "calls.synchronized": "AsyncSynchronized Naming Synchronized",
-    "calls.ticks": "tick_of",
     "coordination.barrier": "AsyncBarrier Barrier parties_of",
     "coordination.election": "AsyncElection Election Leader",
     "coordination.latch": "AsyncLatch Latch",
@@ -38,7 +37,7 @@ if TYPE_CHECKING:  # isort: off
         Naming as Naming,
         Synchronized as Synchronized,
     )
-    from leasehold.primitives.calls.ticks import tick_of as tick_of
+    from leasehold.primitives.calls.scheduled import tick_of as tick_of
     from leasehold.primitives.coordination.barrier import (
         AsyncBarrier as AsyncBarrier,
         Barrier as Barrier,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import DURATIONS, Duration, Failed, json_option
+from leasehold.cli.options import DURATIONS, Duration, Exit, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.bench.contestants import Contestant
 from leasehold_lab.bench.measures import Measure

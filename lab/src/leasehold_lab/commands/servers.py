@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import click
 
 from leasehold import tables
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import Failed, json_option
+from leasehold.cli.options import Exit, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.lifetime import Ended, end_on_signals
 from leasehold_lab.servers import (

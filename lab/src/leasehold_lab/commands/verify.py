@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from leasehold.cli.codes import Exit
-from leasehold.cli.options import DURATIONS, Duration, Failed, json_option
+from leasehold.cli.options import DURATIONS, Duration, Exit, Failed, json_option
 from leasehold.cli.output import as_json
 from leasehold_lab.commands.status_line import StatusLine
 from leasehold_lab.history import Promise

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from leasehold import _validate
-from leasehold.cli.codes import Exit
 from leasehold.cli.completion import lock_names
-from leasehold.cli.options import DURATIONS, Duration, Failed, store_options
+from leasehold.cli.options import DURATIONS, Duration, Exit, Failed, store_options
 from leasehold.cli.store import silence_logging
 from leasehold.stores.registry import hide
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from leasehold._runtimes.clock import boottime
-from leasehold.cli.codes import SIGNALLED, Exit
+from leasehold.cli.options import SIGNALLED, Exit
 from leasehold.cli.output import complain, meta_text, printable, seconds
 from leasehold.cli.run.guard import Guard, fork_guarded, guarded_store
 from leasehold.cli.run.processes import Child, in_foreground

@@ -28,14 +28,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import ReleaseReason, RenewalResult, Ticket
+from leasehold._model import Cell, Change, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
 from leasehold.stores._common import queues
+from leasehold.stores._common.cells import EMPTY, apply_change
 from leasehold.stores._common.queues import Step
 from leasehold.stores._sql import queue_snapshot, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
-from leasehold.stores._sql.transport import Statement, Transaction
+from leasehold.stores._sql.transport import Row, Statement, Transaction
 
 CONSTANTS = 3
 """Columns of `Dialect.entries` before those of the entry."""
@@ -265,3 +266,28 @@ def _without(ticket: Ticket, here: Found) -> Step | None:
     if all(entry.ticket.id != ticket.id for entry in here[0].queue.entries()):
         return None
     return release(ticket, ReleaseReason.RELEASE)(*here)
+
+
+async def read_cell(tx: Transaction, dialect: Dialect, key: Key) -> Cell:
+    """Read a cell."""
+    (found,) = await tx.ask(Statement(dialect.read_cell, key))
+    return _cell_of(found[0]) if found else EMPTY
+
+
+async def change_cell(tx: Transaction, dialect: Dialect, key: Key, change: Change) -> Cell | None:
+    """Change a cell; return None if it has no row yet."""
+    (found,) = await tx.ask(Statement(dialect.lock_cell, key))
+    if not found:
+        return None
+    after = apply_change(_cell_of(found[0]), change)
+    if after.changed:
+        ttl = ns(change.ttl)
+        args = (after.value, after.version, after.fence, found[0][4] + ttl, ttl, *key)
+        await tx.commit(Statement(dialect.set_cell, args))
+    return after
+
+
+def _cell_of(row: Row) -> Cell:
+    """Read a row of `Dialect.lock_cell`; an expired cell is empty."""
+    value, version, fence, expires, now = row
+    return EMPTY if value is None or expires <= now else Cell(bytes(value), version, fence)

@@ -44,10 +44,9 @@ from leasehold.stores._common import queues
 from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import rows, tables
-from leasehold.stores._sql.cells import change_cell, read_cell
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
-from leasehold.stores._sql.rows import Clock
+from leasehold.stores._sql.rows import Clock, change_cell, read_cell
 from leasehold.stores._sql.sweep import Sweeper
 from leasehold.stores._sql.transport import (
     OnDisconnect,

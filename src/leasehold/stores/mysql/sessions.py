@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Refused, Semaphore, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,

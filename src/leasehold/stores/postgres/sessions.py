@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Row, Statement
+from leasehold.stores._sql.transport import Row, Semaphore, Statement
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused

@@ -49,7 +49,7 @@ from leasehold.stores.redis.connection.base import (
 )
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import doctor, rights
+from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.handover import RETRY_AFTER_EXPIRY, Waiters
 from leasehold.stores.redis.renewing import Refusal, Renewing
 from leasehold.stores.redis.scripts import CLAIM, LEAVE, commands
@@ -225,7 +225,7 @@ class RedisStore:
 
     async def _check_rights(self, within: float) -> None:
         where, strict = self._settings.where, self._strict is not None
-        await rights.check(self._transport, where, self._namespace, self._channel, within=within, info=strict)
+        await doctor.check_rights(self._transport, where, self._namespace, self._channel, within=within, info=strict)
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:

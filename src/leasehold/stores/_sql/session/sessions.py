@@ -10,9 +10,8 @@ from typing import TypeVar
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session.waiter import WaitingSessions
-from leasehold.stores._sql.transport import Row, Statement
+from leasehold.stores._sql.transport import Row, Semaphore, Statement
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -33,14 +33,13 @@ from leasehold.stores._common import queues
 from leasehold.stores._common.answers import answered
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.queue_snapshot import Key
-from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.sessions import Session, Sessions
 from leasehold.stores._sql.session.wait_queue import WaitQueues
 from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.session.waiter_table import WaiterTable
 from leasehold.stores._sql.store import PATIENCE, RowStore
-from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores._sql.transport import Row, Semaphore, Statement, Transaction
 
 S = TypeVar("S", bound=Session)
 

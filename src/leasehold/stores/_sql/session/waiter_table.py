@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from leasehold._model import Owner
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.semaphore import Semaphore
 from leasehold.stores._sql.session.waiter import Waiter
+from leasehold.stores._sql.transport import Semaphore
 
 S = TypeVar("S")
 

@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.semaphore import Semaphore
-from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores._sql.transport import Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
     REMEDIES,
     Connection,

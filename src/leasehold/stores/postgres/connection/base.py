@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._sql.semaphore import Semaphore
-from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Statement, Transaction
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, Steps, connecting
 from leasehold.stores.postgres.connection.notifications import Subscriptions

@@ -16,7 +16,7 @@ from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pi
 from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import doctor, rights
+from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.scripts.calls import run_all
 from leasehold.stores.redis.scripts.commands import Command
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
@@ -249,7 +249,7 @@ class Node:
         self._on_identity()
 
     async def _check_rights(self, within: float) -> None:
-        await rights.check(
+        await doctor.check_rights(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
 
