@@ -12,7 +12,6 @@ Example:
         transaction_lock(connection, "stock:42", timeout=2)
         connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE item = 42")
     ```
-
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ def transaction_lock(
         RuntimeError: the connection is not in a transaction: the lock would be released at once.
         Unsupported: the transaction reads from a snapshot (REPEATABLE READ, SERIALIZABLE), which is older than the
             lock: it would not see the writes of the previous holder. Use READ COMMITTED.
-
     """
     run(connection, _lock(connection, name, namespace, timeout, shared, None))
 

@@ -32,7 +32,6 @@ def create(url: str | None = None) -> bool:
     Raises:
         ValueError: the URL is malformed, or names a store that has no tables.
         StoreUnavailable: they could not be created.
-
     """
     hidden = registry.hide(url)
     del url

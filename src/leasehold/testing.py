@@ -1,16 +1,7 @@
 """For the tests of programs that use leasehold: a private store in memory, a clock to move, and losses on request.
 
-The fixture ``locks`` of the pytest plug-in is a `TestClient`, a new one for each test. It needs no configuration:
-
-```python
-def test_a_report_is_written_once(locks):
-    with locks.lock("report") as hold:
-        locks.assert_held("report")
-        locks.expire(hold)          # as if its lease had run out
-        assert hold.lost
-```
-
-In other test frameworks make it yourself: ``with TestClient() as locks: …``.
+The fixture ``locks`` of the pytest plug-in is a `TestClient`, a new one for each test, and needs no configuration. In
+other test frameworks make it yourself: ``with TestClient() as locks: …``. See docs/testing.md for examples.
 """
 
 from __future__ import annotations
@@ -35,7 +26,6 @@ class TestClient(Client):
 
     Attributes:
         clock: its clock.
-
     """
 
     __test__ = False  # no test class for pytest
@@ -59,7 +49,6 @@ class TestClient(Client):
 
         Raises:
             ValueError: the hold has ended before.
-
         """
         if not hold.held:
             raise ValueError(f"the hold of {hold.name!r} has ended before")

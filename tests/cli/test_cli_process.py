@@ -86,7 +86,7 @@ def test_help_is_fast_and_imports_no_command() -> None:
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert time.monotonic() - start < 5
     imported = out.splitlines()[-1].split()
-    assert imported == [f"leasehold.cli.{name}" for name in ("codes", "group", "options", "output")]
+    assert imported == [f"leasehold.cli.{name}" for name in ("group", "options", "output")]
 
 
 def test_without_click_the_error_names_the_install_line() -> None:

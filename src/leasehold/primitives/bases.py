@@ -104,7 +104,6 @@ class AsyncDecorating(AsyncContext):
 
         Raises:
             TypeError: it is no coroutine function.
-
         """
         refuse_plain(function)
 
@@ -185,7 +184,6 @@ class DecoratingFacade(ContextFacade[ContextCore]):
 
         Raises:
             TypeError: it is a coroutine function, or a generator.
-
         """
         refuse_others(function)
         refuse_coroutines(function)

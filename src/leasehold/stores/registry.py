@@ -84,7 +84,6 @@ def opener(url: str | Secret | None) -> Opener:
     Raises:
         ValueError: malformed, or an unknown scheme or option.
         MissingDriver: the message says what to install.
-
     """
     hidden = hide(url)
     del url
@@ -111,7 +110,6 @@ def adopt(client: object, flavor: Flavor, *, strict: Strict | None = None) -> Op
 
     Raises:
         TypeError: it is not known, or of the other flavor, or has no strict mode.
-
     """
     if isinstance(client, list | tuple):
         several: Opener = load(ADOPTERS["redis"]).adopt_all(client, flavor, strict=strict)
@@ -154,7 +152,6 @@ def factory(scheme: str) -> Callable[[StoreURL], Opener]:
 
     Raises:
         ValueError, MissingDriver: as `opener` does.
-
     """
     if scheme in BUILT_IN:
         built_in: Callable[[StoreURL], Opener] = load(BUILT_IN[scheme]).from_url
@@ -174,7 +171,6 @@ def load(module: str):  # type: ignore[no-untyped-def]
 
     Raises:
         MissingDriver: it is not installed, or psycopg finds no libpq.
-
     """
     try:
         return import_module(module)

@@ -46,7 +46,6 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
 
         receipt = await client.once("payment:7", ttl=86_400).run(charge, 7)
         ```
-
     """
 
     def __init__(self, engine: Engine, key: str, *, ttl: Seconds, lease: Seconds, timeout: Seconds | None) -> None:
@@ -73,7 +72,6 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
             StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
             TypeError: the result cannot be kept. The store records that the work was done; later callers get a
                 `ValueError`, and the work is not done again.
-
         """
         self._engine.ready()
         seen = await self._register.read()
@@ -118,7 +116,6 @@ class Once(Facade[AsyncOnce[T]], Generic[T]):
 
         receipt = client.once("payment:7", ttl=86_400).run(charge, 7)
         ```
-
     """
 
     @property
@@ -137,7 +134,6 @@ class Once(Facade[AsyncOnce[T]], Generic[T]):
             LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
             StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
             TypeError: the result cannot be kept. The work is not done again; later callers get a `ValueError`.
-
         """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))

@@ -46,7 +46,6 @@ class AsyncSynchronized:
 
         await ship(7)
         ```
-
     """
 
     def __init__(self, engine: Engine, name: Naming, hold: str | None, options: Options, entries: Entries) -> None:
@@ -62,7 +61,6 @@ class AsyncSynchronized:
         Raises:
             TypeError: it is no coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
-
         """
         refuse_plain(function)
         naming = CallName(self._name, function, self._hold)
@@ -94,7 +92,6 @@ class Synchronized(Facade[AsyncSynchronized]):
 
         ship(7)
         ```
-
     """
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -103,7 +100,6 @@ class Synchronized(Facade[AsyncSynchronized]):
         Raises:
             TypeError: it is a coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
-
         """
         refuse_others(function)
         refuse_coroutines(function)

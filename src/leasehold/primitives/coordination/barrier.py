@@ -38,7 +38,6 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         async with together:
             print("all are here, and leave together")
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, options: Options, *, drop_dead: bool) -> None:
@@ -67,7 +66,6 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
             NameInUse: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
-
         """
         return (await self._members.meet(timeout, stays=False)).index
 
@@ -97,7 +95,6 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
                 ``drop_dead``.
             AcquireTimeout: the others did not leave in time; with ``drop_dead`` only. This member has left.
             LeaseLost: this member was stopped for longer than its lease, and left out.
-
         """
         self._engine.ready()
         await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), timeout)
@@ -150,7 +147,6 @@ class Barrier(ContextFacade[AsyncBarrier]):
         with together:
             print("all are here, and leave together")
         ```
-
     """
 
     @property

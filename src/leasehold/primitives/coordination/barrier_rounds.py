@@ -49,7 +49,6 @@ class Rounds(NamedTuple):
         inside: those of them that have not departed.
         broken: why nobody may arrive; empty if the barrier is whole.
         ended: the last rounds that ended without a meeting.
-
     """
 
     parties: int

@@ -54,7 +54,6 @@ class Leader:
         value: the value that the leader shows: a text, a mapping or None. The leader wrote it: do not trust it.
         token: its fencing token: higher than that of every leader before.
         owner: ``host:pid:client``.
-
     """
 
     value: Any
@@ -73,7 +72,6 @@ class AsyncElection(AsyncLock):
             await leadership.proclaim("http://10.0.0.7:9090")
             print(await election.leader())
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
@@ -96,7 +94,6 @@ class AsyncElection(AsyncLock):
         Raises:
             StoreUnavailable: nobody knows who leads.
             LeaseLost: the lead was granted after its deadline.
-
         """
         return await self.acquire(blocking, timeout, cancel)
 
@@ -116,7 +113,6 @@ class AsyncElection(AsyncLock):
         Raises:
             NotHeld: it does not lead.
             LeaseLost: the lead was lost before.
-
         """
         await self.release()
 
@@ -126,7 +122,6 @@ class AsyncElection(AsyncLock):
         Raises:
             NotHeld: it does not lead.
             LeaseLost: the lead was lost, and nobody will see the value.
-
         """
         hold = self._last(self._engine.runtime.me())
         if not isinstance(hold, AsyncLeadership):
@@ -147,7 +142,6 @@ class AsyncElection(AsyncLock):
 
         Raises:
             StoreUnavailable: there was no answer to the first look.
-
         """
         return self._observe(_validate.above_zero(every, "every"))
 
@@ -171,7 +165,6 @@ class AsyncElection(AsyncLock):
         Raises:
             AcquireTimeout: someone else led for the election's whole ``timeout``.
             StoreUnavailable: there was no answer at the first campaign.
-
         """
         led = False
         while True:
@@ -245,7 +238,6 @@ class Election(Mutex):
             leadership.proclaim("http://10.0.0.7:9090")
             print(election.leader())
         ```
-
     """
 
     _core: AsyncElection

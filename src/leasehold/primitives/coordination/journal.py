@@ -82,7 +82,6 @@ class Journal(StoredCell, Generic[S]):
 
         Raises:
             StoreUnavailable: no answer; with ``unknown`` it may have been changed all the same.
-
         """
         return await self._engine.runtime.shield(self._change(decide, patience))
 

@@ -41,7 +41,6 @@ class Tally(NamedTuple):
         left: how many counts are missing.
         round: grows by one with each reset.
         opened: the last round that opened; -1 if none has.
-
     """
 
     total: int
@@ -62,7 +61,6 @@ class AsyncLatch(AsyncNamed):
             await loaded.count_down()
         assert await loaded.wait(timeout=10)
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, count: int, ttl: Seconds) -> None:
@@ -85,7 +83,6 @@ class AsyncLatch(AsyncNamed):
         Raises:
             NameInUse: others use the name with another count.
             StoreUnavailable: no answer; with ``unknown`` it may have been counted all the same.
-
         """
         permits_of(n, "n", MOST)
         self._engine.ready()
@@ -111,7 +108,6 @@ class AsyncLatch(AsyncNamed):
         Raises:
             NameInUse: others use the name with another count.
             StoreUnavailable: the store did not answer: at first contact at once, later for half a minute.
-
         """
         limit = _validate.timeout(timeout)
         self._engine.ready()
@@ -175,7 +171,6 @@ class Latch(NamedFacade[AsyncLatch]):
             loaded.count_down()
         assert loaded.wait(timeout=10)
         ```
-
     """
 
     @property

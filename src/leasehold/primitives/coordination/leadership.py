@@ -53,7 +53,6 @@ class AsyncLeadership(AsyncHold):
             LeaseLost: the lead was lost, and nobody will see the value.
             NotHeld: it was resigned.
             StoreUnavailable: no answer; with ``unknown``, readers may see it nevertheless.
-
         """
         text = _validate.meta(value)
         said = json.loads(text) if text else None

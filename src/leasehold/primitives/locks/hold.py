@@ -27,7 +27,6 @@ class HoldList:
         owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
             before its ``return``. Python runs no signal handler between the two. So an ``acquire`` that raises has
             left nothing behind.
-
     """
 
     __slots__ = ("__weakref__", "_listed", "owned", "ref")
@@ -148,7 +147,6 @@ class AsyncHold(AsyncContext):
         Raises:
             LeaseLost: it was lost.
             NotHeld: it was released.
-
         """
         self._engine.owns(self._lease)
         if self._lease.check_deadline() and not self._released:
@@ -173,7 +171,6 @@ class AsyncHold(AsyncContext):
         Raises:
             LeaseLost: it has ended.
             StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
-
         """
         self._engine.runtime.before_blocking()
         self.raise_if_lost()
@@ -188,7 +185,6 @@ class AsyncHold(AsyncContext):
 
         Raises:
             LeaseLost: the lease was lost before. Whoever holds the name now is left alone.
-
         """
         if self._released:
             return True

@@ -56,7 +56,6 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
-
         """
         got = await self._acquire(blocking, timeout, cancel)
         if isinstance(got, NotAcquired):
@@ -71,7 +70,6 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         Raises:
             NotHeld: it holds nothing.
             LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
-
         """
         hold = self._last(self._engine.runtime.me())
         if hold is None:
@@ -92,7 +90,6 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 
         Raises:
             NameInUse: the name is in use as another primitive.
-
         """
         mode = self._options.terms.mode
         return conflicts(mode, await held_modes(self._engine, self.name, mode))
@@ -178,7 +175,6 @@ class AsyncLock(AsyncMutex):
         async with client.lock("stock:42") as hold:
             await sell(42, fence=hold.token)
         ```
-
     """
 
     __slots__ = ()
@@ -223,7 +219,6 @@ class Mutex(DecoratingFacade[AsyncMutex]):
             StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
-
         """
         return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Hold)
 
@@ -241,7 +236,6 @@ class Mutex(DecoratingFacade[AsyncMutex]):
         Raises:
             NotHeld: it holds nothing.
             LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
-
         """
         run_sync(self._core.release())
 
@@ -250,7 +244,6 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
         Raises:
             NameInUse: the name is in use as another primitive.
-
         """
         return run_sync(self._core.locked())
 
@@ -272,7 +265,6 @@ class Lock(Mutex):
         with client.lock("stock:42") as hold:
             sell(42, fence=hold.token)
         ```
-
     """
 
     __slots__ = ()
@@ -283,7 +275,6 @@ async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode
 
     Raises:
         NameInUse: the name is in use as another primitive than that of ``mode``, so no answer would be right.
-
     """
     engine.ready()
     held: list[LockMode] = []

@@ -21,7 +21,6 @@ class Part:
     Attributes:
         hold: that of a lock that counts its holds itself (re-entrant, reader, writer), through which it is released;
             None where the lease is held directly.
-
     """
 
     engine: Engine
@@ -71,7 +70,6 @@ class AsyncMultiHold(AsyncHold):
 
         Raises:
             ValueError: there are several, each with a token of its own: see `tokens`.
-
         """
         if len(self._parts) > 1:
             raise ValueError(f"{self.name!r} are several locks, each with a token of its own: see tokens")
@@ -100,7 +98,6 @@ class AsyncMultiHold(AsyncHold):
         Raises:
             LeaseLost: one was lost; the error names it.
             NotHeld: they were released.
-
         """
         if self._released and not self._was_lost:
             token = self._lease.token if len(self._parts) == 1 else None
@@ -132,7 +129,6 @@ class AsyncMultiHold(AsyncHold):
         Raises:
             LeaseLost: one has ended.
             StoreUnavailable: a store did not confirm; the hold goes on until its deadline.
-
         """
         self._engine.runtime.before_blocking()
         self.raise_if_lost()
@@ -174,7 +170,6 @@ async def leave_parts(parts: Sequence[Part]) -> bool:
 
     Raises:
         LeaseLost: one was lost before.
-
     """
     confirmed, lost = True, None
     for direct, some in groupby(reversed(parts), lambda part: part.engine if part.hold is None else None):

@@ -50,7 +50,6 @@ class Progress:
         cancel: what gives it up from outside.
         parts: the locks that it holds so far.
         handles: what keeps their leases alive.
-
     """
 
     until: float
@@ -73,7 +72,6 @@ class AsyncMultiLock(AsyncLock):
         async with client.multi_lock(["account:7", "account:9"]) as hold:
             print(hold.tokens)
         ```
-
     """
 
     def __init__(self, engine: Engine, members: Sequence[AsyncMutex], options: Options) -> None:
@@ -103,7 +101,6 @@ class AsyncMultiLock(AsyncLock):
             StoreUnavailable: the holder of one of them is unknown. All others are released.
             LeaseLost: they were granted after their deadlines.
             NameInUse: a name is in use as another primitive.
-
         """
         return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout, cancel))
 
@@ -112,7 +109,6 @@ class AsyncMultiLock(AsyncLock):
 
         Raises:
             NameInUse: a name is in use as another primitive.
-
         """
         for member in self._members:
             if await member.locked():
@@ -252,7 +248,6 @@ class MultiLock(Mutex):
         with client.multi_lock(["account:7", "account:9"]) as hold:
             print(hold.tokens)
         ```
-
     """
 
     _core: AsyncMultiLock
@@ -280,7 +275,6 @@ def members_of(
     Raises:
         TypeError: something is neither a name nor a lock of the same flavor.
         ValueError: there is none, or two different ones have the same name.
-
     """
     refuse_no_list(locks)
     members: dict[str, AsyncMutex] = {}

@@ -35,7 +35,6 @@ class Options:
         renew: whether the watchdog renews; False is a fixed lease.
         max_hold: seconds for which it renews; None for as long as the holder lives.
         timeout: seconds that an acquire waits by default; None waits without end.
-
     """
 
     terms: LeaseTerms
@@ -60,7 +59,6 @@ class Options:
         Raises:
             TypeError, ValueError: the message names the option, and what it may be.
             Unsupported: the store cannot promise it.
-
         """
         terms = LeaseTerms(
             mode,

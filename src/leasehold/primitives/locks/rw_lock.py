@@ -63,7 +63,6 @@ class AsyncSide(AsyncReentrant):
 
     Raises:
         RuntimeError: by acquire, when a task that reads wants to write: it could deadlock.
-
     """
 
     _roles: ClassVar[tuple[object, ...]] = tuple(Role)
@@ -112,7 +111,6 @@ class AsyncUpgradeableHold(AsyncHold):
             LeaseLost: this hold was lost before or meanwhile, so another may have written.
             NotHeld: it was released.
             StoreUnavailable: nobody knows whether it may write. This hold goes on.
-
         """
         self._engine.ready()
         self.raise_if_lost()
@@ -166,7 +164,6 @@ class AsyncRWLock(AsyncNamed):
                 async with writing:
                     await sell(42, fence=writing.token)
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, options: Options, entries: Entries) -> None:
@@ -196,7 +193,6 @@ class Side(Mutex):
 
     Raises:
         RuntimeError: by acquire, when a thread that reads asks to write: it could wait for ever.
-
     """
 
 
@@ -245,7 +241,6 @@ class RWLock(NamedFacade[AsyncRWLock]):
                 with writing:
                     sell(42, fence=writing.token)
         ```
-
     """
 
     def reader(self) -> Side:

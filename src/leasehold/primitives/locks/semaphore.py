@@ -50,7 +50,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         async with partner.permits(3):
             print("three of ten")
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
@@ -71,7 +70,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
 
         Raises:
             ValueError: there are never so many.
-
         """
         n = permits_of(n, "n", self.limit)
         if n not in self._sizes:
@@ -95,7 +93,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
             StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
             LeaseLost: they were granted after their deadline.
             NameInUse: the name is in use as another primitive, or with another number of permits.
-
         """
         return await self.permits(n).acquire(blocking, timeout, cancel)
 
@@ -105,7 +102,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         Raises:
             NotHeld: it holds nothing.
             LeaseLost: the lease was lost before.
-
         """
         await self._one.release()
 
@@ -118,7 +114,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
-
         """
         return await self._one.locked()
 
@@ -127,7 +122,6 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
-
         """
         held = await held_modes(self._engine, self.name, self._options.terms.mode)
         return max(0, self.limit - sum(mode.permits for mode in held))
@@ -162,7 +156,6 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         with partner.permits(3):
             print("three of ten")
         ```
-
     """
 
     @property
@@ -193,7 +186,6 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
-
         """
         return run_sync(self._core.locked())
 
@@ -202,7 +194,6 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
-
         """
         return run_sync(self._core.available())
 

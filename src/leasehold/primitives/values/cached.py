@@ -68,7 +68,6 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
         token = client.cached("partner-token", lambda answer: answer["expires_in"], fetch)
         value = await token.get()
         ```
-
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised; the next waiter then tries. While there is an old value, the failure is
                 logged, the old value is returned, and nobody retries for a second.
-
         """
         self._engine.ready()
         seen = await self._value.read()
@@ -196,7 +194,6 @@ class CachedValue(Facade[AsyncCachedValue[T]], Generic[T]):
         token = client.cached("partner-token", lambda answer: answer["expires_in"], fetch)
         value = token.get()
         ```
-
     """
 
     def __init__(self, core: AsyncCachedValue[T]) -> None:
@@ -219,7 +216,6 @@ class CachedValue(Facade[AsyncCachedValue[T]], Generic[T]):
             AcquireTimeout: another was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised, unless there is an old value; the next waiter then tries.
-
         """
         return run_sync(self._core.get(refused=refused))
 

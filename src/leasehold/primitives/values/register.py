@@ -49,7 +49,6 @@ class Record:
         version: 0 where there is no value; each write adds one.
         changed: whether the write that this answers was made.
         unkept: why there is a version but no value.
-
     """
 
     value: Any = None
@@ -72,7 +71,6 @@ class Body:
         Raises:
             TypeError: JSON cannot express it.
             ValueError: it is too large, or has a number that is infinite or not a number.
-
         """
         if isinstance(value, bytes | bytearray):
             form, content = Form.BYTES, bytes(value)
@@ -142,7 +140,6 @@ class Register(StoredCell):
         Raises:
             LeaseLost: a holder with a token higher than ``fence`` has written.
             StoreUnavailable: no answer; with ``unknown`` nobody can say whether it was written.
-
         """
         mark = self._engine.runtime.random_bytes(MARK)
         change = Change(body.form.value + mark + body.content, if_version, fence, ttl)

@@ -54,7 +54,6 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         value, version = await views.get()
         await views.put(0, if_version=version)
         ```
-
     """
 
     def __init__(self, engine: Engine, name: str, ttl: Seconds) -> None:
@@ -85,7 +84,6 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
             LeaseLost: a later holder than that of ``fence`` has written.
             ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
-
         """
         self._engine.ready()
         body = Body.of(value)
@@ -110,7 +108,6 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         Raises:
             Conflict: another client wrote first at each attempt until the timeout.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
-
         """
         self._engine.ready()
         runtime, limit, pause = self._engine.runtime, _validate.timeout(timeout), FIRST_PAUSE
@@ -154,7 +151,6 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
         value, version = views.get()
         views.put(0, if_version=version)
         ```
-
     """
 
     def get(self) -> Versioned[T | None]:
@@ -173,7 +169,6 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
             Conflict: it has another version; the error has that version and its value.
             LeaseLost: a later holder than that of ``fence`` has written.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
-
         """
         return run_sync(self._core.put(value, if_version, fence))
 
@@ -191,7 +186,6 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
         Raises:
             Conflict: another client wrote first at each attempt until the timeout.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
-
         """
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))

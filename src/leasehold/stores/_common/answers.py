@@ -31,7 +31,6 @@ def answered(results: Sequence[RenewalResult | BaseException]) -> list[RenewalRe
 
     Raises:
         StoreUnavailable: there are errors and no results. The holders' log shows the reason.
-
     """
     errors = [one for one in results if isinstance(one, StoreUnavailable)]
     if errors and len(errors) == len(results):

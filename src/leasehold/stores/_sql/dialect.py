@@ -50,7 +50,6 @@ class Dialect:
         alone: lock out other processes that create the tables at the same time: all would find them missing.
         lock_name: (space, name) → id, fence, blocked_until, used; waits for the lock of the row, and keeps it to the
             end of the transaction.
-
     """
 
     now: str

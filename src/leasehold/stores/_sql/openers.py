@@ -36,7 +36,6 @@ class SQLOpener:
         Raises:
             StoreUnavailable: they could not be created.
             Unsupported: they exist in a layout that this version does not know.
-
         """
         store = self.open(runtime, "default")
         try:

@@ -70,7 +70,6 @@ class QueueSnapshot:
             the end of the queue when it asks again.
         hints: the channel for messages of each entry.
         passed_over: waiters without a listener. They are not in ``queue``.
-
     """
 
     row: NameRow | None
@@ -139,7 +138,6 @@ def snapshot_of(
         more: None if ``first`` has all waiters; else the ticket's own entry, the last one of the queue and all
             alongside another ticket, in any order and possibly twice.
         now: the store's clock in seconds.
-
     """
     seen = {one[0] for one in first if one[1]}
     found = {one[0]: one for one in (*first, *(more or ()))}

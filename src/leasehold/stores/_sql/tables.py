@@ -26,7 +26,6 @@ def check(version: int | None) -> None:
     Raises:
         Unsupported: the tables have another layout.
         Refused: the table of versions is empty.
-
     """
     if version is None:
         raise Refused(f"the table leasehold_meta has no row; {CREATE}", outcome=Outcome.LASTING)

@@ -60,7 +60,6 @@ class SQLTransport(Protocol):
         Raises:
             Refused: the server answered with an error; `Refused.outcome` says what that means for the transaction.
             StoreUnavailable: no answer; ``unknown`` if the server may have committed.
-
         """
         ...
 

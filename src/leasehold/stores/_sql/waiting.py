@@ -177,7 +177,6 @@ class EntryState:
         ahead: number of waiters ahead of it.
         first_expiry: when the first lease of the holders ends; None without holders.
         fence: the highest token granted at its name.
-
     """
 
     ticket: str

@@ -36,6 +36,5 @@ def adopt(client: Any, flavor: Flavor) -> MySQL:
     Raises:
         TypeError: it is of the other flavor, or on another driver.
         ValueError: it names no database.
-
     """
     return MySQL(adopting.from_client(client, flavor))

@@ -43,7 +43,6 @@ class Session(sessions.Session):
     Attributes:
         lock: the name of its lock on the server.
         closed: whether its connection is closed, which frees the lock.
-
     """
 
     lock: str

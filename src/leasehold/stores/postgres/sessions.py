@@ -28,7 +28,6 @@ class Session(sessions.Session):
         key: of the advisory lock.
         silence: seconds of silence after which the server ends it, as it was last told.
         failed: why it cannot be used any more.
-
     """
 
     key: int

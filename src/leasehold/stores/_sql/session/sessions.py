@@ -23,7 +23,6 @@ class Session:
         ticket: the ticket for which it was opened, or that holds.
         mutex: for one request at a time.
         token: that of the hold, if its ticket holds.
-
     """
 
     name: str
@@ -98,7 +97,6 @@ class Sessions(WaitingSessions[S]):
 
         Raises:
             StoreUnavailable: it ended, or its answer is late; it is closed. Or it was busy until now.
-
         """
 
     @abstractmethod

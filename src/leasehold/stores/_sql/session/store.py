@@ -61,7 +61,6 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         Args:
             row_space: the namespace of the rows of this mode. It is not UTF-8, so that of no lease row equals it.
             tries: callers that try at the same time without waiting.
-
         """
         self._row_space = row_space
         self._tries = tries

@@ -77,7 +77,6 @@ class WaitQueues(Generic[S]):
 
         Raises:
             StoreUnavailable: there is no session, or the parked one broke. The waiter keeps its place.
-
         """
         with self._mutex:
             wait_queue = self._wait_queues.get(waiter.key)

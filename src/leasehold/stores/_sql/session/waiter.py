@@ -29,7 +29,6 @@ class WaitingSessions(Protocol[S]):
 
         Raises:
             StoreUnavailable: the session ended, or the deadline is over. The session is closed.
-
         """
         ...
 
@@ -57,7 +56,6 @@ class Waiter(Generic[S]):
         answered: whether a call returned to its client, which will therefore release it.
         stored_at: when its row was written, for people to see.
         held_by: who held the name then.
-
     """
 
     name: str

@@ -48,7 +48,6 @@ class WaiterTable(Generic[S]):
 
         Raises:
             StoreUnavailable: it could not be stored.
-
         """
         pending = PendingRow(waiter)
         try:

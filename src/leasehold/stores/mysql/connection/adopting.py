@@ -24,7 +24,6 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
     Raises:
         TypeError: its type is not supported, or of the other flavor, or it is an engine on another driver.
         ValueError: it names no database, or uses a socket that was made elsewhere.
-
     """
     if hasattr(client, "dialect"):
         return _of_engine(client, flavor)

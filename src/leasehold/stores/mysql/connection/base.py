@@ -28,7 +28,6 @@ class Greeting:
         session: number of the connection, which the server never reuses.
         read_only: whether it takes no writes.
         galera: whether writes of other nodes are replicated into it.
-
     """
 
     session: int
@@ -42,7 +41,6 @@ class Refusal(Exception):
     Attributes:
         code: the server's error number.
         answers: those of the earlier statements of the request.
-
     """
 
     def __init__(self, code: int, text: str, answers: Sequence[Rows] = ()) -> None:

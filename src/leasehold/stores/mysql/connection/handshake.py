@@ -91,7 +91,6 @@ async def opened(
 
     Raises:
         StoreUnavailable: no server answers, or none that can be used.
-
     """
     failed: StoreUnavailable | None = None
     raw: Any = None
@@ -126,7 +125,6 @@ def greeting(answers: Sequence[Rows], where: str) -> Greeting:
     Raises:
         Unsupported: it is too old, or its tables are of an engine without row locks.
         Refused: no database was named.
-
     """
     session, version, database, read_only = answers[-2][0]
     settings = {_text(name).lower(): _text(value).upper() for name, value in answers[-1]}

@@ -28,7 +28,6 @@ class Settings:
         options: ``host``, ``port``, ``unix_socket``, ``user``, ``password``, ``database``, ``ssl``, as the drivers name
             them.
         connect: makes the connections instead, by a user's own engine.
-
     """
 
     where: str
@@ -48,7 +47,6 @@ def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:
 
     Raises:
         ValueError: a part is missing, or an option is wrong.
-
     """
     url.refuse_options((*URL_OPTIONS, *known))
     example = f"{url.scheme}://user:password@host:{PORT}/database"

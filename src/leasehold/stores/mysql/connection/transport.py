@@ -89,7 +89,6 @@ class Pool:
 
         Raises:
             StoreUnavailable: none was free in time; nothing was sent.
-
         """
         if not urgent and not await self._permits.take(until):
             raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
@@ -251,7 +250,6 @@ class ConnectionTransaction:
         open: whether it began and is not known to have ended.
         broken: whether its connection cannot be used any more.
         stale: whether the connection broke at the first request, so that nothing was done.
-
     """
 
     def __init__(self, connection: Connection, where: str, until: float, within: float) -> None:

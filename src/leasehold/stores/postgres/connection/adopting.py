@@ -23,7 +23,6 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
 
     Raises:
         TypeError: its type is not supported, or of the other flavor.
-
     """
     if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):
         _same_flavor(client, isinstance(client, psycopg.AsyncConnection), flavor)

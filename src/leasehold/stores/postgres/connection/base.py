@@ -69,7 +69,6 @@ class Pool:
 
         Raises:
             TimeoutError: all connections were in use until then.
-
         """
         if not await self._permits.take(until):
             raise TimeoutError("all connections of this client are in use")
@@ -124,7 +123,6 @@ class PostgresTransport(ABC):
         Raises:
             TimeoutError: the deadline is over. Unless it is driven further, the connection cannot be used any more.
             Broken: the connection ended, or its socket cannot be waited for.
-
         """
 
     @abstractmethod
@@ -195,7 +193,6 @@ class PostgresTransport(ABC):
         Raises:
             StoreUnavailable: no server answers, or none that can be used; nothing was sent.
             Unsupported: the server is too old.
-
         """
         if self._closed:
             raise no_answer(self.where, "the client is closed", unknown=False)
@@ -254,7 +251,6 @@ class PostgresTransport(ABC):
 
         Raises:
             Unsupported: a pooler is in between, which may give the session to other clients.
-
         """
         with self._mutex:
             idle = self._sessions.pop() if self._sessions else None

@@ -62,7 +62,6 @@ class Hint(NamedTuple):
     Attributes:
         code: the server's SQLSTATE, of which libpq reports only the text; empty if the error is not the server's.
         remedy: what to do.
-
     """
 
     code: str
@@ -113,7 +112,6 @@ class ServerError(Exception):
         fatal: whether it ended the connection.
         in_commit: whether it answers the COMMIT itself.
         stale: whether a prepared statement caused it; the connection plans it anew the next time.
-
     """
 
     def __init__(self, code: str, text: str, *, fatal: bool, in_commit: bool) -> None:

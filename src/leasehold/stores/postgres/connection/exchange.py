@@ -91,7 +91,6 @@ class Connection:
         Raises:
             ServerError: one was refused; the later ones were not run.
             Broken: the connection cannot be used any more.
-
         """
         self._begin()
         try:
@@ -113,7 +112,6 @@ class Connection:
 
         Raises:
             Broken: the connection ended.
-
         """
         self._begin()
         try:
@@ -246,7 +244,6 @@ def connecting(conninfo: Secret) -> Steps[Connection]:
 
     Raises:
         Broken: it could not be opened; the text says why, without secrets.
-
     """
     why = ""
     try:

@@ -51,7 +51,6 @@ class Settings:
         messages: whether to listen for messages; False polls, as behind a transaction pooler.
         trust_pooler: whether a pooler in between keeps each session for one client.
         subscriptions: settings of the connection for messages, which reach the same database past a pooler.
-
     """
 
     where: str
@@ -87,7 +86,6 @@ def from_url(url: StoreURL) -> Settings:
 
     Raises:
         ValueError: an option is unknown, or its value wrong.
-
     """
     url.refuse_options((*LIBPQ_OPTIONS, *CHECKS, "mode", "listen"))
     options = Veiled((key, value) for key, value in url.options.items() if key in LIBPQ_OPTIONS)

@@ -30,7 +30,6 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
 
     Raises:
         TypeError: it is of the other flavor, or not a client of one server.
-
     """
     if not isinstance(client, redis.Redis | redis.asyncio.Redis):
         raise TypeError(
@@ -54,7 +53,6 @@ def watched(client: Any, flavor: Flavor) -> SentinelSettings:
 
     Raises:
         TypeError: it is of the other flavor, or one for replicas.
-
     """
     check_flavor(client, flavor)
     if isinstance(client, SENTINELS):
@@ -77,7 +75,6 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
 
     Raises:
         TypeError: it is of the other flavor.
-
     """
     check_flavor(client, flavor)
     nodes = {(node.host, int(node.port)): node for node in _nodes(client)}

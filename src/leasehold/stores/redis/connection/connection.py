@@ -57,7 +57,6 @@ class Connection(Replies):
 
         Raises:
             StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
-
         """
         if count > 1 or not self._within <= within <= LONGER * self._within or not self._plain:
             self._limit(within)
@@ -98,7 +97,6 @@ class Connection(Replies):
 
         Raises:
             OSError: there are none, and it does not block; or the connection has ended, also as EOFError.
-
         """
         data = self.socket.recv(CHUNK)
         if not data:

@@ -63,7 +63,6 @@ class ServerTransport(ABC, Generic[C]):
 
         Raises:
             StoreUnavailable: no usable server replied; no command was sent.
-
         """
         until = self._runtime.now() + within
         try:

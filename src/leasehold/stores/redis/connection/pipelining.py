@@ -50,7 +50,6 @@ class Pipelining(Protocol):
             until: boot-time clock after which the reply counts as lost.
             answered: called in the thread or loop that reads the reply. A `StoreUnavailable` is always `unknown`.
             taken: gets the connection, which the caller must read and then give back; nothing under asyncio.
-
         """
         ...
 
@@ -59,7 +58,6 @@ class Pipelining(Protocol):
 
         Raises:
             StoreUnavailable: the server does not reply.
-
         """
         ...
 

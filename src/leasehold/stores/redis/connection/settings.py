@@ -243,7 +243,6 @@ def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     Raises:
         Unsupported: the server is too old, or of another kind than the URL names.
         StoreUnavailable: it is a replica, from which no decision is ever taken.
-
     """
     where = settings.where
     if isinstance(hello, ReplyError):

@@ -27,7 +27,6 @@ def single_transport(runtime: Runtime) -> MakeTransport:
 
     Raises:
         Unsupported: the runtime is simulated; its servers are models.
-
     """
     if runtime.flavor is Flavor.SIMULATED:
         raise Unsupported("a real Redis cannot be reached from the simulated runtime; use a memory: store there")
