@@ -31,8 +31,9 @@ from leasehold_lab.servers import ZooKeeperServer
 CODE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
-from leasehold_lab.commands.demo import demo
-demo(prog_name="leasehold demo")
+import sys
+from leasehold.cli import main
+main(["demo", *sys.argv[1:]], prog_name="leasehold")
 """
 COMMAND = [sys.executable, "-c", CODE]
 

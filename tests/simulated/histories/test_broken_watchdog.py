@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,10 @@ Patch = pytest.MonkeyPatch
 def deadline_from_the_reply(patch: Patch) -> None:
     plain = Renewer._apply
 
-    def apply(one: Renewer, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float) -> None:
-        plain(one, batch, results, one._runtime.now())
+    def apply(
+        one: Renewer, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float, failure: Any
+    ) -> None:
+        plain(one, batch, results, one._runtime.now(), failure)
 
     patch.setattr(Renewer, "_apply", apply)
 

@@ -46,7 +46,7 @@ def test_a_read_only_server_is_refused(server: MariaDBServer, namespace: str, ha
         (("//app@", "//app:wrong@"), "user name or password"),
         (("/locks", "/elsewhere"), "rights|no such database"),
         (("/locks", "/mysql"), "rights"),
-        (("//app@", "//nobody@"), "user name or password|rights"),
+        (("//app@", "//nobody@"), "put the password into the URL|user name or password|rights"),
     ],
 )
 def test_a_wrong_url_is_an_error_at_once(
