@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,8 +144,8 @@ def test_an_interrupt_between_the_grant_and_its_hold_leaves_no_lock_that_lives_f
 ) -> None:
     granted = AsyncMutex._lease
 
-    async def interrupted(self: AsyncMutex, limit: float | None) -> None:
-        await granted(self, limit)
+    async def interrupted(self: AsyncMutex, *args: Any, **options: Any) -> None:
+        await granted(self, *args, **options)
         raise KeyboardInterrupt
 
     with Client(Memory("interrupted")) as locks, Client(Memory("interrupted")) as others:

@@ -153,7 +153,7 @@ PARTS = (
     _all("demo", "services, load and nginx", real_time=True),
     _all("demo/test_interrupted_demo.py", "the time from Ctrl-C to the end of the demo", timing=True),
     _all("examples", "programs with real processes", real_time=True),
-    _all("model_tests", "models of servers that the default tier does not start"),
+    _all("model_tests", "models of servers that the default tier does not start", real_time=True),
     _all("museum", "defects of other libraries, on real servers", real_time=True),
     _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
     _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
