@@ -83,5 +83,5 @@ def test_a_queue_entry_confirmed_late_does_not_discard_a_grant():
     assert lease.granted(Granted(1, sent - 0.1, LEASE))  # an anchored grant counts from a little too early
     apply_result(lease, RenewalResult.QUEUED, sent, None, None)
     assert lease.state is State.HELD
-    apply_result(lease, RenewalResult.GONE, runtime.now(, None), None)
+    apply_result(lease, RenewalResult.GONE, runtime.now(), None, None)
     assert lease.state is State.LOST
