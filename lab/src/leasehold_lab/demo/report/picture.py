@@ -48,6 +48,7 @@ def picture(result: DemoResult) -> str:
             f"Each request reads the counter, works for {WORKS_FOR * 1000:.0f} ms, and writes one more back.",
             "faint",
         ),
+        _text(WIDTH - MARGIN, 66, "Each close-up has a scale of its own.", "faint small", anchor="end"),
     ]
     for index, row in enumerate(result.rows):
         parts.append(_row(row, result.services, HEAD + index * ROW_HEIGHT))
@@ -119,7 +120,6 @@ def _legend(result: DemoResult, y: float) -> str:
     parts.append(f'<rect class="o" x="{LEFT + 136}" y="{y - 10}" width="11" height="11"/>')
     parts.append(_text(LEFT + 153, y, "lost, or while another request was between read and write", "faint small"))
     parts.append(_text(MARGIN, y, f"leasehold {result.facts.get('leasehold', '')}", "faint small"))
-    parts.append(_text(WIDTH - MARGIN, y, "each close-up has its own scale", "faint small", anchor="end"))
     return "".join(parts)
 
 
