@@ -158,7 +158,7 @@ def test_nothing_of_leasehold_is_imported():
 @pytest.mark.parametrize(("text", "passed"), [(SUITE, 2), (LIGHT, 1)])
 def test_the_plug_in_brings_the_fixture(text: str, passed: int, tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "leasehold._pytest_plugin", "-p", "no:cacheprovider", "."]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert f"{passed} passed" in done.stdout
