@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
 from typing import Any
 
-from leasehold import StoreUnavailable, tables
+from leasehold import tables
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
@@ -63,19 +62,4 @@ async def comes_true(harness: Harness, what: Any, limit: float = 5.0) -> None:
     end = time.monotonic() + limit
     while not what():
         assert time.monotonic() < end
-        await harness.sleep(0.01)
-
-
-async def unavailable(work: Coroutine[Any, Any, object]) -> StoreUnavailable:
-    try:
-        result = await work
-    except StoreUnavailable as error:
-        return error
-    raise AssertionError(f"StoreUnavailable expected, but it returned {result!r}")
-
-
-async def queued(harness: Harness, client: Any, name: str, count: int) -> None:
-    until = harness.now() + 5
-    while (info := await client.inspect(name)) is None or len(info.waiters) != count:
-        assert harness.now() < until, info
         await harness.sleep(0.01)

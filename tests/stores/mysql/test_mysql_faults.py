@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from mysql_faults import NOISE, make_tables, queued, through, unavailable
+from mysql_faults import NOISE, make_tables, through
 
 from leasehold import LeaseLost
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
+from support.stores.database_faults import queued, unavailable
 
 
 @both

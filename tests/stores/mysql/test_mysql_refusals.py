@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mysql_faults import NOISE, make_tables, unavailable
+from mysql_faults import NOISE, make_tables
 
 from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
@@ -19,6 +19,7 @@ from leasehold.stores.mysql.connection.base import (
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
+from support.stores.database_faults import unavailable
 
 
 @both

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mysql_faults import NOISE, ROUND_TRIPS, comes_true, queued, through, unavailable, waits_for_rows
+from mysql_faults import NOISE, ROUND_TRIPS, comes_true, through, waits_for_rows
 
 from leasehold import StoreUnavailable
 from leasehold.stores._sql.transport import Statement
@@ -15,6 +15,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
 from support.missed_turns import turns_missed
+from support.stores.database_faults import queued, unavailable
 
 
 @both

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
-from leasehold import StoreUnavailable
-from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 
 NOISE = 1.0
 """Seconds that a busy machine may be late."""
-
-
-async def unavailable(work: Coroutine[Any, Any, object]) -> StoreUnavailable:
-    try:
-        result = await work
-    except StoreUnavailable as error:
-        return error
-    raise AssertionError(f"StoreUnavailable expected, but it returned {result!r}")
-
-
-async def queued(harness: Harness, client: Any, name: str, count: int) -> None:
-    until = harness.now() + 5
-    while (info := await client.inspect(name)) is None or len(info.waiters) != count:
-        assert harness.now() < until, info
-        await harness.sleep(0.01)
 
 
 def backends(server: PostgresServer) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from postgres_faults import NOISE, backends, queued, terminate, unavailable
+from postgres_faults import NOISE, backends, terminate
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
@@ -25,6 +25,7 @@ from leasehold.stores.postgres.statements import script
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
+from support.stores.database_faults import queued, unavailable
 
 
 @both

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from postgres_faults import NOISE, queued, unavailable
+from postgres_faults import NOISE
 
 from leasehold import AsyncClient, LeaseLost
 from leasehold_lab.proxy.proxy import FaultProxy, Side
@@ -14,6 +14,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
 from support.leaks import sockets
+from support.stores.database_faults import queued, unavailable
 
 
 @both

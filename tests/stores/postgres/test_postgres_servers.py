@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from postgres_faults import NOISE, queued, unavailable
+from postgres_faults import NOISE
 
 from leasehold.stores.postgres.connection.errors import (
     AGAIN,
@@ -11,6 +11,7 @@ from leasehold.stores.postgres.connection.errors import (
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
+from support.stores.database_faults import queued, unavailable
 
 
 @both

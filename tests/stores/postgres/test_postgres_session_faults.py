@@ -6,13 +6,14 @@ import threading
 import time
 
 import pytest
-from postgres_faults import NOISE, queued
+from postgres_faults import NOISE
 
 from leasehold import Client, LeaseLost, StoreUnavailable
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
+from support.stores.database_faults import queued
 
 
 @both
