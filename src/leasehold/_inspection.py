@@ -1,4 +1,4 @@
-"""A lock as people see it: who holds it, who waits, and for how long."""
+"""A lock as it is shown: its holders, its waiters, and for how long."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class LeaseLost(LeaseholdError):
 
 
 class NotHeld(LeaseholdError, RuntimeError):
-    """A release by someone who holds nothing: another thread or task, or a second time."""
+    """A release by a thread or task that does not hold it, or a second release."""
 
 
 class StoreUnavailable(LeaseholdError, ConnectionError):

@@ -31,7 +31,7 @@ class TestClient(Client):
     __test__ = False  # no test class for pytest
 
     def __init__(self) -> None:
-        """Make a client. Nobody else sees its locks, but for the clients that `async_client` makes."""
+        """Make a client. Only it and the clients of `async_client` see its locks."""
         self.clock = ManualClock()
         self._store = Memory(f"test-{secrets.token_hex(16)}")
         self._core = AsyncClient(self._store, runtime=ManualBlockingRuntime(self.clock))

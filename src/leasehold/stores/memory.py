@@ -169,7 +169,7 @@ class MemoryStore:
         """There is nothing to give back."""
 
     def after_fork(self) -> None:
-        """Start empty in a forked child: its memory is a copy that nobody else sees."""
+        """Start empty in a forked child: its memory is a copy."""
         space = _spaces.get(self._name)
         if space is None or space is self._space:  # else another client of the space has replaced it already
             space = _spaces[self._name] = Space(self._runtime.mutex())
