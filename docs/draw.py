@@ -1,4 +1,8 @@
-"""Draw the diagrams of the docs from the tables in the code: ``python docs/draw.py`` rewrites them in place."""
+"""Make what the docs repeat: ``python docs/draw.py`` rewrites it in place.
+
+- The diagram of a hold's states is that of the table in the code.
+- The page of performance and its picture have the figures of ``performance-details.md``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import sys
 from pathlib import Path
 
 from leasehold._engine.lease_states import TABLE, State
+from leasehold_lab.bench.report import summary
 
 PAGE = Path(__file__).with_name("architecture.md")
+FIGURES = Path(__file__).with_name("performance-details.md")
+SHORT = Path(__file__).with_name("performance.md")
 BEGIN = "<!-- hold diagram: made by docs/draw.py -->\n"
 END = "<!-- end of hold diagram -->\n"
 
@@ -36,4 +43,5 @@ def _id(state: State) -> str:
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(drawn(text), encoding="utf-8")
+    summary.write(FIGURES, SHORT)
     sys.exit(0)

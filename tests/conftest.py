@@ -40,6 +40,7 @@ pytest.register_assert_rewrite("leasehold_lab.conformance")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run all tests, not only those of the default tier")
     parser.addoption("--nightly", action="store_true", help="run the long tests, too; implies --all")
+    parser.addoption("--foreign", action="store_true", help="run only the tests with programs of other libraries")
     named = f"one of {', '.join(RELEASES)}"
     parser.addoption(
         "--servers-of", action="append", default=[], metavar="RELEASE", choices=RELEASES,
@@ -48,8 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def heed_signals() -> None:
-    """Restore the signal handlers that a shell disables for background jobs: tests send these signals to children."""
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    """Restore the signal handlers that a shell or nohup disables: tests send these signals to children."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
 
@@ -66,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "nightly: takes long; runs with --nightly only")
     config.addinivalue_line(
         "markers",
-        "timing(alone=True): measures wall-clock time; not in the default tier",
+        'timing(beside="few"): measures wall-clock time, beside "nobody", a "few" such tests, or "all"; not by default',
     )
     config.addinivalue_line("markers", "real_time: real leases of about a second; given in a run with all tests")
     config.addinivalue_line("markers", "leaks(why): leaves threads, children or sockets behind on purpose")

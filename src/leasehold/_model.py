@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from binascii import b2a_base64
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 DRIFT = 0.01  # assumed bound on the relative error of clock rates between client and store
 MARGIN = 0.002  # seconds subtracted for the granularity of clocks and timers
@@ -71,6 +71,7 @@ class LeaseTerms:
     lock_delay: float = 0.0  # for which nobody may acquire the name after this lease expired (not after a release)
     meta: str = ""  # JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none
     fixed: bool = False
+    at_least: float | None = None  # of a run of a scheduled job: for which the name is not free, however it ends
 
 
 META_LIMIT = 1024
@@ -141,6 +142,36 @@ class ReleaseReason(enum.Enum):
     BREAK = "break"  # by an operator: the holder may still be working, so its lock delay applies as after an expiry
 
 
+# --- between the primitives and the engine ----------------------------------------------------------------------------
+
+Nested = Literal["warn", "raise"]
+"""What a lock does if its thread or task waits for a hold of its own: warns, or raises RuntimeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotAcquired:
+    """An acquire that ended without the lock: someone else holds it, or nobody may (``blocked_why``, for messages)."""
+
+    waited: float
+    held_by: Owner | None
+    blocked_why: str = ""
+
+
+class AcquireRequest(NamedTuple):
+    """What an acquire requests. Each lock object makes one, so it must be cheap."""
+
+    name: str
+    terms: LeaseTerms
+    join: bool = True  # whether to wait in the queue; else it tries once
+    renew: bool = True  # whether the watchdog renews the lease
+    max_hold: float | None = None  # seconds for which the watchdog renews it; None for no limit
+    alongside: str = ""  # see `Ticket`
+    nested: Nested | None = None  # what to do if it waits for a hold of its own thread or task; None: nothing
+
+
+# --- what stores report -----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
     """A ticket in the queue of a name, as the store sees it."""
@@ -205,6 +236,9 @@ class Capabilities:
     tardy: float = 0.0  # seconds by which it may detect the expiry of a lease or a cell too late
     crash_bound: str = "within the lease"  # when the lock of a dead holder is free again; for messages
     why_not: str = ""  # why it does not promise what others do, and what to use instead; for messages
+    only_runs: bool = False  # carries runs of scheduled jobs without ticks (`LeaseTerms.at_least`), and no other lock
+    fair_shared: bool = True  # readers, writers and permits can be served in order of arrival, too, if ``fair``
+    upgrades: bool = True  # a reader can become the writer, if ``shared``
 
 
 class Severity(enum.IntEnum):

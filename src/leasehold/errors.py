@@ -50,7 +50,7 @@ class NotHeld(LeaseholdError, RuntimeError):
 
 
 class StoreUnavailable(LeaseholdError, ConnectionError):
-    """The store did not answer, or refused to serve. Nobody knows who holds the name.
+    """The store did not answer, or refused to serve. The holder of the name is unknown.
 
     ``unknown`` is True when the request may have been carried out all the same (the reply was lost), and False when it
     certainly was not (refused, or never sent).

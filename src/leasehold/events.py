@@ -12,6 +12,9 @@ A client calls its observer with one event for each step of a hold's life, in th
 The observer is called in the thread or task that acts, also in the client's watchdog. It must return quickly: renewals
 wait for it. An exception that it raises is logged and changes nothing. Events have no secret and no ticket id.
 
+An observer with a method ``wants(kind)`` is asked once for each class when its client is made. What it does not want
+costs nothing, but each unconfirmed `Released` is sent. Only it gets `RequestFailed`, `Reconnected` and `RenewedLate`.
+
 Example:
     ```python
     from leasehold import Client
@@ -34,7 +37,22 @@ from typing import Protocol
 
 from leasehold.errors import StoreUnavailable
 
-__all__ = ["Acquired", "Event", "GaveUp", "InDoubt", "Lost", "Observer", "Queued", "Released", "Renewed"]
+__all__ = [
+    "Acquired",
+    "Event",
+    "GaveUp",
+    "InDoubt",
+    "Lost",
+    "Observer",
+    "Queued",
+    "Reconnected",
+    "Released",
+    "Renewed",
+    "RenewedLate",
+    "RequestFailed",
+    "SelectiveObserver",
+    "Tally",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,7 @@ class Event:
 class Queued(Event):
     """The name is taken, and the acquire waits in the queue."""
 
-    held_by: str | None  # who holds the name, as ``host:pid:client``; None where the store does not say
+    held_by: str | None  # the holder of the name, as ``host:pid:client``; None where the store does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,7 @@ class Acquired(Event):
 
     token: int  # the fencing token, here and in all later events
     waited: float  # seconds from the start of the acquire
+    queued: bool = field(default=False, kw_only=True)  # whether it ends a `Queued`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,7 @@ class GaveUp(Event):
 
     waited: float  # seconds from the start of the acquire
     why: str  # the reason, for people
+    queued: bool = field(default=False, kw_only=True)  # whether it ends a `Queued`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,7 @@ class Lost(Event):
 
     token: int
     why: str  # the reason, for people
+    held: float = field(default=0.0, kw_only=True)  # seconds from the acquire to the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +125,29 @@ class Released(Event):
     token: int
     held: float  # seconds from the acquire to the release
     confirmed: bool  # whether the store answered; if not, it frees the name by the end of the lease at the latest
+    took: float = field(default=0.0, kw_only=True)  # seconds that the release took
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed(Event):
+    """A request had no answer, or a refusal: see ``error``. Most are repeated."""
+
+    request: str  # ``acquire``, ``wait``, ``renew`` (once for a batch) or ``release``
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected(Event):
+    """The store answered this client again."""
+
+    after: float  # seconds since the first `RequestFailed`
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedLate(Event):
+    """A renewal was confirmed with less than a third of the lease left; two thirds are usual."""
+
+    token: int
+    remaining: float  # seconds that were left
 
 
 Observer = Callable[[Event], None]
@@ -116,3 +160,14 @@ class SelectiveObserver(Protocol):
     def wants(self, kind: type[Event], /) -> bool: ...
 
     def __call__(self, event: Event, /) -> None: ...
+
+
+class Tally(SelectiveObserver, Protocol):
+    """An observer that counts acquires and releases from bare figures, which cost a fraction of an event.
+
+    It gets all of them, whatever it wants. It must neither block nor call the library.
+    """
+
+    def acquired(self, name: str, waited: float, queued: bool, /) -> None: ...
+
+    def released(self, name: str, held: float, /) -> None: ...

@@ -22,7 +22,7 @@ from leasehold import _validate
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, Unsupported
 from leasehold.guards.connection import Statement, Statements, arun, code_of, dialect_of, run
-from leasehold.stores.postgres.advisory import key_of
+from leasehold.stores._sql.advisory_key import key_of
 
 __all__ = ["async_transaction_lock", "transaction_lock"]
 

@@ -6,8 +6,8 @@ import ast
 import asyncio
 import importlib
 import inspect
+import logging
 import os
-import pkgutil
 import re
 import shlex
 import subprocess
@@ -22,6 +22,7 @@ import pytest
 import leasehold
 from leasehold.cli.options import Exit
 from leasehold_lab.servers import EtcdServer, RedisServer, ZooKeeperServer
+from support.modules import importable
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
@@ -48,23 +49,22 @@ def blocks(*languages: str) -> Iterator[Any]:
 
 
 def docstrings() -> Iterator[Any]:
-    for info in pkgutil.walk_packages(leasehold.__path__, "leasehold."):
-        if info.name == "leasehold.__main__" or info.name.startswith(
-            "leasehold_lab.bench.subjects."
-        ):  # drivers of others
-            continue
-        module = importlib.import_module(info.name)
-        classes = [thing for thing in vars(module).values() if inspect.isclass(thing) and thing.__module__ == info.name]
+    for module_name in importable():
+        module = importlib.import_module(module_name)
+        classes = [
+            thing for thing in vars(module).values() if inspect.isclass(thing) and thing.__module__ == module_name
+        ]
         for owner in (module, *classes):
             for number, found in enumerate(BLOCK.finditer(inspect.getdoc(owner) or "")):
                 if found["language"] == "python" and not found["mark"]:
-                    name = f"{info.name}.{owner.__name__}" if inspect.isclass(owner) else info.name
+                    name = f"{module_name}.{owner.__name__}" if inspect.isclass(owner) else module_name
                     yield pytest.param(owner, textwrap.dedent(found["body"]), id=f"{name}-{number}")
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for a user's home and working directory."""
+    monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [])  # what a page adds is gone after it
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("LEASEHOLD_URL", raising=False)

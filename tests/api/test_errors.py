@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator
 
 import leasehold
 import leasehold.guards
+from support.modules import importable
 
 INSIDE = {
     *("RetryableError", "SlotMigrating", "HandshakeAborted", "Redirected", "Unconfirmed", "Busy"),
@@ -25,9 +25,8 @@ def subclasses(cls: type) -> Iterator[type]:
 
 
 def test_errors_are_public_or_stay_inside() -> None:
-    for info in pkgutil.walk_packages(leasehold.__path__, "leasehold."):
-        if info.name != "leasehold.__main__":
-            importlib.import_module(info.name)
+    for name in importable():
+        importlib.import_module(name)
     found = {cls.__name__ for cls in subclasses(leasehold.LeaseholdError) if cls.__module__.startswith("leasehold.")}
     assert found - INSIDE <= PUBLIC
 

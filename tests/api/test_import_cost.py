@@ -27,6 +27,9 @@ MOST = 2
 MOST_OF_A_CLIENT = 47
 """Modules of the package that ``from leasehold import Client`` may bring."""
 
+MOST_OF_A_LOCK_ON_REDIS = 84
+"""Modules of the package that a first lock on a server of Redis may bring, with those of its client."""
+
 UNUSED = (
     *("asyncio", "ssl", "json", "dataclasses"),
     *("redis", "hiredis", "psycopg", "psycopg_pool", "pymysql", "asyncmy", "kazoo", "h11", "sqlite3", "click"),
@@ -119,9 +122,29 @@ def test_a_client_that_is_made_imports_nothing_more(url: str, tmp_path: Path) ->
     assert run(SCRIPT, url.format(tmp_path)).split() == []
 
 
+LOOKED_UP = {"encodings.idna", "stringprep"}
+"""Python's own, at the first look-up of a host name."""
+
+
 def test_nor_does_one_of_redis(redis_server: RedisServer) -> None:
-    brought = set(run(SCRIPT, redis_server.url).split())
-    assert brought <= {"encodings.idna", "stringprep"}  # Python's own, at the first look-up of a host name
+    assert set(run(SCRIPT, redis_server.url).split()) <= LOOKED_UP
+
+
+def test_nor_does_one_whose_rights_are_checked_at_the_first_acquire() -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
+        brought = set(run(SCRIPT, server.url.replace("redis://", "redis://app:pw@")).split())
+    assert brought <= LOOKED_UP
+
+
+def test_a_lock_on_redis_brings_what_its_server_needs(redis_server: RedisServer) -> None:
+    """Not what Sentinel, a cluster or Redlock needs, nor the doctor; it brings redis-py, whose own lock does, too."""
+    found = imported_by(
+        f"import leasehold\nwith leasehold.Client.from_url({redis_server.url!r}) as c, c.lock('a'): pass"
+    )
+    assert len(ours(found)) <= MOST_OF_A_LOCK_ON_REDIS, sorted(ours(found))
+    unused = ("doctor", "sentinel", "cluster", "redlock", "strict.checks")
+    assert not of(found, *(f"leasehold.stores.redis.{part}" for part in unused))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors"},
     "store_api": {"_runtimes.base", "_url", *VALUES},
     "stores": {"stores", "store_api", "_url", "_runtimes.base", "_runtimes.clock", *VALUES},
+    "layouts": {"layouts", "stores", "store_api", "_url", "_runtimes.base", *VALUES},
     "_engine": {"_engine", "events", "store_api", "_runtimes.base", "_runtimes.process", *VALUES},
     "primitives": {
         "primitives",
@@ -46,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *{"client", "primitives", "_engine", "events", "observability", "_inspection", "_validate", "_runtimes"},
         *{"store_api", "_url", "stores.registry", *VALUES},
     },
-    "postgres": {"guards", "_validate", "errors", "stores.postgres"},
+    "postgres": {"guards", "_validate", "errors", "stores._sql"},
     "testing": {"client", "_inspection", "primitives", "stores.memory", "_runtimes", "_validate", *VALUES},
     "_pytest_plugin": {"testing"},
     "tables": {"_runtimes", "stores.registry", "stores._sql", "_url", "store_api", *VALUES},
@@ -54,12 +55,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """By file or folder of the package, what it may import of the package; ``a.b`` is that module alone.
 
-Not listed is the edge of the package, which may use all of it: the command line.
+Not listed is the edge of the package, which may use all of it: the command line, the console and the integrations.
 """
 
-EDGES = {"cli", "__main__"}
+EDGES = {"cli", "__main__", "integrations", "ui"}
 
-THIRD_PARTY = {"cli", "__main__", "stores", "_pytest_plugin"}
+THIRD_PARTY = {*EDGES, "observability", "stores", "_pytest_plugin"}
 """What is imported only where the third party is installed."""
 
 MACHINE = {"asyncio", "threading", "time", "socket", "select", "selectors", "socketserver", "concurrent", "queue"}
@@ -74,8 +75,11 @@ OWN = {
     "stores/sqlite/database.py": {"threading"},
     "stores/sqlite/busy_wait.py": {"time"},
     "stores/sqlite/waiting.py": {"socket", "threading", "time"},
+    "observability/_one_at_a_time.py": {"threading"},
+    "observability/history.py": {"time"},
+    "observability/prometheus.py": {"threading"},
 }
-"""Files of stores that own a thread, a socket, or a file which others wait for, and with what."""
+"""Files of stores that own a thread, a socket, or a file which others wait for, and sinks with a mutex or a clock."""
 
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterator
 
 import pytest
 
 import leasehold
+from support.modules import importable
 
 MAGIC = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 """Special methods of ``async`` statements, and of their plain forms."""
@@ -20,13 +20,13 @@ ONLY_ASYNC = {"AsyncClient.__init__": {"runtime"}}
 
 
 def twins() -> Iterator[tuple[type, type]]:
-    for info in pkgutil.walk_packages(leasehold.__path__, "leasehold."):
-        if info.name.split(".")[1] in ("cli", "bench", "demo", "testing", "__main__"):
+    for module_name in importable():
+        if module_name.split(".")[1] in ("cli", "bench", "demo", "testing"):
             continue
-        module = importlib.import_module(info.name)
+        module = importlib.import_module(module_name)
         for name, cls in vars(module).items():
-            if name.startswith("Async") and inspect.isclass(cls) and cls.__module__ == info.name:
-                package = importlib.import_module(info.name.rpartition(".")[0])  # the client has a file for each
+            if name.startswith("Async") and inspect.isclass(cls) and cls.__module__ == module_name:
+                package = importlib.import_module(module_name.rpartition(".")[0])  # the client has a file for each
                 for place in (module, package):
                     blocking = getattr(place, name.removeprefix("Async"), None)
                     if blocking is not None:

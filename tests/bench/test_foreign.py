@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pytest
 from leasehold_lab.bench.contestants import CONTESTANTS, by_key
 from leasehold_lab.bench.foreign import FOREIGN
 from leasehold_lab.bench.processes import worker
-from leasehold_lab.bench.processes.workers import TrialFailed, Worker
+from leasehold_lab.bench.processes.foreign_contenders import ForeignContenders
+from leasehold_lab.bench.processes.program import TrialFailed
+from leasehold_lab.bench.processes.workers import Worker
 from leasehold_lab.bench.trials.trial_pipe import Task
 from leasehold_lab.servers import RedisServer
 
@@ -66,12 +69,72 @@ def test_a_program_is_pinned_to_its_cores(tmp_path: Path) -> None:
     everywhere = os.sched_getaffinity(0)
     python = environment(tmp_path, "redsync")
     with RedisServer() as server, Worker(by_key("redsync"), python) as one:
-        assert one._process is not None
+        assert one.program is not None
         for cores in ((min(everywhere),), ()):
             one.begin(task(server.url, cores))
-            assert os.sched_getaffinity(one._process.pid) == set(cores or everywhere)
+            assert os.sched_getaffinity(one.program.pid) == set(cores or everywhere)
             one.go()
             assert one.outcome()["turns"] > 0
+
+
+CONTENDER = """
+import json, mmap, sys, time
+from leasehold import Client
+from leasehold_lab.bench.trials.handover import Tally, UNTIL
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+say(step="hello", version="1", runs="Python")
+for line in sys.stdin:
+    asked = json.loads(line)
+    with open(asked["cells"], "r+b") as file:
+        cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+    if asked["me"] == int(sys.argv[1]):
+        sys.exit(1)
+    with Client.from_url(asked["url"], namespace=asked["namespace"]) as client:
+        tally, lock = Tally(asked["me"], cells), client.lock("a")
+        say(step="ready")
+        sys.stdin.readline()
+        while True:
+            hold = lock.acquire()
+            now = time.monotonic_ns()
+            tally.enter(hold, now)
+            tally.leave()
+            hold.release()
+            if now >= cells[UNTIL]:
+                break
+    say(step="part", turns=tally.turns, switches=tally.switches, overlaps=tally.overlaps, cpu=0.1, took=tally.took)
+"""
+"""A contender in Python that speaks as those of other languages do; the one with the number that is given ends."""
+
+
+def contenders(folder: Path, *, ends: int = 0) -> ForeignContenders:
+    program = folder / "contender.py"
+    program.write_text(CONTENDER)
+    return ForeignContenders([sys.executable, str(program), str(ends)])
+
+
+def test_programs_hand_a_lock_over_and_are_kept_for_the_next_trial(tmp_path: Path) -> None:
+    with RedisServer() as server, closing(contenders(tmp_path)) as those:
+        kept = list[int]()
+        for _ in range(2):
+            those.begin(replace(task(server.url), trial="handover", concurrency=2, seconds=0.5))
+            those.go()
+            found = those.outcome()
+            assert found.turns >= found.operations > 0
+            assert found.overlaps == 0
+            assert 0 < found.p50 <= found.p99
+            assert found.cpu == pytest.approx(0.2)
+            kept.append(hash(tuple(program.pid for program in those._programs)))
+        assert len(set(kept)) == 1
+
+
+def test_a_contender_that_ends_fails_the_trial_and_is_started_anew(tmp_path: Path) -> None:
+    with RedisServer() as server, closing(contenders(tmp_path, ends=2)) as those:
+        for _ in range(2):
+            with pytest.raises(TrialFailed, match="ended before it had answered"):
+                those.begin(replace(task(server.url), trial="handover", concurrency=2))
 
 
 def test_without_an_environment_foreign_programs_are_skipped() -> None:
@@ -142,5 +205,11 @@ def test_the_programs_lock(tmp_path: Path, key: str) -> None:
             assert 0 < found["p50"] <= found["p99"]
             assert found["cpu"] > 0
             assert server.command("DBSIZE") == 0, "all that was locked is free"
+        one.begin(replace(task(server.url), trial="handover", concurrency=2, seconds=0.5))
+        one.go()
+        found = one.outcome()
+        assert found["turns"] >= found["operations"] > 0
+        assert found["overlaps"] == 0
+        assert server.command("DBSIZE") == 0
         with pytest.raises(TrialFailed, match="knows no trial"):
-            one.begin(replace(task(server.url), trial="handover"))
+            one.begin(replace(task(server.url), trial="held"))

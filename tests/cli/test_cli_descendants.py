@@ -72,7 +72,7 @@ def test_a_process_in_another_session_is_killed_with_a_run_that_is_killed(shell:
     run, pid = _start(shell, generation, "deaf", options=("--lease", "1.5"))
     os.kill(run, signal.SIGKILL)
     try:
-        until(lambda: not alive(pid), 0.5 + NOISE)
+        assert until(lambda: not alive(pid)) < 0.5 + NOISE
     finally:
         _end(pid)
 
@@ -83,7 +83,7 @@ def test_a_process_in_another_session_gets_sigterm(sqlite_shell: Shell, generati
     os.kill(run, signal.SIGTERM)
     try:
         assert sqlite_shell.started[0].wait(5) == 128 + signal.SIGTERM
-        until(lambda: not alive(pid), 0.5 + NOISE)
+        assert until(lambda: not alive(pid)) < 0.5 + NOISE
     finally:
         _end(pid)
 
@@ -155,7 +155,7 @@ def test_a_stopped_guard_continues_when_the_run_is_killed(sqlite_shell: Shell) -
     os.kill(guard, signal.SIGSTOP)
     os.kill(run, signal.SIGKILL)
     try:
-        until(lambda: not alive(pid), 0.5 + NOISE)
+        assert until(lambda: not alive(pid)) < 0.5 + NOISE
     finally:
         _end(guard, pid)
 
@@ -197,7 +197,7 @@ def test_orphans_that_end_are_reaped_while_the_command_runs(sqlite_shell: Shell)
     )
     sqlite_shell.file("done")
     (guard,) = _children(run.pid)
-    until(lambda: len(_children(guard)) == 1, 1)
+    until(lambda: len(_children(guard)) == 1)
 
 
 @contextmanager

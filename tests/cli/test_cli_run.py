@@ -175,7 +175,7 @@ def test_signals_reach_the_descendants_of_the_command(sqlite_shell: Shell) -> No
     pid = int(sqlite_shell.file("pid"))
     run.send_signal(signal.SIGTERM)
     assert run.wait(5) == 143
-    until(lambda: not alive(pid), 1)
+    until(lambda: not alive(pid))
 
 
 def test_a_background_process_does_not_keep_the_lock(sqlite_shell: Shell) -> None:
@@ -224,8 +224,7 @@ def test_a_store_that_fails_stops_the_command_before_the_lease_ends(tmp_path: Pa
             run = shell.start("run", "job", "--lease", "1.5", "--", "sh", "-c", script)
             pid = int(shell.file("pid"))
             server.pause()
-            gone = until(lambda: not alive(pid), 5)
-            assert gone < 1.5 + NOISE  # from the pause; the last renewal was sent before it
+            assert until(lambda: not alive(pid)) < 1.5 + NOISE  # from the pause; the last renewal was sent before it
             server.resume()
             assert run.wait(10) == LOST
         finally:

@@ -16,7 +16,8 @@ from typing import Any
 from model_sequences import Play, Steps, chance
 from sql_sides import Modelled, Pair, Real, RealLine, Servers
 
-from leasehold.stores._sql.transport import Row, Statement, Value
+from leasehold.stores._sql.plain import ACQUIRE, RELEASE, refusal
+from leasehold.stores._sql.transport import Call, Row, Statement, Value
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 SESSIONS = 4
@@ -147,7 +148,7 @@ class Playing:
 
     def idle_steps(self) -> Sequence[Callable[[Pair], Awaitable[None]]]:
         """Return what a session does that is in no transaction."""
-        return self.locks, self.locks, self.locks, self.passes_over, self.looks, self.adds
+        return self.locks, self.locks, self.locks, self.passes_over, self.looks, self.adds, self.calls, self.calls
 
     def busy_steps(self, pair: Pair) -> Sequence[Callable[[Pair], Awaitable[None]]]:
         """Return what a session does in a transaction."""
@@ -200,6 +201,20 @@ class Playing:
         if not self.crowded():
             pair.goes_on = True
             await self.add(pair, self.chance.choice(NAMES))
+
+    async def calls(self, pair: Pair) -> None:
+        """Call a function, which waits for nobody; at times for a ticket that was refused."""
+        name, ticket = self.chance.choice(NAMES), self.chance.choice(self.tickets)
+        key = self.key(name)
+        if self.chance.random() < 0.1:
+            await self.both(pair, self.whole(Statement(self.dialect.refuse, refusal((self.space, name), ticket))))
+        if self.chance.random() < 0.5:
+            rest = (self.chance.randrange(2), 10**13, 0, "höst:1:x", '{"a": "; \'"}', "7")
+            await self.both(pair, [self.servers.call(Call(ACQUIRE, (*key, ticket, *rest)))])
+        else:
+            await self.both(pair, [self.servers.call(Call(RELEASE, (*key, ticket)))])
+        answer = pair.modelled.answers[-1] if pair.modelled.answers else []
+        self.seen["calls that did it"] += bool(answer and answer[0][0][0])
 
     async def reads(self, pair: Pair) -> None:
         if not pair.locked:

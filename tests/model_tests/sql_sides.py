@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.transport import Statement
+from leasehold.stores._sql.transport import Call, Statement
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 from models.net import Connection
 
@@ -46,6 +46,10 @@ class Servers(ABC):
     @abstractmethod
     def opening(self, within: float) -> Sequence[Statement]:
         """Return two statements: what begins a transaction that waits for a lock for so long."""
+
+    @abstractmethod
+    def call(self, call: Call) -> Statement:
+        """Return the statement that calls a function."""
 
     @abstractmethod
     def real(self) -> RealLine:

@@ -16,10 +16,10 @@ from sql_sides import RealLine, Servers
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
-from leasehold.stores._sql.transport import Statement
+from leasehold.stores._sql.transport import Call, Statement
 from leasehold.stores.mysql.connection import blocking, settings
 from leasehold.stores.mysql.connection.base import NoAnswer, Refusal, joined
-from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, limits
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, call_of, limits
 from leasehold.stores.mysql.statements import DIALECT
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.sql.mysql import MySQLModel
@@ -53,6 +53,9 @@ class MySQLServers(Servers):
 
     def opening(self, within: float) -> Sequence[Statement]:
         return limits(within), BEGIN
+
+    def call(self, call: Call) -> Statement:
+        return call_of(call)
 
     def real(self) -> RealLine:
         return Real(finish(blocking.connect(self._settings, BlockingRuntime(), 5.0)))

@@ -20,13 +20,15 @@ from leasehold.stores.redis.scripts import Script
 from leasehold_lab.servers import RedisServer
 from support.tiers import repetitions
 
+LEAST, MOST, BY_NIGHT = 500, repetitions(5_000, 500), 100_000
+"""Sequences that always run, however busy the machine is; those that may run by day; those that run by night."""
+
 BUDGET = 22.0
-"""Seconds of one core by day; sequences that do not fit are left to the night."""
+"""Seconds of one core by day; sequences beyond the least that do not fit are left to the night."""
 
 PATIENCE = 4
-"""How many times as long it may take where others use the cores as well."""
+"""How many times as long they may take where others use the cores as well."""
 
-BY_DAY, BY_NIGHT = repetitions(5_000, 500), 100_000
 LENGTH = 14
 
 
@@ -236,18 +238,18 @@ def _compare(rival: Rival, seed: int) -> None:
 def compare_many(rival: Rival, count: int, budget: float) -> int:
     first, begin, until = first_seed(), time.process_time(), time.monotonic() + PATIENCE * budget
     for number in range(count):
-        if time.process_time() - begin > budget or time.monotonic() > until:
+        if number >= LEAST and (time.process_time() - begin > budget or time.monotonic() > until):
             return number
         compare(rival, first + number)
     return count
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)  # at a low priority on a busy machine
 def test_the_model_answers_as_the_server_does(rival: Rival, record_property: Any) -> None:
-    done = compare_many(rival, BY_DAY, BUDGET)
+    done = compare_many(rival, MOST, BUDGET)
     record_property("sequences", done)
     print(f"{done} sequences compared with the server, no difference")
-    assert done >= 500
+    assert done >= LEAST
 
 
 @pytest.mark.nightly

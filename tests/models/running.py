@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+from unittest.mock import patch
 
 from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import TABLE, State, Transition
+from leasehold._model import Granted
 from models.history import Outcome, run
 from models.report import failure
 from models.scenario import Assumptions
@@ -199,20 +201,29 @@ def in_processes(work: Callable[[P], R], pieces: Iterable[P], jobs: int) -> Iter
 @contextmanager
 def counting(turns: Counter[str]) -> Generator[None]:
     """Count the turns that holds of this process take."""
-    plain = Lease._transition
+    plain, granted, begin_release = Lease._transition, Lease.granted, Lease.begin_release
 
-    def counted(lease: Lease, turn: Transition, why: str = "") -> bool:
-        before = lease.state
-        moved = plain(lease, turn, why)
+    def count(before: State, turn: Transition, moved: bool) -> bool:
         if moved:
             turns[_NAMES[before, turn]] += 1
         return moved
 
-    setattr(Lease, "_transition", counted)  # noqa: B010
-    try:
+    def counted(lease: Lease, turn: Transition, why: str = "") -> bool:
+        return count(lease.state, turn, plain(lease, turn, why))
+
+    def counted_grant(lease: Lease, grant: Granted) -> bool:
+        return count(lease.state, Transition.GRANTED, granted(lease, grant))
+
+    def counted_release(lease: Lease) -> bool:
+        return count(lease.state, Transition.RELEASED, begin_release(lease))
+
+    # The turns that every acquire and release takes are written out in the methods for them.
+    with (
+        patch.object(Lease, "_transition", counted),
+        patch.object(Lease, "granted", counted_grant),
+        patch.object(Lease, "begin_release", counted_release),
+    ):
         yield
-    finally:
-        setattr(Lease, "_transition", plain)  # noqa: B010
 
 
 _NAMES = {move: named(move) for move in TABLE}

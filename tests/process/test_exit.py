@@ -8,14 +8,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from leasehold import Client, LeaseLost
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold._engine.lease import LeaseHandle
 from leasehold._validate import LONGEST_LEASE
-from leasehold.primitives.locks.lock import AsyncMutex
+from leasehold.primitives.locks.lock import AsyncLock
 from leasehold.stores.memory import Memory
 
 
@@ -142,15 +143,13 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing() -> None:
 def test_an_interrupt_between_the_grant_and_its_hold_leaves_no_lock_that_lives_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    granted = AsyncMutex._lease
-
-    async def interrupted(self: AsyncMutex, *args: Any, **options: Any) -> None:
-        await granted(self, *args, **options)
+    def interrupted(self: AsyncLock, handle: LeaseHandle) -> AsyncHold:
+        assert handle.lease.check_deadline(), "it was granted"
         raise KeyboardInterrupt
 
     with Client(Memory("interrupted")) as locks, Client(Memory("interrupted")) as others:
         with monkeypatch.context() as patched:
-            patched.setattr(AsyncMutex, "_lease", interrupted)
+            patched.setattr(AsyncLock, "_hold", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 locks.lock("x", lease=1.5).acquire()
         assert others.lock("x").acquire(blocking=False) is None
@@ -166,6 +165,17 @@ def test_holds_are_neither_copied_nor_pickled() -> None:
                 attempt(hold)
             with pytest.raises(TypeError, match="cannot be copied"):
                 attempt(hold._core)
+
+
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_clients_are_neither_copied_nor_pickled(attempt: Callable[[object], object]) -> None:
+    with Client(Memory("copies")) as client:
+        with pytest.raises(TypeError, match="client cannot be copied"):
+            attempt(client)
+        with pytest.raises(TypeError, match="Lock 'a' cannot be copied"):
+            pickle.dumps(client.lock("a"))
+    with pytest.raises(TypeError, match="make a new one there"):
+        attempt(AsyncClient(Memory("copies")))
 
 
 def test_errors_can_be_sent_to_another_process() -> None:

@@ -48,7 +48,10 @@ def test_its_store_does_what_it_does_on_the_installed_one(release: str, suite: s
     if suite == "conformance":
         command += [str(TESTS / "conformance"), "-k", kit]
     else:
-        command += [str(path) for each in files for path in sorted((TESTS / "stores").glob(f"test_{each}*.py"))]
+        for each in files:
+            found = sorted((TESTS / "stores").rglob(f"test_{each}*.py"))
+            assert found, f"no file of tests is named test_{each}*.py"
+            command += [str(path) for path in found]
     named = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS")
     environment = {key: value for key, value in os.environ.items() if key not in named}
     done = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)

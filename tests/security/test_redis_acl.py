@@ -43,23 +43,27 @@ def url_of(server: RedisServer, user: str = "app") -> str:
     return f"redis://{user}:secret@127.0.0.1:{server.port}/0"
 
 
+LEASE = 3.0
+"""Seconds, long enough for a machine that is busy; the watchdog renews each third of it."""
+
+
 async def everything(harness: Harness, url: str, namespace: str = "default") -> None:
     """Use every feature, contended and not."""
     async with harness.client(url, namespace=namespace, response_timeout=2.0) as locks:
         for fair in (False, True):
-            lock = locks.lock("a b{c}:*?[é", fair=fair, lease=0.9, lock_delay=0.1, meta={"why": "test"})
+            lock = locks.lock("a b{c}:*?[é", fair=fair, lease=LEASE, lock_delay=0.1, meta={"why": "test"})
             hold = await lock.acquire()
             assert hold is not None
             await hold.renew()
             assert [info.name for info in await locks.holds("a b{")] == [lock.name]
             waiter = harness.spawn(lambda lock=lock: lock.acquire(timeout=5))
             async with harness.client(url, namespace=namespace) as others:
-                other = harness.spawn(lambda name=lock.name: others.lock(name, lease=0.9).acquire(timeout=5))
+                other = harness.spawn(lambda name=lock.name: others.lock(name, lease=LEASE).acquire(timeout=5))
                 info = await locks.inspect(lock.name)
                 while info is None or len(info.waiters) < 2:
                     await harness.sleep(0.01)
                     info = await locks.inspect(lock.name)
-                await harness.sleep(0.4)  # the watchdog renews holder and waiters
+                await harness.sleep(LEASE * 0.4)  # the watchdog renews holder and waiters
                 await hold.release()
                 for job in (waiter, other):
                     held = await job.result()
@@ -75,12 +79,12 @@ async def everything(harness: Harness, url: str, namespace: str = "default") -> 
 
 async def shares(harness: Harness, locks: Any) -> None:
     """Read, write and take permits, contended, renewed, upgraded and broken."""
-    stock, partner = locks.rw_lock("stock", lease=0.9, lock_delay=0.1), locks.semaphore("partner", 3, lease=0.9)
+    stock, partner = locks.rw_lock("stock", lease=LEASE, lock_delay=0.1), locks.semaphore("partner", 3, lease=LEASE)
     reading = await stock.reader().acquire()
     writer = harness.spawn(lambda: stock.writer().acquire(timeout=5))
     two = await partner.acquire(2)
     permits = harness.spawn(lambda: partner.acquire(2, timeout=5))
-    await harness.sleep(0.4)  # the watchdog renews holders and waiters
+    await harness.sleep(LEASE * 0.4)  # the watchdog renews holders and waiters
     assert {info.name for info in await locks.holds()} >= {"stock", "partner"}
     for hold, job in ((reading, writer), (two, permits)):
         await hold.release()

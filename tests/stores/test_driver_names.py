@@ -258,8 +258,8 @@ def test_each_underscored_name_of_others_is_in_the_table() -> None:
     assert missing == {}
 
 
-OF_PYTHON = {"_exit", "_fields", "_getframe", "_get_running_loop", "_replace"}
-"""Names of the standard library that are documented in spite of their underscore, or have been there for decades."""
+OF_PYTHON = {"_exit", "_fields", "_getframe", "_get_running_loop", "_meta", "_replace"}
+"""Names of the standard library and of Django's models that are documented, or have been there for decades."""
 
 
 def _is_private(name: str) -> bool:

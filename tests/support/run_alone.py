@@ -1,11 +1,16 @@
-"""A test that measures time runs alone, and so does the last run of a test that failed: the other workers wait.
+"""A test that measures time runs in quiet, and the last run of a test that failed runs alone: other workers wait.
 
-Each worker is in one room while it runs a test. A worker that needs the room for itself first locks the door, so that
-no other enters. Then it waits, for a limited time, until the others have left. Tests that only compute, at a lower
-priority, are not in the room: they go on. So the first worker begins with the tests that measure time, while the others
-compute (`arrange`).
+Each worker is in one room while it runs a test. There are three kinds of tests, by the mark ``timing``:
 
-A test that subtracts what the machine was late by needs no such care. It has the mark ``timing(alone=False)``.
+- A plain test shares the room with all other plain ones. So does a test with the mark ``timing(beside="all")``, which
+  subtracts what the machine was late by, or has a limit of several seconds.
+- A test that measures time has the mark ``timing``. It shares the room only with others of this kind, which mostly
+  wait, too: `QUIET` workers begin with them.
+- A test that measures what a processor does has the mark ``timing(beside="nobody")``, and is alone.
+
+Who needs quiet lets no other enter, and waits for a limited time until those inside have left. Tests that only compute,
+at a lower priority, are not in the room: they go on. So the first workers begin with the tests that measure time, while
+the others compute (`arrange`).
 
 Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
 before that run, and are made anew.
@@ -33,24 +38,42 @@ LEAVES_WITHIN = 30.0
 """Seconds that the other workers have to finish their tests. A few tests take longer, and go on."""
 
 
+QUIET = 2
+"""How many workers begin with the tests that measure time."""
+
+
 class Room:
-    """Two lock files that all workers of one run share."""
+    """Three lock files that all workers of one run share.
+
+    ``door`` is held by whoever waits to be alone, so that no test that measures overtakes it. ``quiet`` is shared by
+    those that measure, and held by one that is alone; others need it for a moment to enter. ``inside`` is shared by
+    the others.
+    """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._paths = [folder / f"leasehold-tests-{run}-{name}" for name in ("door", "inside")]
+        self._paths = [folder / f"leasehold-tests-{run}-{name}" for name in ("door", "quiet", "inside")]
         mode = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._door, self._inside = (os.open(path, mode, 0o600) for path in self._paths)
+        self._door, self._quiet, self._inside = (os.open(path, mode, 0o600) for path in self._paths)
 
     def enter(self) -> None:
-        """Enter alongside others, as soon as nobody needs to be alone."""
-        fcntl.flock(self._door, fcntl.LOCK_SH)
+        """Enter alongside others, as soon as nobody needs quiet."""
+        fcntl.flock(self._quiet, fcntl.LOCK_EX)
         fcntl.flock(self._inside, fcntl.LOCK_SH)
-        fcntl.flock(self._door, fcntl.LOCK_UN)
+        fcntl.flock(self._quiet, fcntl.LOCK_UN)
+
+    def enter_quiet(self, within: float = LEAVES_WITHIN) -> bool:
+        """Let only tests enter that measure, and wait until the others have left; return whether they did."""
+        return self._enter(fcntl.LOCK_SH, within)
 
     def enter_alone(self, within: float = LEAVES_WITHIN) -> bool:
-        """Let no other enter, and wait until the others have left; return whether they did."""
-        fcntl.flock(self._inside, fcntl.LOCK_UN)
-        fcntl.flock(self._door, fcntl.LOCK_EX)
+        """Let no other enter, and wait until all have left; return whether they did."""
+        return self._enter(fcntl.LOCK_EX, within)
+
+    def _enter(self, how: int, within: float) -> bool:
+        self.leave()
+        fcntl.flock(self._door, fcntl.LOCK_EX if how == fcntl.LOCK_EX else fcntl.LOCK_SH)
+        fcntl.flock(self._quiet, how)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
         until = time.monotonic() + within
         while True:
             try:
@@ -60,19 +83,20 @@ class Room:
                     return False
                 time.sleep(0.05)
             else:
+                fcntl.flock(self._inside, fcntl.LOCK_UN)  # nobody enters before `leave`; another that measures may look
                 return True
 
     def leave(self) -> None:
-        """Leave, and unlock the door."""
+        """Leave, and let others enter."""
         fcntl.flock(self._inside, fcntl.LOCK_UN)
-        fcntl.flock(self._door, fcntl.LOCK_UN)
+        fcntl.flock(self._quiet, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Remove the files. Other workers have them open, and a process that ends leaves the room."""
         for path in self._paths:
             path.unlink(missing_ok=True)
-        os.close(self._door)
-        os.close(self._inside)
+        for descriptor in (self._door, self._quiet, self._inside):
+            os.close(descriptor)
 
 
 class Alone:
@@ -84,8 +108,11 @@ class Alone:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Stay in the room for all runs of a test. No timeout of a test includes the wait for the room."""
-        if measures_alone(item):
+        beside = beside_whom(item)
+        if beside == "nobody":
             self._room.enter_alone()
+        elif beside == "few":
+            self._room.enter_quiet()
         elif not (background.computes(item) and background.can_restore()):
             self._room.enter()
         try:
@@ -105,30 +132,31 @@ class Alone:
         self._room.close()
 
 
-def measures_alone(item: pytest.Item) -> bool:
-    """Return whether a test measures time, and takes the machine as it finds it."""
+def beside_whom(item: pytest.Item) -> str:
+    """Return what a test may have beside it: "nobody", a "few" tests that measure time, too, or "all" tests."""
     mark = item.get_closest_marker("timing")
-    return mark is not None and bool(mark.kwargs.get("alone", True))
+    return "all" if mark is None else str(mark.kwargs.get("beside", "few"))
 
 
 def arrange(items: list[pytest.Item], workers: int) -> None:
-    """Sort the tests so that one worker measures time while the others compute.
+    """Sort the tests so that `QUIET` workers measure time while the others compute.
 
     Each worker begins with its share of the list, as long as that of the others, and takes from theirs at the end.
     """
-    measuring = [item for item in items if measures_alone(item)]
-    computing = [item for item in items if background.computes(item) and not measures_alone(item)]
+    measuring = [item for item in items if beside_whom(item) != "all"]
+    computing = [item for item in items if background.computes(item) and beside_whom(item) == "all"]
     first = set(measuring).union(computing)
     others = [item for item in items if item not in first]
     if workers < 2:
         items[:] = [*computing, *measuring, *others]
         return
     share = -(-len(items) // workers)
-    items[:] = [*measuring, *others[: max(0, share - len(measuring))]]
-    del others[: max(0, share - len(measuring))]
-    for worker in range(1, workers):
-        part = computing[worker - 1 :: workers - 1]
-        rest = share - len(part)
+    quiet = min(QUIET, workers - 1)
+    parts = [measuring[worker::quiet] for worker in range(quiet)]
+    parts += [computing[worker :: workers - quiet] for worker in range(workers - quiet)]
+    items.clear()
+    for part in parts:
+        rest = max(0, share - len(part))
         items += [*part, *others[:rest]]
         del others[:rest]
     items += others

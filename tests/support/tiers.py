@@ -7,6 +7,9 @@ There are three tiers:
 - ``--all`` runs everything on all servers. CI runs it.
 - ``--nightly`` adds the tests with the mark ``nightly``.
 
+Beside them, ``--foreign`` runs the tests with programs of other libraries, and no others: their tools build them, from
+packages that come over the network.
+
 A run that names files, or chooses tests with ``-k`` or ``-m``, runs all that it names, as ``--all`` does.
 
 A test that measures wall-clock time has the mark ``timing``. It can fail on a busy machine, so it is not in the default
@@ -32,13 +35,13 @@ from leasehold_lab.runtimes.harnesses import SimulatedHarness
 
 TESTS = Path(__file__).parents[1]
 
-_run = {"whole": True}
-"""Whether this run has all tests, for `repetitions`."""
+_run = {"whole": True, "named": False}
+"""Whether this run has all tests, for `repetitions`; and whether it names files."""
 
 SERVERS = "postgres|mysql|mariadb|etcd|zookeeper|sentinel|cluster|redlock|replicas|strict|nginx"
 """A pattern of the servers that the default tier does without, as they occur in the ids of tests."""
 
-OTHERS = r"\[(?!memory-simulated-0|sqlite-asyncio|redis-blocking)|\[(?:sqlite|redis).*(?:short_lease|is_renewed)"
+OTHERS = r"\[(?!memory-simulated-0|sqlite-|redis-blocking)|\[(?:sqlite|redis).*(?:short_lease|is_renewed)"
 """A pattern of the runs of the conformance kit that the default tier does without.
 
 Memory runs in virtual time. In real time, cases with leases of a fraction of a second can fail on a busy machine.
@@ -54,10 +57,14 @@ MEASURES = re.compile(
     r"""^\s*assert\b .*
     (?: (?:monotonic|perf_counter|time|now)\(\) \s-\s [\w.\[\]]+   # the time since a moment
       | \btook\b | \bmax\((?:late|took|waited)\)                   # or the name of such a time
-    ) \s<=?\s""",
+      | \buntil\(.*\)                                              # or how long it took until something was true
+    ) \s<=?\s (?P<limit>[^,#\n]+)""",
     re.VERBOSE | re.MULTILINE,
 )
 """An assertion that real time is shorter than a limit."""
+
+WIDE = 2.0
+"""Seconds, at least, of a limit that is wide enough for whatever runs beside a test."""
 
 
 RERUNS = 2
@@ -72,6 +79,7 @@ class Tier(enum.Enum):
 
     DEFAULT = "always"
     ALL = "with --all"
+    FOREIGN = "with --foreign, alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,8 @@ class Part:
         without: a pattern of names with parameters; tests that match it do not run by default.
         one_in: by default, only each so-many-th value of a parameter in `SEEDS` runs.
         timing: whether all its tests measure wall-clock time.
-        alone: whether timing tests run alone. They need not if they subtract the time without a processor.
+        beside: what its timing tests may have beside them: "nobody", a "few" timing tests, or "all" tests. The last
+            is right if they subtract the time without a processor, or have limits of several seconds.
         real_time: whether its tests have real leases of about a second, on servers or between processes.
 
     """
@@ -96,12 +105,12 @@ class Part:
     without: str = ""
     one_in: int = 1
     timing: bool = False
-    alone: bool = True
+    beside: str = "few"
     real_time: bool = False
 
     def runs_by_default(self, item: pytest.Item) -> bool:
         """Return whether a test of this part is in the default tier."""
-        if self.tier is Tier.ALL or (self.without and re.search(self.without, item.name)):
+        if self.tier is not Tier.DEFAULT or (self.without and re.search(self.without, item.name)):
             return False
         indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
         return all(indices.get(name, 0) % self.one_in == 0 for name in SEEDS)
@@ -115,13 +124,17 @@ def _all(path: str, why: str, **options: Any) -> Part:
     return Part(path, Tier.ALL, why, **options)
 
 
+def _foreign(path: str, why: str, **options: Any) -> Part:
+    return Part(path, Tier.FOREIGN, why, **options)
+
+
 HISTORIES = "simulated/histories/test_histories.py"
 BROKEN = "simulated/histories/test_broken_locks.py"
 WATCHDOG = "unit/engine/test_watchdog.py"
 
 PARTS = (
     _default("api", "imports, types, the same API in both flavors"),
-    _default("api/test_docs.py", "the documentation, with its examples", without=SERVERS),
+    _default("api/test_docs.py", "the documentation, with its examples", without=f"{SERVERS}|docs/integrations/"),
     _default("cli", "the command line on SQLite and Redis", real_time=True),
     _all("cli/test_cli_families.py", "the time until a guard has killed all", timing=True),
     _default("cli/test_cli_servers.py", "servers of Redis", without="postgresql|mariadb|zookeeper|etcd"),
@@ -135,24 +148,30 @@ PARTS = (
     _default("security/test_names.py", "names and passwords as data"),
     _default("security/test_urls.py", "no password of a URL is shown"),
     _default("simulated", "stores on models of their servers, in virtual time", without=SEARCHES, one_in=10),
-    _default(f"{HISTORIES}::test_every_promise_is_kept", "1,250 histories instead of 50,000", one_in=40),
+    _default(f"{HISTORIES}::test_every_promise_is_kept", "1,250 histories instead of 25,000", one_in=20),
     _default(f"{BROKEN}::test_a_broken_lock_is_found", "those that are found soon", without="believes a leader"),
     _default("unit", "rules, engine, primitives, and parts of stores"),
     _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "2,000 histories"),
     _all(f"{HISTORIES}::test_nobody_is_stuck_though_messages_are_lost", "20,000 hand-overs"),
-    _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "50,000 plans of histories"),
+    _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "25,000 plans of histories"),
     _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "10,000 holds with leases of seconds"),
     _all(f"{WATCHDOG}::test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog", "10,000 holds"),
     _all("bench", "benchmarks on real servers"),
-    _all("bench/test_bench.py", "samples of processor time, which a busy machine gives to others", timing=True),
+    _all("bench/test_bench.py", "samples of processor time", timing=True, beside="nobody"),
     _all("branches", "runs the tests of the core again, with coverage"),
     _all("chaos", "faults of real servers and machines", timing=True),
-    _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, alone=False),
+    _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, beside="all"),
     _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
     _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
     _all("demo", "services, load and nginx", real_time=True),
     _all("demo/test_interrupted_demo.py", "the time from Ctrl-C to the end of the demo", timing=True),
     _all("examples", "programs with real processes", real_time=True),
+    _foreign("foreign", "programs in Java, Go and JavaScript", timing=True),
+    _all("integrations", "frameworks, with their workers and servers", real_time=True),
+    _all("integrations/metrics/test_cost.py", "what an observer costs", timing=True, beside="nobody"),
+    _all("integrations/test_lowest_frameworks.py", "installs the lowest version of each framework"),
+    _all("layouts", "locks in the format of other libraries", real_time=True),
+    _default("layouts/test_layout_urls.py", "what a layout refuses"),
     _all("model_tests", "models of servers that the default tier does not start", real_time=True),
     _all("museum", "defects of other libraries, on real servers", real_time=True),
     _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
@@ -164,6 +183,7 @@ PARTS = (
     _all("process/test_members.py", "the time until a barrier notices a killed member", timing=True),
     _all("releases", "other releases of the servers", real_time=True),
     _all("security", "secrets and rights on real servers"),
+    _all("site", "builds the documentation site"),
     _all("soak", "many clients for a long time"),
     _all("specs", "TLA+ specifications, which need Java"),
     _all("stores", "one folder for each store, on its servers", real_time=True),
@@ -174,14 +194,14 @@ PARTS = (
     _all("sweep", "a fault at each step of each operation, for minutes", real_time=True),
     _all("testing", "starts all servers"),
     _all("verify", "the parts of `leasehold verify`"),
-    _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True, alone=False),
+    _all("verify/test_verify.py", "verifies stores while it stops and kills clients", timing=True, beside="all"),
 )
 """A test belongs to the longest path that leads to it."""
 
 
 def whole(config: pytest.Config) -> bool:
     """Return whether this run has all tests, and not only those of the default tier."""
-    return bool(config.getoption("--all") or config.getoption("--nightly"))
+    return bool(config.getoption("--all") or config.getoption("--nightly") or config.getoption("--foreign"))
 
 
 def repetitions(whole_run: int, by_default: int) -> int:
@@ -203,11 +223,11 @@ def _table() -> dict[str, Part]:
 
 
 @functools.cache
-def _default_within(path: Path) -> bool:
-    """Return whether a file has tests in the default tier."""
+def _tiers_within(path: Path) -> frozenset[Tier]:
+    """Return the tiers of the tests in a file or a folder."""
     name = path.relative_to(TESTS).as_posix()
-    functions = [part for part in PARTS if part.path.startswith(f"{name}::")]
-    return any(part is not None and part.tier is Tier.DEFAULT for part in [part_of(path), *functions])
+    within = [part for part in PARTS if part.path.startswith((f"{name}/", f"{name}::"))]
+    return frozenset(part.tier for part in [part_of(path), *within] if part is not None)
 
 
 @functools.cache
@@ -240,14 +260,24 @@ def pytest_configure(config: pytest.Config) -> None:
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     if named or config.option.keyword or config.option.markexpr:
         config.option.all = True
+    _run["named"] = named
     _run["whole"] = whole(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In a run of the default tier, ignore files that have no test in it."""
-    if whole(config) or not collection_path.name.startswith("test_") or not collection_path.is_relative_to(TESTS):
+    """Ignore files and folders without a test of this run: their conftests may need a framework that is not there.
+
+    Foreign tests run where files are named, or with ``--foreign``, which runs no others.
+    """
+    if _run["named"] or collection_path == TESTS or not collection_path.is_relative_to(TESTS):
         return None
-    return None if _default_within(collection_path) else True
+    if not collection_path.is_dir() and not collection_path.name.startswith("test_"):
+        return None
+    if config.getoption("--foreign"):
+        wanted = {Tier.FOREIGN}
+    else:
+        wanted = {Tier.DEFAULT, Tier.ALL} if whole(config) else {Tier.DEFAULT}
+    return None if wanted & _tiers_within(collection_path) else True
 
 
 def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
@@ -255,11 +285,29 @@ def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
     for item in items:
         part = part_of(item.path, getattr(item, "originalname", ""))
         if (part is not None and part.timing) or measures_time(item):
-            item.add_marker(pytest.mark.timing(alone=part is None or part.alone))
+            item.add_marker(pytest.mark.timing(beside=_beside(item, part)))
         elif part is not None and part.real_time and whole_run:
             item.add_marker(pytest.mark.real_time)
         if item.get_closest_marker("timing") or item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=RERUN_AFTER))
+
+
+def _beside(item: pytest.Item, part: Part | None) -> str:
+    if part is not None and part.timing:
+        return part.beside
+    return "all" if has_wide_limits(inspect.unwrap(item.function)) else "few"  # type: ignore[attr-defined]
+
+
+@functools.cache
+def has_wide_limits(function: Any) -> bool:
+    """Return whether each limit of time in a test is `WIDE`. A limit that depends on local variables is not."""
+    for match in MEASURES.finditer(inspect.getsource(function)):
+        try:
+            if eval(match["limit"], function.__globals__) < WIDE:
+                return False
+        except (NameError, SyntaxError):
+            return False
+    return True
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:

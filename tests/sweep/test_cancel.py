@@ -15,7 +15,10 @@ from leasehold_lab.faulty_store import Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 from leasehold_lab.runtimes.virtual import Scheduler, Task
 
-TWO_CLAIMS = {"upgrade", "step_down", "permits", "meeting", "several", "several_kinds", "several_in_vain", "lead"}
+TWO_CLAIMS = {
+    *("in_turn", "upgrade", "step_down", "permits"),
+    *("meeting", "several", "several_kinds", "several_in_vain", "lead"),
+}
 
 
 def sweep(harness: Harness, opener: Any, memory: Any, name: str, current: Callable[[], Any]) -> int:
@@ -95,6 +98,28 @@ def test_cancelled_twice_the_leave_still_arrives(second: int) -> None:
             info = await looker.inspect("a")
             assert info is not None
             assert info.waiters == ()
+
+    AsyncioHarness().run(body)
+
+
+@pytest.mark.parametrize("second", range(0, 12))
+def test_cancelled_twice_in_its_first_try_the_leave_still_arrives(second: int) -> None:
+    async def body(harness: Harness) -> None:
+        for first in range(1, 12):
+            memory = Memory("twice")
+            client, looker = harness.client(Slow(memory)), harness.client(memory)
+            task = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
+            for _ in range(first):
+                await asyncio.sleep(0)
+            task.cancel()
+            for _ in range(second):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                hold = await task
+                assert hold is not None
+                await hold.release()
+            assert await looker.inspect("a") is None
 
     AsyncioHarness().run(body)
 

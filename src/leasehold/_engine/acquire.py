@@ -1,20 +1,19 @@
 """The acquire loop: try, wait, try again, until the lease is granted, the time is up, or it is given up from outside.
 
-The theory is in `engine`, that of giving up from outside in `cancellation`.
+The theory is in `engine`, that of giving up from outside in `cancellation`. The first try of nearly all acquires is
+made in `lane`; the loop does all that follows if that did not get the lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
-from typing import Any
+from collections.abc import Awaitable
 
 from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
-from leasehold._engine.request import AcquireRequest, Nested, NotAcquired
 from leasehold._engine.retry import FIRST_PAUSE, retry
-from leasehold._model import Granted, Owner, Wait
+from leasehold._model import AcquireRequest, Granted, Nested, NotAcquired, Owner, Wait
 from leasehold._runtimes.base import warn
 from leasehold._runtimes.process import ending
 from leasehold.errors import StoreUnavailable
@@ -31,25 +30,16 @@ NESTED = (
 )
 
 
-def acquire(
-    engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
-) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
-    """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
-
-    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name, or ``cancel`` was
-    called meanwhile or before.
-
-    Raises:
-        StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
-        LeaseLost: it was granted, but each grant arrived after its deadline.
-        NameInUse: the name is in use as another primitive.
-        RuntimeError: it would wait for a hold of its own thread or task, and the request refuses that.
-    """
-    return AcquireLoop(engine, request, timeout, cancel).run()
+First = Granted | Wait | StoreUnavailable
+"""What a first try received."""
 
 
 class AcquireLoop:
-    """One call of `acquire`."""
+    """One acquire, in general; see `leasehold._engine.lane.acquire` for its parameters and results.
+
+    With ``handle``, the first try of that lease began at ``start``; with ``sent``, the store may know its ticket; with
+    ``first``, this is what it received.
+    """
 
     __slots__ = (
         "_answered",
@@ -58,10 +48,12 @@ class AcquireLoop:
         "_cancel",
         "_ending",
         "_engine",
+        "_first",
         "_handle",
         "_held_by",
         "_lease",
         "_maybe_stored",
+        "_queued",
         "_repeated",
         "_request",
         "_runtime",
@@ -70,22 +62,33 @@ class AcquireLoop:
     )
 
     def __init__(
-        self, engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
+        self,
+        engine: Engine,
+        request: AcquireRequest,
+        timeout: float | None,
+        cancel: Cancellation | None = None,
+        *,
+        handle: LeaseHandle | None = None,
+        start: float = 0.0,
+        sent: bool = False,
+        first: First | None = None,
     ) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._request = request
         self._cancel = cancel
         self._attempt: Attempt | None = None  # what ``cancel`` may end
-        self._start = engine.runtime.now()
+        self._start = engine.runtime.now() if handle is None else start
+        self._first = first
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
         self._held_by: Owner | None = None
         self._blocked: tuple[str, float] | None = None  # why nobody may acquire it, and until when
-        self._maybe_stored = False  # whether the store may know the ticket
+        self._maybe_stored = sent  # whether the store may know the ticket
         self._ending = False  # whether it began to end: a signal handler may raise before the release was sent
+        self._queued = False  # whether observers count it among the waiters
         self._repeated = False  # whether a try had no answer: it may arrive after one that was answered
-        self._handle: LeaseHandle | None = engine.lease(request)
+        self._handle: LeaseHandle | None = handle or engine.lease(request)
         self._lease = self._handle.lease
 
     async def run(self) -> LeaseHandle | NotAcquired:
@@ -94,9 +97,10 @@ class AcquireLoop:
         try:
             engine.attempts.add(self)
             while True:
-                engine.watchdog.watch(self._lease)
-                if engine.closed:
-                    engine.refuse_closed()
+                if self._first is None:
+                    engine.watchdog.watch(self._lease)
+                    if engine.closed:
+                        engine.refuse_closed()
                 if self._cancel is not None:
                     self._attempt = self._cancel._begin(id(self), engine, self._lease)
                     if self._attempt.cancelled:
@@ -110,14 +114,14 @@ class AcquireLoop:
                 if self._lease.state is State.RELEASED:
                     await closed_meanwhile(engine, self._runtime.shield(engine.send_release(self._lease)))
                 if answer is None:
-                    await self._give_up("timeout", release=self._request.join or self._repeated)
+                    await self.give_up("timeout", release=self._request.join or self._repeated)
                     return NotAcquired(self._waited(), self._held_by, self._why_blocked())
                 await self._too_late()
         except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-            self._abandon()
+            self.abandon()
             raise
         except BaseException as error:
-            await self._give_up(type(error).__name__)
+            await self.give_up(type(error).__name__)
             raise
         finally:
             # Here, not in a method: a signal handler may raise before the first line of a call.
@@ -127,24 +131,30 @@ class AcquireLoop:
             if engine.closed:
                 engine.wake_close()
 
-    async def _give_up(self, why: str, *, release: bool = True) -> None:
+    async def give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""
         # A cancellation has ended the lease, too, and its release may have overtaken our request.
         interrupted = self._ending or self._is_cancelled()
         self._ending = self._ending or self._lease.state not in ENDED
         if not self._lease.begin_release() and not interrupted:
+            if self._queued:  # the close of the client has ended it
+                self._report_end(why)
             return
         self._engine.watchdog.forget(self._lease)
         if (release or interrupted) and self._maybe_stored:
             await self._runtime.shield(self._release())
         self._ending = False
+        self._report_end(why)
+
+    def _report_end(self, why: str) -> None:
+        queued, self._queued = self._queued, False
         if self._engine.observer.wants(GaveUp):
-            self._engine.observer(GaveUp(*self._lease.event_fields(), self._waited(), why))
+            self._engine.observer(GaveUp(*self._lease.event_fields(), self._waited(), why, queued=queued))
 
     async def _cancelled(self) -> NotAcquired:
         if self._maybe_stored and self._attempt is not None:
             await self._attempt.released()
-        await self._give_up("cancelled")
+        await self.give_up("cancelled")
         return NotAcquired(self._waited(), self._held_by, self._why_blocked())
 
     def _is_cancelled(self) -> bool:
@@ -158,23 +168,28 @@ class AcquireLoop:
         await self._engine.send_release(self._lease)
         self._ending = False
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """End the attempt where nothing can be sent: the ticket is not renewed any more and ends with its lease."""
         if self._lease.begin_release():
             self._engine.watchdog.forget(self._lease)
+        if self._queued:
+            self._report_end("its event loop was closed")
 
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
         # The traceback of an earlier error may keep this object alive for long: it must not keep the lease alive.
         self._handle = None
         engine = self._engine
         engine.watchdog.granted(self._lease)
+        queued, self._queued = self._queued, False
+        if engine.tally is not None:
+            engine.tally.acquired(self._lease.name, self._waited(), queued)
         if engine.observer.wants(Acquired):
-            engine.observer(Acquired(*self._lease.event_fields(), self._lease.token, self._waited()))
+            engine.observer(Acquired(*self._lease.event_fields(), self._lease.token, self._waited(), queued=queued))
         return handle
 
     async def _too_late(self) -> None:
         late = self._lease
-        await self._give_up("granted too late")
+        await self.give_up("granted too late")
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
@@ -188,6 +203,7 @@ class AcquireLoop:
             try:
                 granted = await self._engine.store.wait(lease.name, lease.ticket, answer.mark, timeout=pause)
             except StoreUnavailable as error:  # the next try detects whether the store is down
+                self._engine.contact.failed(lease, "wait", error)
                 if error.lasting:
                     raise
                 await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
@@ -217,8 +233,11 @@ class AcquireLoop:
                 self._runtime, error, self._send, began + patience, through_outage=self._answered
             )
             self._repeated = self._repeated or repeated
+        if self._engine.contact.lost_since is not None:
+            self._engine.contact.answered(self._lease)
         if isinstance(answer, Wait):
             if not self._answered:
+                self._queued = True
                 if self._engine.observer.wants(Queued):
                     held_by = None if answer.held_by is None else str(answer.held_by)
                     self._engine.observer(Queued(*self._lease.event_fields(), held_by))
@@ -249,12 +268,18 @@ class AcquireLoop:
         engine, lease = self._engine, self._lease
         if self._is_cancelled():  # between two tries to reach the store
             return Wait(None, 0.0)
-        before, self._maybe_stored = self._maybe_stored, True
+        first, self._first = self._first, None
+        before, self._maybe_stored = self._maybe_stored and first is None, True
         try:
+            if isinstance(first, StoreUnavailable):
+                raise first
+            if first is not None:
+                return first
             within = min(within, engine.response_timeout)
             return await engine.store.try_acquire(lease.name, lease.ticket, join=self._request.join, within=within)
         except StoreUnavailable as error:
             self._maybe_stored = before or error.unknown
+            engine.contact.failed(lease, "acquire", error)
             raise
 
     def _why_blocked(self) -> str:

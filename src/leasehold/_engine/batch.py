@@ -79,9 +79,12 @@ class Batch:
                 return await self._store.try_acquire_many(pairs, keep=keep, within=within)
             except StoreUnavailable as error:
                 self._maybe_stored = before or error.unknown
+                engine.contact.failed(self._leases[0], "acquire", error)
                 raise
 
         answers, repeated = await engine.repeat(request, within)
+        if engine.contact.lost_since is not None:
+            engine.contact.answered(self._leases[0])
         if any(lease.state is State.RELEASED for lease in self._leases):  # the client was closed meanwhile
             await closed_meanwhile(engine, engine.runtime.shield(send_releases(engine, self._leases)))
         held, granted = self._held(answers), sum(isinstance(answer, Granted) for answer in answers)
@@ -107,6 +110,8 @@ class Batch:
     def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
         engine, lease = self._engine, handle.lease
         engine.watchdog.granted(lease)
+        if engine.tally is not None:
+            engine.tally.acquired(lease.name, engine.runtime.now() - self._start, False)
         if engine.observer.wants(Acquired):
             engine.observer(Acquired(*lease.event_fields(), lease.token, engine.runtime.now() - self._start))
         return handle
@@ -141,7 +146,8 @@ async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | Non
 
     try:
         found, repeated = await engine.repeat(request, engine.release_within)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        engine.contact.failed(leases[0], "release", error)
         for lease in leases:
             engine.watchdog.retry_release(lease.name, lease.ticket)
         return [None] * len(leases)

@@ -27,15 +27,14 @@ from typing import Any, TypeVar
 
 from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.request import AcquireRequest
-from leasehold._engine.retry import Request, repeat, retry
+from leasehold._engine.retry import Contact, Request, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
-from leasehold._model import LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
+from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope
 from leasehold._runtimes.process import whoami
-from leasehold.errors import LeaseholdError, LeaseLost, StoreUnavailable
-from leasehold.events import Released, SelectiveObserver
+from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.events import Released, SelectiveObserver, Tally
 from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
@@ -55,8 +54,10 @@ class Engine:
         self.owner = whoami(runtime)
         self.response_timeout = response_timeout
         self.observer = observer
+        self.tally: Tally | None = getattr(observer, "tally", None)
+        self.contact = Contact(observer)
         self.origin = (repr(store), namespace)  # for events; the client of a URL puts that in place of the repr
-        self.watchdog = Watchdog(runtime, store, response_timeout)
+        self.watchdog = Watchdog(runtime, store, response_timeout, self.contact)
         self._terms: LeaseTerms | None = None  # of the lock that was made last
         self.release_within = min(response_timeout, RELEASE_WITHIN)
         if isinstance(store, ReportsLosses):
@@ -172,22 +173,11 @@ class Engine:
 
     def lease(self, request: AcquireRequest) -> LeaseHandle:
         """Make a lease with a new ticket; it is renewed while somebody can reach the returned handle."""
-        terms = request.terms
-        if not request.renew or request.max_hold is not None:
+        name, terms, _, renew, max_hold, alongside, _ = request
+        if not renew or max_hold is not None:
             terms = replace(terms, fixed=True)
-        ticket = self.ticket(terms, request.alongside)
-        return LeaseHandle(
-            Lease(
-                self.runtime,
-                request.name,
-                ticket,
-                terms.lease,
-                request.renew,
-                request.max_hold,
-                self.observer,
-                self.origin,
-            )
-        )
+        ticket = self.ticket(terms, alongside)
+        return LeaseHandle(Lease(self.runtime, name, ticket, terms.lease, renew, max_hold, self.observer, self.origin))
 
     def wake_close(self) -> None:
         """Wake a close that waits for an attempt or a block, which has ended.
@@ -196,31 +186,6 @@ class Engine:
         """
         if self.closed:
             self._ended.set()
-
-    async def release(self, lease: Lease) -> bool:
-        """Release; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.
-
-        Raises:
-            LeaseLost: it was lost before; whoever holds the name now is left alone.
-        """
-        attempts = self.attempts
-        try:
-            attempts.add(lease)  # before the watchdog forgets it: a close finds it in one of both, and waits
-            if not self.begin_release(lease):
-                raise lease.error()
-            was_there = await self.send_release(lease)
-        except (GeneratorExit, LeaseLost):  # the event loop is closed: nothing can be awaited any more
-            raise
-        except BaseException:
-            # It was interrupted during the request, or by a signal handler before it. A release may be repeated: send
-            # it once more, shielded. Only this case is worth a task of its own.
-            await self.runtime.shield(self.repeat_release(lease))
-            raise
-        finally:
-            attempts.discard(lease)
-            if self.closed:
-                self._ended.set()
-        return self.end_release(lease, was_there)
 
     async def repeat_release(self, lease: Lease) -> None:
         """Release again after a release that was interrupted, at whatever step."""
@@ -252,9 +217,12 @@ class Engine:
             lease.lost_before_release("it was gone when it was released (expired, broken or evicted)")
             raise lease.error()
         confirmed = was_there is not None
+        if self.tally is not None:
+            self.tally.released(lease.name, self.runtime.now() - lease.since)
         if not confirmed or self.observer.wants(Released):
-            held = self.runtime.now() - lease.since
-            self.observer(Released(*lease.event_fields(), lease.token, held, confirmed))
+            now = self.runtime.now()
+            facts = lease.token, now - lease.since, confirmed
+            self.observer(Released(*lease.event_fields(), *facts, took=now - lease.released))
         return confirmed
 
     async def send_release(self, lease: Lease) -> bool | None:
@@ -272,7 +240,11 @@ class Engine:
                 lease.name, lease.ticket, reason=ReleaseReason.RELEASE, within=self.release_within
             )
         except StoreUnavailable as error:
-            failed = error
+            return await self.send_release_again(lease, error, until)
+
+    async def send_release_again(self, lease: Lease, failed: StoreUnavailable, until: float) -> bool | None:
+        """Continue as `send_release` does after a first failure, until a reading of the clock."""
+        self.contact.failed(lease, "release", failed)
 
         def request(within: float) -> Coroutine[Any, Any, bool]:
             return self.store.release(lease.name, lease.ticket, reason=ReleaseReason.RELEASE, within=within)
@@ -297,7 +269,11 @@ class Engine:
                 raise lease.error()
         sent = self.runtime.now()
         pairs = [(lease.name, lease.ticket) for lease in leases]
-        results = await self.store.renew(pairs, within=self.response_timeout)
+        try:
+            results = await self.store.renew(pairs, within=self.response_timeout)
+        except StoreUnavailable as failure:
+            self.contact.failed(leases[0], "renew", failure)
+            raise
         errors = [self._take_renewal(*answer, sent) for answer in zip(leases, results, strict=True)]
         for error in filter(None, errors):
             raise error

@@ -38,15 +38,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
 from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code
 from leasehold.errors import LeaseLost, StoreUnavailable
-from leasehold.events import InDoubt, Lost, Observer, Renewed
+from leasehold.events import InDoubt, Lost, Observer, Renewed, RenewedLate
 
 log = logging.getLogger("leasehold")
 
@@ -55,7 +54,7 @@ OnLost = Callable[[LeaseLost], None]
 Later = list[Callable[[], None]]
 """Calls of users' callbacks that are made later: they may be slow, and other leases must be checked first."""
 
-_empty = cast("Callable[[], list[Any]]", list)
+LATE = 1 / 3  # a renewal counts as late if a smaller part of the lease was left; two thirds are usual
 
 
 def deadline_of(since: float, lease: float) -> float:
@@ -87,33 +86,46 @@ def _nothing() -> None:
     """Be the weak reference to an object that does not exist yet."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """One ticket from its request to its end. Safe to use from any thread, and from signal handlers."""
 
-    _runtime: Runtime
-    name: str
-    ticket: Ticket
-    length: float  # seconds; a store with sessions may grant another length than was requested
-    renew: bool = True
-    max_hold: float | None = None
-    observer: Observer | None = None
-    origin: tuple[str, str] = ("", "")  # for events: the store, described for people, and the namespace
-    _state: State = State.QUEUED  # never in doubt: that is held, with doubts
-    _ends: list[tuple[State, str]] = field(default_factory=_empty)  # how it ended: the first entry counts
-    _callbacks: list[OnLost] = field(default_factory=_empty)  # each is removed before it is called
-    token: int = 0
-    since: float = 0.0  # boot-time clock at the grant
-    confirmed: float = 0.0  # boot-time clock when the grant arrived here
-    deadline: float = 0.0
-    fixed_end: float = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
-    doubts: int = 0  # renewals without an answer, in a row
-    why: str = ""
+    # Each acquire makes one: what only some need is in the class until it changes.
+    _state = State.QUEUED  # never in doubt: that is held, with doubts
+    token = 0
+    since = 0.0  # boot-time clock at the grant
+    confirmed = 0.0  # boot-time clock when the grant arrived here
+    deadline = 0.0
+    released = 0.0  # boot-time clock when its holder released it
+    fixed_end = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
+    doubts = 0  # renewals without an answer, in a row
+    why = ""
     failure: StoreUnavailable | None = None  # why the last renewal failed, while in doubt and if that lost the lease
     scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
-    handle: Callable[[], LeaseHandle | None] = _nothing
-    lock_object: Callable[[], KeepsHolds | None] = _nothing  # keeps the hold for the caller that acquired it
+    handle: Callable[[], LeaseHandle | None] = staticmethod(_nothing)
+    lock_object: Callable[[], KeepsHolds | None] = staticmethod(_nothing)  # keeps the hold for who acquired it
     entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        ticket: Ticket,
+        length: float,  # seconds; a store with sessions may grant another length than was requested
+        renew: bool = True,
+        max_hold: float | None = None,
+        observer: Observer | None = None,
+        origin: tuple[str, str] = ("", ""),  # for events: the store, described for people, and the namespace
+    ) -> None:
+        self._runtime = runtime
+        self.name = name
+        self.ticket = ticket
+        self.length = length
+        self.renew = renew
+        self.max_hold = max_hold
+        self.observer = observer
+        self.origin = origin
+        self._ends: list[tuple[State, str]] = []  # how it ended: the first entry counts
+        self._callbacks: list[OnLost] = []  # each is removed before it is called
 
     @property
     def state(self) -> State:
@@ -137,7 +149,11 @@ class Lease:
         self.token, self.since, self.confirmed, self.deadline = grant.token, grant.since, now, deadline
         self.length = grant.lease
         self.fixed_end = deadline if grant.lease >= self.ticket.terms.lease else self._fixed_end(grant.since)
-        return self._transition(Transition.GRANTED)
+        self._state = State.HELD  # as the table: only from queued
+        if self._ends:  # another thread ended it between the check and this step
+            self._complete()
+            return False
+        return True
 
     @property
     def renews(self) -> bool:
@@ -146,7 +162,7 @@ class Lease:
 
     def renewed(self, since: float, *, restart: bool = False) -> None:
         """Take a confirmed renewal that was sent after ``since``; with ``restart`` a fixed lease starts again."""
-        doubted = self.doubts > 0
+        doubted, left = self.doubts > 0, self.remaining()
         if self._runtime.now() >= self.deadline or not self._transition(Transition.RENEWED):
             return
         self.failure = None
@@ -159,6 +175,8 @@ class Lease:
         self.deadline = max(self.deadline, deadline)
         if doubted and self.observer is not None:
             self.observer(Renewed(*self.event_fields(), self.token))
+        if left < self.length * LATE and self.renew and not restart and self.observer is not None:
+            self.observer(RenewedLate(*self.event_fields(), self.token, left))
 
     def mark_in_doubt(self, failure: StoreUnavailable | None = None) -> None:
         """Record a renewal without an answer: the lease is in doubt until one is confirmed, or until its deadline."""
@@ -183,9 +201,11 @@ class Lease:
 
     def begin_release(self) -> bool:
         """End it as released: from here on the holder does not hold. Return False if it had ended before."""
-        if self._state is State.HELD and self._runtime.now() >= self.deadline:
-            self.check_deadline()
-        return self._transition(Transition.RELEASED)
+        if self._state is State.HELD:
+            self.released = self._runtime.now()
+            if self.released >= self.deadline:
+                self.check_deadline()
+        return self._state not in ENDED and self._end(State.RELEASED, "")  # as the table
 
     def check_deadline(self, later: Later | None = None) -> bool:
         """Compare the deadline with the clock; return whether it is held. ``later`` as in `mark_lost`."""
@@ -248,11 +268,6 @@ class Lease:
             return False
         if after in ENDED:
             return self._end(after, why)
-        if transition is Transition.GRANTED:
-            self._state = State.HELD
-            if self._ends:  # another thread ended it between the check and this step
-                self._complete()
-                return False
         self.doubts = 0 if after is State.HELD else self.doubts + 1
         return True
 
@@ -260,8 +275,10 @@ class Lease:
         """End it, unless another call did; return whether it was this one."""
         entry, ends = (how, why), self._ends
         ends.append(entry)  # atomic, and the first entry counts
-        self._complete()
-        return ends[0] is entry
+        first = ends[0]
+        self.why = self.why or first[1]
+        self._state = first[0]
+        return first is entry
 
     def _complete(self) -> None:
         state, why = self._ends[0]
@@ -280,7 +297,8 @@ class Lease:
 
     def _notify(self, later: Later | None = None) -> None:
         if self.observer is not None:
-            self.observer(Lost(*self.event_fields(), self.token, self.why, error=self.failure))
+            held = self._runtime.now() - self.since
+            self.observer(Lost(*self.event_fields(), self.token, self.why, error=self.failure, held=held))
         self._call_back(later)
 
     def _call_back(self, later: Later | None) -> None:

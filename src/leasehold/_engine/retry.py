@@ -1,12 +1,15 @@
-"""Requests that are sent again when the store did not answer."""
+"""Requests that are sent again when the store did not answer, and what observers learn of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from copy import copy
 from typing import Any, TypeVar
 
+from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.events import Reconnected, RequestFailed, SelectiveObserver
 
 T = TypeVar("T")
 
@@ -49,3 +52,25 @@ async def retry(
             return await request(max(until - runtime.now(), FIRST_PAUSE)), repeated
         except StoreUnavailable as error:
             failed = error
+
+
+class Contact:
+    """Whether the store answers one client's requests for locks."""
+
+    def __init__(self, observer: SelectiveObserver) -> None:
+        self._observer = observer
+        self.lost_since: float | None = None  # boot-time clock at the first failure since the last answer
+
+    def failed(self, lease: Lease, request: str, error: StoreUnavailable) -> None:
+        """Record a failure, for a lease or for a batch that begins with it."""
+        if self.lost_since is None:
+            self.lost_since = lease._runtime.now()
+        if self._observer.wants(RequestFailed):
+            # A copy has no traceback: who keeps the event must not keep our frame, which has the lease
+            self._observer(RequestFailed(*lease.event_fields(), request, error=copy(error)))
+
+    def answered(self, lease: Lease) -> None:
+        """Record an answer."""
+        since, self.lost_since = self.lost_since, None
+        if since is not None and self._observer.wants(Reconnected):
+            self._observer(Reconnected(*lease.event_fields(), lease._runtime.now() - since))

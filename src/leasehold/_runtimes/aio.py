@@ -87,13 +87,14 @@ class AsyncioRuntime:
 
     def before_blocking(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
         if self._loop is None or self._loop.is_closed():
             self._loop = loop
-        elif self._loop is not loop:
+        else:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
 
-    def before_release(self) -> None:
-        self.before_blocking()
+    before_release = before_blocking
 
     def interrupts(self) -> bool:
         return False  # a signal handler cannot await

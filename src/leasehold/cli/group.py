@@ -22,10 +22,12 @@ COMMANDS: Mapping[str, str] = {
     "run": "leasehold.cli.run.command:run",
     "ls": "leasehold.cli.ls:ls",
     "show": "leasehold.cli.show:show",
+    "top": "leasehold.cli.top.command:top",
     "break": "leasehold.cli.break_:break_",
     "doctor": "leasehold.cli.doctor:doctor",
     "init": "leasehold.cli.init:init",
     "completion": "leasehold.cli.completion:completion",
+    "ui": "leasehold.cli.ui:ui",
 }
 """Where each command is."""
 
@@ -36,9 +38,11 @@ LINES: Mapping[str, str] = {
     "run": "Run a command while holding a lock.",
     "ls": "List the locks that are held.",
     "show": "Show one lock: who holds it, who waits.",
+    "top": "Watch the locks, live in the terminal.",
     "break": "Take a lock from its holder.",
     "doctor": "Check the store's settings, and explain them.",
     "init": "Create the tables of a store on a database server.",
+    "ui": "Show the locks in a browser, live.",
     "completion": "Print or install what completes commands in your shell.",
     "demo": "See updates lost without a lock, and none lost with it.",
     "bench": "Measure locks in your store.",

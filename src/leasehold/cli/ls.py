@@ -16,7 +16,7 @@ import click
 from leasehold._inspection import LockInfo
 from leasehold.cli.options import DURATIONS, Duration, json_option, store_options
 from leasehold.cli.output import as_json, meta_text, printable, seconds, shortened, table, who
-from leasehold.cli.store import connected, with_leaders
+from leasehold.cli.store import connected, of_others, with_leaders
 
 HEADS = ("NAME", "TOKEN", "HOLDER", "REMAINING", "WAITERS", "META")
 
@@ -52,7 +52,8 @@ def ls(prefix: str, sort: str, watch: float | None, url: str | None, namespace: 
     """List the locks that are held and whose names begin with PREFIX.
 
     REMAINING is the time until the lease ends without a renewal. A living holder renews. On a terminal, long names are
-    shortened; --json and `leasehold show` have them in full.
+    shortened; --json and `leasehold show` have them in full. Locks of other libraries that Redis has, too, are named
+    on standard error.
     """
     moves = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not json_
     with connected(url, namespace) as client:
@@ -60,6 +61,8 @@ def ls(prefix: str, sort: str, watch: float | None, url: str | None, namespace: 
             infos = sorted(with_leaders(client, client.holds(prefix)), key=ORDERS[sort])
             if watch is None:
                 _print(infos, prefix, json_)
+                for text in [] if json_ else of_others(client, namespace, prefix):
+                    click.echo(printable(text), err=True)
                 return
             if moves:
                 _redraw(f"{time.strftime('%H:%M:%S')}, every {watch:g} s\n\n{_text(infos, prefix)}")

@@ -83,13 +83,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | No
     A terminal has ``columns``: the first column is shortened so that each row is one line, and then the end of a row.
     Elsewhere nothing is shortened, and a long first cell moves only its own row.
     """
-    widths = [max(_columns(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
+    widths = [max(width_of(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
     others = sum(widths[1:]) + len(GAP) * len(widths[1:])
     widths[0] = min(widths[0], WIDEST_NAME if columns is None else max(columns - others, NARROWEST_NAME))
     lines: list[str] = []
     for first, *rest in (heads, *rows):
         cells = (first if columns is None else shortened(first, widths[0]), *rest)
-        padded = (cell + " " * (width - _columns(cell)) for cell, width in zip(cells, widths, strict=True))
+        padded = (cell + " " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=True))
         line = GAP.join(padded).rstrip()
         lines.append(line if columns is None else shortened(line, columns))
     return "\n".join(lines)
@@ -97,14 +97,15 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | No
 
 def shortened(text: str, width: int = META_WIDTH) -> str:
     """Shorten a text to so many columns."""
-    if _columns(text) <= width:
+    if width_of(text) <= width:
         return text
-    while _columns(text) >= width:
+    while width_of(text) >= width:
         text = text[:-1]
     return text + "…"
 
 
-def _columns(text: str) -> int:
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )

@@ -11,7 +11,7 @@ from leasehold._inspection import Contender, LockInfo
 from leasehold.cli.completion import lock_names
 from leasehold.cli.options import Exit, json_option, store_options
 from leasehold.cli.output import as_json, meta_text, printable, seconds, who
-from leasehold.cli.store import connected, with_leaders
+from leasehold.cli.store import connected, of_others, with_leaders
 
 
 @click.command()
@@ -26,12 +26,15 @@ def show(name: str, url: str | None, namespace: str, json_: bool) -> None:
     with connected(url, namespace) as client:
         found = client.inspect(name)
         info = None if found is None else with_leaders(client, [found])[0]
+        others = [] if json_ else of_others(client, namespace, name, exact=True)
     if json_:
         as_json(None if info is None else asdict(info))
     elif info is None:
         click.echo(f"{printable(name)} is free: nobody holds it and nobody waits")
     else:
         click.echo("\n".join(describe(info)))
+    for text in others:
+        click.echo(printable(text), err=True)
     if info is None:
         sys.exit(Exit.NO)
 

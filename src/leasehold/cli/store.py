@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from leasehold import Client
 from leasehold._inspection import LockInfo
+from leasehold._runtimes.base import run_sync
 from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.primitives.coordination.leadership import ELECTION
 
@@ -33,6 +36,21 @@ def _led(client: Client, info: LockInfo) -> LockInfo:
         for holder in info.holders
     )
     return replace(info, kind=ELECTION, holders=holders)
+
+
+def of_others(client: Client, namespace: str, prefix: str, *, exact: bool = False) -> list[str]:
+    """Describe the locks of other libraries whose keys begin with ``prefix``, or are it, in a namespace.
+
+    Only on one Redis server without a layout: elsewhere there are none, or they are listed.
+    """
+    store: Any = client._core._engine.store
+    redis = sys.modules.get("leasehold.stores.redis.store")
+    if redis is None or not isinstance(store, redis.RedisStore) or hasattr(store, "layout"):
+        return []
+    from leasehold.stores.redis.doctor.foreign import look
+
+    before = "" if namespace == "default" else f"{namespace}:"
+    return run_sync(look(store.transport, before + prefix, exact=exact))
 
 
 def silence_logging() -> None:

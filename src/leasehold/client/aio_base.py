@@ -229,6 +229,9 @@ class AsyncClientBase:
         self._entries.clear()
         self._engine.after_fork()
 
+    def __reduce__(self) -> str:
+        raise TypeError("the client cannot be copied or sent to another process; make a new one there")
+
     def __repr__(self) -> str:
         engine = getattr(self, "_engine", None)  # not there yet in the traceback of a refused argument
         return f"<{type(self).__name__} {None if engine is None else engine.store!r}>"

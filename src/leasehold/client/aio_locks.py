@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasehold import _validate, primitives
-from leasehold._engine.request import Nested
-from leasehold._model import Kind, LockMode
+from leasehold._model import Kind, LockMode, Nested
 from leasehold._validate import Meta, Seconds
 from leasehold.client.aio_base import AsyncClientBase
 from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex

@@ -186,5 +186,8 @@ class ClientBase:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> str:
+        raise TypeError("the client cannot be copied or sent to another process; make a new one there")
+
     def __repr__(self) -> str:
         return repr(getattr(self, "_core", None)).replace("<AsyncClient", "<Client", 1)

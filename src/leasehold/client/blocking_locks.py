@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leasehold import primitives
-from leasehold._engine.request import Nested
+from leasehold._model import Nested
 from leasehold._validate import Meta, Seconds
 from leasehold.client.blocking_base import ClientBase
 from leasehold.primitives.locks.lock import Lock, Mutex

@@ -18,6 +18,10 @@ QUESTION_MARKS = ("sqlite3", "aiosqlite", "apsw")
 """Drivers whose placeholder is ``?``; all others have ``%s``."""
 
 
+MARKS = {"qmark": "?", "numeric_dollar": "$"}
+"""Placeholders of SQLAlchemy's dialects; ``$`` is followed by a number, as for asyncpg."""
+
+
 class Statement(NamedTuple):
     """A statement with ``{}`` for each placeholder."""
 
@@ -111,7 +115,7 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
     if _is_session(connection):
         connection = yield connection.connection()
     if hasattr(connection, "exec_driver_sql"):
-        mark = "?" if getattr(connection.dialect, "paramstyle", "format") == "qmark" else "%s"
+        mark = MARKS.get(getattr(connection.dialect, "paramstyle", ""), "%s")
         result = yield _require_flavor(
             connection.exec_driver_sql(_text(statement, mark), tuple(statement.args)), asynchronous
         )
@@ -131,8 +135,8 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
 
 def _is_session(connection: Any) -> bool:
     """Return whether it is SQLAlchemy's session, which has a connection for its transaction."""
-    if hasattr(connection, "exec_driver_sql") or hasattr(connection, "fetchall"):
-        return False  # a connection of SQLAlchemy, or a cursor, whose connection may be callable
+    if any(hasattr(connection, name) for name in ("exec_driver_sql", "fetchall", "cursor")):
+        return False  # a connection of SQLAlchemy, a cursor, or Django's connection; theirs may be callable
     return callable(getattr(connection, "connection", None))
 
 
@@ -148,4 +152,5 @@ def _package(connection: Any) -> str:
 
 
 def _text(statement: Statement, mark: str) -> str:
-    return statement.text.format(*[mark] * statement.text.count("{}"))
+    count = statement.text.count("{}")
+    return statement.text.format(*([f"${at}" for at in range(1, count + 1)] if mark == "$" else [mark] * count))

@@ -9,10 +9,25 @@ from __future__ import annotations
 import logging
 import traceback
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from leasehold._runtimes.base import call_user_code
-from leasehold.events import Acquired, Event, GaveUp, InDoubt, Lost, Observer, Queued, Released, Renewed
+from leasehold.events import (
+    Acquired,
+    Event,
+    GaveUp,
+    InDoubt,
+    Lost,
+    Observer,
+    Queued,
+    Reconnected,
+    Released,
+    Renewed,
+    RenewedLate,
+    RequestFailed,
+    SelectiveObserver,
+    Tally,
+)
 
 log = logging.getLogger("leasehold")
 
@@ -20,17 +35,64 @@ CALLED = {"mutex": "lock", "rw": "read-write lock"}
 """The kinds of events that people know by another name."""
 
 
+OF_A_HOLD: tuple[type[Event], ...] = (Queued, Acquired, GaveUp, InDoubt, Renewed, Lost, Released)
+"""What every observer gets."""
+
+OF_THE_STORE: tuple[type[Event], ...] = (RequestFailed, Reconnected, RenewedLate)
+"""What an observer gets that wants it."""
+
+
+def wanted_by(observer: Observer | None) -> frozenset[type[Event]]:
+    """Return the classes of events that an observer gets."""
+    if observer is None:
+        return frozenset()
+    if not hasattr(observer, "wants"):
+        return frozenset(OF_A_HOLD)
+    wants = cast(SelectiveObserver, observer).wants
+    return frozenset(kind for kind in OF_A_HOLD + OF_THE_STORE if wants(kind))
+
+
+def is_for(wanted: frozenset[type[Event]], event: Event) -> bool:
+    """Return whether an observer that wants these classes gets an event: always a release without a confirmation."""
+    return type(event) in wanted or (isinstance(event, Released) and not event.confirmed and bool(wanted))
+
+
+def tally_of(observer: Observer | None) -> Tally | None:
+    """Return an observer as a `Tally`, if it is one."""
+    if hasattr(observer, "acquired") and hasattr(observer, "released"):
+        return cast(Tally, observer)
+    return None
+
+
 class Logged:
     """An observer that logs, and then calls the user's own if there is one."""
 
-    __slots__ = ("_observer",)
+    __slots__ = ("_acquired", "_observer", "_released", "_wanted", "tally")
 
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer
+        self._wanted = wanted_by(observer)
+        self.tally: Tally | None = None  # this object, if the user's observer takes bare figures
+        if (tally := tally_of(observer)) is not None:
+            self.tally, self._acquired, self._released = self, tally.acquired, tally.released
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether events of this kind are observed or logged."""
-        return self._observer is not None or log.isEnabledFor(logging.DEBUG)
+        return kind in self._wanted or log.isEnabledFor(logging.DEBUG)
+
+    def acquired(self, name: str, waited: float, queued: bool) -> None:
+        """Pass the figures of an acquire on."""
+        try:
+            self._acquired(name, waited, queued)
+        except Exception:
+            log.exception("an observer failed")
+
+    def released(self, name: str, held: float) -> None:
+        """Pass the figures of a release on."""
+        try:
+            self._released(name, held)
+        except Exception:
+            log.exception("an observer failed")
 
     def __call__(self, event: Event) -> None:
         try:
@@ -43,7 +105,7 @@ class Logged:
                 log.log(level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
         except Exception:  # a failing log filter must not keep a loss from the observer
             traceback.print_exc()
-        if self._observer is not None:
+        if self._observer is not None and is_for(self._wanted, event):
             try:
                 call_user_code(self._observer, event)
             except Exception:
@@ -71,6 +133,12 @@ def told(event: Event) -> tuple[Any, ...]:
         case InDoubt():
             why = event.error or "the store did not confirm it"
             return "renewal failed: %s; held for another %.1f s", why, event.remaining
+        case RequestFailed():
+            return "request (%s) failed: %s", event.request, event.error
+        case Reconnected():
+            return "the store answers again, %.3g s after a request had failed", event.after
+        case RenewedLate():
+            return "renewed late, when %.1f s of its lease were left", event.remaining
         case Renewed():
             return ("renewed after a failure",)
         case Lost(error=None):

@@ -50,6 +50,12 @@ class AsyncPrimitive:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
 
+    def __reduce__(self) -> str:
+        what = type(self).__name__.removeprefix("Async")
+        raise TypeError(
+            f"{what} {self._name!r} cannot be copied or sent to another process; make it there, by a client"
+        )
+
 
 class AsyncNamed(AsyncPrimitive):
     """A primitive that shows its name."""
@@ -154,13 +160,13 @@ class NamedFacade(Facade[NamedCore]):
 ContextCore = TypeVar("ContextCore", bound=AsyncContext)
 
 
-class ContextFacade(NamedFacade[ContextCore]):
+class ContextFacade(NamedFacade[ContextCore], ABC):
     """What a ``with`` block may be around."""
 
     __slots__ = ()
 
-    def __enter__(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def __enter__(self) -> Any: ...
 
     @ends_block
     def __exit__(

@@ -48,6 +48,13 @@ BUILT_IN: Mapping[str, str] = {
 }
 """Scheme to the module with ``from_url``."""
 
+LAYOUTS: Mapping[str, str] = {
+    **{scheme: "leasehold.layouts.redis" for scheme, module in BUILT_IN.items() if module == BUILT_IN["redis"]},
+    **dict.fromkeys(("postgresql", "postgres"), "leasehold.layouts.sql.postgres"),
+    **dict.fromkeys(("mysql", "mariadb"), "leasehold.layouts.sql.mysql"),
+}
+"""Scheme to the module with ``from_url`` for URLs with ``layout=``: locks in the format of another library."""
+
 ADOPTERS: Mapping[str, str] = {
     "psycopg": "leasehold.stores.postgres",
     "psycopg_pool": "leasehold.stores.postgres",
@@ -88,6 +95,9 @@ def opener(url: str | Secret | None) -> Opener:
     hidden = hide(url)
     del url
     parsed = parse(hidden)
+    if "layout" in parsed.options and parsed.scheme in LAYOUTS:
+        shared: Opener = load(LAYOUTS[parsed.scheme]).from_url(parsed)
+        return shared
     return factory(parsed.scheme)(parsed)
 
 

@@ -36,6 +36,7 @@ from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection
 from models.sql import server
 from models.sql.mysql_dialect import read_back, translated
+from models.sql.plain import call
 from models.sql.rows import Tables
 from models.sql.server import SQLServerModel
 
@@ -53,7 +54,7 @@ OPENING = {
 
 @cache
 def _tables() -> Tables:
-    return Tables(split(script()), translated)
+    return Tables(split(script("schema")), translated)
 
 
 @dataclass(eq=False)
@@ -74,9 +75,15 @@ class Session(server.Session):
 
 
 class MySQLModel(SQLServerModel[Session]):
-    """The server."""
+    """The server.
+
+    Attributes:
+        functions: whether it has the procedures of the plain case.
+
+    """
 
     handed = ((1,),)
+    functions = True
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "mysql") -> None:
         super().__init__(scheduler, _tables(), rate=rate, name=name)
@@ -148,6 +155,15 @@ class MySQLModel(SQLServerModel[Session]):
             if (number := int(text.rpartition(" ")[2])) not in self._sessions:
                 raise Refusal(NO_SUCH_SESSION, f"Unknown thread id: {number}", list(session.done))
             self.terminate(self._sessions[number])
+            return ()
+        if text.startswith("CALL"):
+            if not self.functions:
+                raise Refusal(1305, "PROCEDURE does not exist")
+            answer, next_waiters = call(
+                self.tables, self._locks, session, text[5:].partition("(")[0], read_back(text)[1]
+            )
+            self._go_on_with(next_waiters)
+            session.done.append([(answer,)])
             return ()
         if "_LOCK(" in text:
             return self._own_lock(session, *read_back(text))

@@ -26,11 +26,12 @@ from leasehold.stores._sql.transport import Row, Statement, Value
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import WHO
 from leasehold.stores.postgres.connection.errors import ServerError
-from leasehold.stores.postgres.connection.exchange import COMMIT
+from leasehold.stores.postgres.connection.exchange import COMMIT, Alone
 from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.stores.postgres.statements import CLOCK, DROP_CELLS, script
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection
+from models.sql.plain import call
 from models.sql.postgres_advisory import VOID, AdvisoryLocks
 from models.sql.rows import Tables
 from models.sql.server import Session, SQLServerModel
@@ -64,7 +65,7 @@ def translated(text: str) -> str:
 
 @cache
 def _tables() -> Tables:
-    return Tables(split(script()), translated)
+    return Tables(split(script("schema")), translated)
 
 
 @dataclass(eq=False)
@@ -91,9 +92,15 @@ class Backend(Session):
 
 
 class PostgresModel(SQLServerModel[Backend]):
-    """The server."""
+    """The server.
+
+    Attributes:
+        functions: whether it has those of the plain case.
+
+    """
 
     handed = VOID
+    functions = True
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "postgres") -> None:
         super().__init__(scheduler, _tables(), rate=rate, name=name)
@@ -169,9 +176,15 @@ class PostgresModel(SQLServerModel[Backend]):
             session.limit, session.idle = (float(str(arg).removesuffix("ms")) / 1000 for arg in args)
             return [("", "", "")]
         if text == WHO.text:
-            return [(session.number, VERSION, 0, 0)]
-        if session.batch[-1] is COMMIT and self._conflict(session):
+            return [(session.number, VERSION, 0, 0, "public" if self.functions else None)]
+        alone = isinstance(statement, Alone)
+        if (session.batch[-1] is COMMIT or alone) and self._conflict(session):
             raise ServerError("40001", "could not serialize access", fatal=False, in_commit=False)
+        if alone:
+            function = text.removeprefix("SELECT public.").partition("(")[0]
+            answer, next_waiters = call(self.tables, self._locks, session, function, args)
+            self._go_on_with(next_waiters)
+            return [(answer,)]
         if text.startswith("LISTEN"):
             self._listening.setdefault(text.split('"')[1], {})[session.number] = session
             return []

@@ -20,13 +20,13 @@ from models.history import run
 from models.scenario import Assumptions, Kind, Scenario, draw
 from models.systems import SYSTEMS
 
-HISTORIES = 50_000
-PARTS = 40
+HISTORIES = 25_000
+PARTS = 20
 FIRST = 20_261_122
 """The first seed by day: a build plays the same histories as the one before, and the nights play others."""
 
-BY_NIGHT = 950_000
-NIGHT_PARTS = 40
+BY_NIGHT = 975_000
+NIGHT_PARTS = 39
 
 REPLAYED = 1000
 

@@ -9,6 +9,9 @@ from mysql_faults import ODD, make_tables
 
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import MariaDBServer
+from support.stores.plain_case import by_steps, way
+
+__all__ = ["by_steps", "way"]  # pytest finds the fixtures here
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from typing import Any
 
 import pytest
-from mysql_faults import NOISE, comes_true, transactions
+from mysql_faults import NOISE, comes_true, transactions, waits_for_rows
 
 from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold.stores.mysql.connection import aio as mysql_aio
 from leasehold_lab.runtimes.harnesses import AsyncioHarness
 from leasehold_lab.servers import MariaDBServer
+from support.patience import until
 from support.steps import TO_THE_END, after_steps
 
 STEPS = 60
@@ -176,3 +178,33 @@ def test_a_fork_leaves_the_parents_connections_alone(server: MariaDBServer, name
         assert os.waitpid(child, 0)[1] == 0
         hold.renew()
         assert hold.release()
+
+
+def test_a_fork_while_a_thread_reads_an_answer(server: MariaDBServer, namespace: str) -> None:
+    """Python's lock of the buffer that the thread reads from stays locked in the child."""
+    with Client.from_url(server.url, namespace=namespace) as locks:
+        hold = locks.lock("x").acquire(timeout=5)
+        assert hold is not None
+        other = server.connect()
+        other.begin()
+        other.cursor().execute("SELECT * FROM leasehold_name FOR UPDATE")  # until it ends, the release has no answer
+        releasing = threading.Thread(target=hold.release)
+        releasing.start()
+        until(lambda: waits_for_rows(server))
+        child = os.fork()
+        if child == 0:
+            try:
+                locks.close()
+                os._exit(0)
+            finally:
+                os._exit(2)
+        try:
+            until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        finally:
+            other.rollback()
+            other.close()
+            releasing.join()

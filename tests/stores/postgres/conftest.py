@@ -9,6 +9,9 @@ import pytest
 from leasehold.stores.postgres.statements import script
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import PostgresServer
+from support.stores.plain_case import by_steps, way
+
+__all__ = ["by_steps", "way"]  # pytest finds the fixtures here
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def standby_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable
 def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
     """The first who asks waits in vain; then the pooler says it at once."""
     with PostgresServer() as other, PgBouncerServer(other) as pooler:
-        other.execute(script())
+        other.execute(script("schema"))  # a call of a function would be unknown
         with Client.from_url(pooler.url, response_timeout=0.5) as client:
             client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
             other.terminate()

@@ -35,7 +35,9 @@ def test_a_waiter_tolerates_a_restart(server: PostgresServer, harness: Harness, 
 
 
 @both
-def test_a_stopped_server_costs_only_the_hold(server: PostgresServer, harness: Harness) -> None:
+def test_a_stopped_server_costs_only_the_hold(server: PostgresServer, harness: Harness, way: str) -> None:
+    takes = 1.0 if way == "steps" else 2.0  # a call may have been carried out, so it is released
+
     async def body(harness: Harness) -> None:
         client = harness.client(server.url, response_timeout=1.0)
         hold = await client.lock("x", lease=1.0).acquire(timeout=5)
@@ -43,7 +45,7 @@ def test_a_stopped_server_costs_only_the_hold(server: PostgresServer, harness: H
         server.pause()
         start = harness.now()
         error = await unavailable(client.lock("y").acquire(timeout=0.2))
-        assert harness.now() - start < 1.0 + NOISE
+        assert harness.now() - start < takes + NOISE
         assert "did not answer" in str(error) or "timed out" in str(error)
         await harness.sleep(max(0.0, start + 1.1 - harness.now()))
         assert hold.lost

@@ -6,18 +6,19 @@ right result, same token, nothing left on the server.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import redis
 import redis.asyncio
 
 from leasehold import AsyncClient, Client
-from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import CLAIM, LEAVE, RENEW
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.harnesses import BlockingHarness
 from leasehold_lab.runtimes.sync_facade import sync_facade
+from support.chunk_faults import FAULTS, sweep
 from support.flavors import both
 
 LEASE = 0.9
@@ -150,83 +151,7 @@ def test_hand_over_when_the_grant_message_is_lost(redis_server, proxy, url, name
 # --- every chunk of a whole run --------------------------------------------------------------------------------
 
 
-LONG_LEASE = 2.0
-"""Seconds. Several runs share one process, so a renewal may be late by far more than a fault makes it."""
-
-AT_ONCE = 8
-"""Runs that share the process. Each has two clients and a proxy, and some ten threads."""
-
-
-async def whole_run(harness, locks, others):
-    """Acquire, wait, hand over, renew, release; return the tokens in the order of the holds."""
-    tokens = []
-    async with locks.lock("x", lease=LONG_LEASE, timeout=5) as hold:
-        tokens.append(hold.token)
-        waiter = harness.spawn(lambda: others.lock("x", lease=LONG_LEASE, timeout=5).acquire())
-        await harness.sleep(LONG_LEASE / 2)  # renewed once, waiting and holding
-    got = await waiter.result()
-    tokens.append(got.token)
-    mine = harness.spawn(lambda: locks.lock("x", lease=LONG_LEASE, timeout=5).acquire())
-    await harness.sleep(0.05)
-    await got.release()
-    last = await mine.result()
-    tokens.append(last.token)
-    last.raise_if_lost()
-    await last.release()
-    return tokens
-
-
-FAULTS = {
-    "drop request": lambda proxy, k: proxy.cut_at(k),
-    "drop reply": lambda proxy, k: proxy.drop_reply(k),
-    "reset before the reply": lambda proxy, k: proxy.cut_at(k, Side.REPLIES),
-    "delay request": lambda proxy, k: proxy.delay(0.15, Side.REQUESTS, nth=k),
-    "delay reply": lambda proxy, k: proxy.delay(0.15, Side.REPLIES, nth=k),
-}
-
-
-def sweep(server, namespace, harness, name, chunks):
-    """Repeat the run for each chunk, several at once, each with its own proxy, clients and namespace."""
-
-    async def one(k):
-        space = f"{namespace}-{k}"
-        with FaultProxy(server.port) as proxy:
-            url = f"redis://127.0.0.1:{proxy.port}"
-            async with harness.client(url, namespace=space) as locks, harness.client(url, namespace=space) as others:
-                fault = FAULTS[name](proxy, k)
-                try:
-                    tokens = await whole_run(harness, locks, others)
-                    assert tokens == sorted(set(tokens))
-                    outcome = "done"
-                except StoreUnavailable as error:
-                    outcome = str(error)
-                hit = fault.hits
-                fault.remove()
-                again = await locks.lock("x", timeout=LONG_LEASE + 1.0).acquire()
-                assert again is not None
-                await again.release()
-        return k, hit, outcome
-
-    async def body(harness):
-        done = []
-        for first in range(0, len(chunks), AT_ONCE):
-            done += await harness.gather(*(one(k) for k in chunks[first : first + AT_ONCE]))
-        return done
-
-    results = harness.run(body)
-    for k, _, _ in results:
-        assert_clean(server, f"{namespace}-{k}")
-    return results
-
-
 @both
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_at_every_chunk(redis_server, namespace, harness, name):
-    """No caller notices a fault: a lost request is repeated, and a broken handshake is retried once.
-
-    Each run meets one fault. So the second attempt at a handshake is whole, and the bound is none.
-    """
-    results = sweep(redis_server, namespace, harness, name, range(1, 41))
-    hit = [k for k, hits, _ in results if hits]
-    assert len(hit) >= 12, "the sweep did not reach the end of the run"
-    assert {k: outcome for k, _, outcome in results if outcome != "done"} == {}
+    sweep(redis_server, namespace, harness, name, range(1, 41), assert_clean=partial(assert_clean, redis_server))

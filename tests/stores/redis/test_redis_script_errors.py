@@ -105,6 +105,28 @@ def test_a_key_of_the_wrong_type_changes_nothing_else(server, store, role, what,
     assert server.command("TYPE", mutex[ROLES.index(role)]) in ("string", "list")
 
 
+@pytest.mark.parametrize("role", ROLES[1:])
+@pytest.mark.parametrize("who", ["another", "the same"])
+def test_a_key_that_was_deleted_alone_gets_a_time_to_live_again(server, store, role, who):
+    """The keys of a queue get theirs together; one that was evicted alone is made anew by the next claim that waits."""
+    name, holder, waiter = next(NAMES), a_ticket(), a_ticket()
+    claim(store, name, holder)
+    claim(store, name, waiter)
+    mutex = keys.mutex_keys("default", name)
+    assert all(server.command("PTTL", key) > 3_600_000 for key in mutex)
+    server.command("DEL", mutex[ROLES.index(role)])
+    claim(store, name, waiter if who == "the same" else a_ticket())
+    assert all(server.command("PTTL", key) > 3_600_000 for key in mutex)
+
+
+def test_a_waiter_that_asks_again_keeps_its_place(server, store):
+    name, holder, first, second = next(NAMES), a_ticket(), a_ticket(), a_ticket()
+    for ticket in (holder, first, second, first):
+        claim(store, name, ticket)
+    queue = keys.mutex_keys("default", name)[1]
+    assert server.command("ZRANGE", queue, 0, -1) == [first.id, second.id]
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_of_the_wrong_type_never_leaves_half_a_grant(server, store, role):
     name = next(NAMES)

@@ -26,6 +26,12 @@ async def acquire_and_release(harness: Harness, client: AsyncClient, lease: floa
     await hold.release()
 
 
+async def in_turn(harness: Harness, client: AsyncClient, lease: float) -> AsyncHold | None:
+    async with client.lock("a", fair=True, lease=lease):
+        await harness.sleep(0.001)
+    return await client.lock("a", fair=True, lease=lease).acquire()
+
+
 async def release_by_the_lock(harness: Harness, client: AsyncClient, lease: float) -> None:
     lock = client.rlock("a", lease=lease)
     await lock.acquire()
@@ -49,6 +55,12 @@ async def block_with_extend(harness: Harness, client: AsyncClient, lease: float)
         await hold.renew()
 
 
+def in_order(client: AsyncClient) -> bool:
+    """Return whether readers, writers and permits of the client's store can be served in order of arrival."""
+    core = getattr(client, "_core", client)  # a blocking client has one
+    return core._engine.store.capabilities.fair_shared
+
+
 async def upgrade(harness: Harness, client: AsyncClient, lease: float) -> None:
     async with client.rw_lock("a", lease=lease).upgradeable() as hold:
         writing = await hold.upgrade()
@@ -58,14 +70,14 @@ async def upgrade(harness: Harness, client: AsyncClient, lease: float) -> None:
 
 
 async def step_down(harness: Harness, client: AsyncClient, lease: float) -> None:
-    lock = client.rw_lock("a", lease=lease)
+    lock = client.rw_lock("a", lease=lease, fair=in_order(client))
     async with lock.writer() as hold, lock.reader():
         await hold.release()
         await harness.sleep(0.001)
 
 
 async def permits(harness: Harness, client: AsyncClient, lease: float) -> None:
-    semaphore = client.semaphore("a", 3, lease=lease)
+    semaphore = client.semaphore("a", 3, lease=lease, fair=in_order(client))
     async with semaphore, semaphore.permits(2):
         await harness.sleep(0.001)
 
@@ -77,7 +89,11 @@ async def several(harness: Harness, client: AsyncClient, lease: float) -> AsyncH
 
 
 async def several_kinds(harness: Harness, client: AsyncClient, lease: float) -> None:
-    readers, permits = client.rw_lock("0", lease=lease).reader(), client.semaphore("b", 3, lease=lease)
+    fair = in_order(client)
+    readers, permits = (
+        client.rw_lock("0", fair=fair, lease=lease).reader(),
+        client.semaphore("b", 3, fair=fair, lease=lease),
+    )
     async with client.multi_lock([permits, "a", readers, client.rlock("c", lease=lease)], lease=lease):
         await harness.sleep(0.001)
 
@@ -121,7 +137,7 @@ async def attempt(harness: Harness, client: AsyncClient, lease: float) -> AsyncH
 OPERATIONS: dict[str, Operation] = {
     operation.__name__: operation  # type: ignore[attr-defined]
     for operation in (
-        *(acquire, acquire_and_release, release_by_the_lock, block, nested, block_with_extend, attempt),
+        *(acquire, acquire_and_release, in_turn, release_by_the_lock, block, nested, block_with_extend, attempt),
         *(upgrade, step_down, permits, several, several_kinds, several_in_vain, lead),
         *(latch, meeting, lonely),
     )

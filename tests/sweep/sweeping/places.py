@@ -13,6 +13,8 @@ import pytest
 
 SYSTEMS = {
     "redis": ("redis_server", ""),
+    "redis-plain": ("redis_server", "?layout=plain"),
+    "redis-redisson": ("redis_server", "?layout=redisson"),
     "replicas": ("redis_replicas", ""),
     "sentinel": ("redis_sentinel", ""),
     "cluster": ("redis_cluster", ""),
@@ -60,7 +62,8 @@ def stored(place: Place, prefix: str) -> dict[str, set[str]]:
 def _things(place: Place, prefix: str) -> Iterable[tuple[str, str]]:
     match place.system.partition("-")[0]:
         case "redis":
-            return _keys_of_redis([place.server], prefix)
+            _, _, layout = place.system.partition("-")
+            return _keys_of_layout(place.server, layout, prefix) if layout else _keys_of_redis([place.server], prefix)
         case "replicas" | "sentinel":
             return _keys_of_redis([place.server.primary], prefix)
         case "cluster":
@@ -89,6 +92,8 @@ ROWS = """
 
 def _texts(rows: Iterable[tuple[bytes, bytes, str]]) -> Iterator[tuple[str, str]]:
     for space, name, what in rows:
+        if name.startswith(b"\xff"):  # a refusal: it stays for an hour, since the refused call may still be on its way
+            continue
         namespace = space.removeprefix(b"\xff").removesuffix(b"\xffsession")  # these mark session locks
         yield namespace.decode(), f"{name.decode()}: {what}"
 
@@ -97,6 +102,13 @@ def _keys_of_redis(servers: Iterable[Any], prefix: str) -> Iterator[tuple[str, s
     for server in servers:
         for key in server.command("KEYS", f"leasehold:{{{prefix}*"):
             yield _halves(str(key).removeprefix("leasehold:{"), ":")
+
+
+def _keys_of_layout(server: Any, layout: str, prefix: str) -> Iterator[tuple[str, str]]:
+    begins = "", "{", f"leasehold:layout:{layout}:{{", *(f"redisson_lock_{what}:{{" for what in ("queue", "timeout"))
+    for begin in begins:
+        for key in server.command("KEYS", f"{begin}{prefix}*"):
+            yield _halves(str(key).removeprefix(begin), ":")
 
 
 def _nodes(address: str, prefix: str) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import pytest
 from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable
 from leasehold.events import Event, GaveUp
 from leasehold.stores.memory import Memory
+from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
@@ -157,9 +158,9 @@ def test_a_waiter_tolerates_an_outage_from_the_start_of_the_wait(harness: Harnes
 def test_a_late_grant_is_released_and_tried_again(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory, events = space(), list[Event]()
-        store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire"))
+        store = faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 1.6), method="try_acquire"))
         client = harness.client(store, observer=events.append)
-        hold = await client.lock("a", lease=0.4, renew=False).acquire()
+        hold = await client.lock("a", lease=1.5, renew=False).acquire()
         assert hold is not None
         assert hold.remaining > 0
         assert [event.why for event in events if isinstance(event, GaveUp)] == ["granted too late"]
@@ -235,10 +236,10 @@ def test_a_short_timeout_tells_taken_from_down(harness: Harness) -> None:
 def test_waiting_over_many_leases_of_the_holder(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
-        first = await client.lock("a", lease=0.3).acquire()
+        first = await client.lock("a", lease=LASTING).acquire()
         assert first is not None
-        job = harness.spawn(client.lock("a", lease=0.3).acquire)
-        await harness.sleep(1.0)
+        job = harness.spawn(client.lock("a", lease=LASTING).acquire)
+        await harness.sleep(2.5 * LASTING)
         assert not job.done()
         first.raise_if_lost()
         released = harness.now()

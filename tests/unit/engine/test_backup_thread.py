@@ -10,6 +10,7 @@ from leasehold._engine.watchdog.backup_thread import PATIENCE, BackupThread
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold_lab.conformance.case_context import LASTING
 from support.patience import until
 
 SOON = 10.0
@@ -81,7 +82,7 @@ def test_after_a_slow_callback_exactly_one_thread_runs_the_schedule_and_none_is_
         go_on.wait(SOON)
 
     with Client.from_url("memory:") as client:
-        kept = client.lock("kept", lease=1.0).acquire()
+        kept = client.lock("kept", lease=LASTING).acquire()
         lost = client.lock("lost", lease=0.2, renew=False).acquire()
         assert kept is not None
         assert lost is not None
@@ -95,6 +96,6 @@ def test_after_a_slow_callback_exactly_one_thread_runs_the_schedule_and_none_is_
         until(lambda: not before.alive(), SOON)  # it came back, and had no schedule any more
         assert core._job is not None
         assert core._job.alive()
-        time.sleep(1.5)
+        time.sleep(1.5 * LASTING)
         kept.raise_if_lost()
     until(lambda: not threads("leasehold-backup") and not threads("leasehold-watchdog"), SOON)

@@ -62,10 +62,12 @@ def test_closing_a_client_ends_its_waiters_with_a_clear_error(harness: Harness, 
 def test_closing_while_a_claim_is_under_way_leaves_nothing(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
-        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire")))
+        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 1.5), method="try_acquire")))
         job = harness.spawn(client.lock("a", lease=1.0).acquire)
         await harness.sleep(0.1)
+        start = harness.now()
         await client.close()
+        assert harness.now() - start > 0.15, "the store is closed when the claim has arrived, and was released again"
         with pytest.raises(RuntimeError, match="client is closed"):
             await job.result()
         assert await harness.client(memory).inspect("a") is None

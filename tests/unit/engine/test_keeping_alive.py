@@ -16,6 +16,7 @@ from engine_cases.holding import LEASE, LOCKS, Make, simulate, taken
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold.primitives.locks import lock
 from leasehold.stores.memory import Memory
+from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
@@ -190,11 +191,11 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
 
     async def main() -> None:
         async with AsyncClient(Memory("wait_for")) as client:
-            for lock in (client.rlock("a", lease=0.6), client.rw_lock("b", lease=0.6).reader()):
+            for lock in (client.rlock("a", lease=LASTING), client.rw_lock("b", lease=LASTING).reader()):
                 hold = await asyncio.wait_for(lock.acquire(), 5)
                 assert hold is not None
                 async with hold:
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(1.7 * LASTING)
                     hold.raise_if_lost()
                     assert [info.name for info in await client.holds()] == [lock.name]
 

@@ -16,7 +16,7 @@ from leasehold_lab.faulty_store import Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.flavors import both
 
-LEASE = 0.6
+LEASE = 1.6
 
 
 def core_of(client: Any) -> Any:

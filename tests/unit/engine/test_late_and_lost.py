@@ -41,11 +41,11 @@ def test_an_upgrade_after_the_loss_of_its_reader_raises_lease_lost(harness: Harn
 def test_a_lost_side_raises_at_each_of_its_releases(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
-        reader = client.rw_lock("a", lease=0.3, renew=False).reader()
+        reader = client.rw_lock("a", lease=1.3, renew=False).reader()
         outer, inner = await reader.acquire(), await reader.acquire()
         assert outer is not None
         assert inner is not None
-        await harness.sleep(0.4)
+        await harness.sleep(1.4)
         for hold in (inner, outer):
             with pytest.raises(LeaseLost):
                 await hold.release()

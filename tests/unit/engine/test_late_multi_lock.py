@@ -7,17 +7,18 @@ from engine_cases.late import force_release, space
 
 from leasehold import LeaseLost
 from leasehold.events import Acquired, Event
+from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth
 from leasehold_lab.runtimes.harnesses import Harness
 from support.patience import until_in
 
 
-@pytest.mark.parametrize("timeout", [None, 0])
-def test_late_grants_of_a_multi_lock_are_released(harness: Harness, timeout: float | None) -> None:
+@pytest.mark.parametrize(("timeout", "lease"), [(None, LASTING), (0, 0.3)])
+def test_late_grants_of_a_multi_lock_are_released(harness: Harness, timeout: float | None, lease: float) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
-        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, 0.5), method="try_acquire_many")))
-        lock = client.multi_lock(["a", "b"], lease=0.4)
+        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REPLY, lease + 0.1), method="try_acquire_many")))
+        lock = client.multi_lock(["a", "b"], lease=lease)
         if timeout is None:
             hold = await lock.acquire()
             assert hold is not None
@@ -34,7 +35,7 @@ def test_late_grants_of_a_multi_lock_are_released(harness: Harness, timeout: flo
 def test_closing_while_several_are_claimed_leaves_none(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
-        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 0.3), method="try_acquire_many")))
+        client = harness.client(Faulty(memory, nth(0, Fault(Kind.DELAY_REQUEST, 1.5), method="try_acquire_many")))
         job = harness.spawn(client.multi_lock(["a", "b"]).acquire)
         await harness.sleep(0.1)
         await client.close()
@@ -85,7 +86,7 @@ def test_several_whose_release_has_no_answer_are_released_later(harness: Harness
     harness.run(body)
 
 
-@pytest.mark.parametrize(("lease", "renew"), [(0.6, True), (0.6, False), (30.0, False)])
+@pytest.mark.parametrize(("lease", "renew"), [(LASTING, True), (LASTING, False), (30.0, False)])
 def test_a_member_lost_while_the_multi_lock_waits_for_the_next_is_acquired_again(
     harness: Harness, lease: float, renew: bool
 ) -> None:
@@ -108,8 +109,8 @@ def test_a_member_lost_while_the_multi_lock_waits_for_the_next_is_acquired_again
         assert found.token is not None
         lost = found.token
         assert await other.force_release("a", lost)
-        if lease < 1.0:
-            await harness.sleep(0.5)
+        if lease < 30.0:
+            await harness.sleep(0.8 * lease)
         await first.release()
         hold = await job.result()
         assert hold is not None
@@ -144,12 +145,13 @@ def test_a_member_lost_until_the_timeout_raises_lease_lost(harness: Harness) -> 
 def test_a_multi_hold_reports_only_the_first_of_several_losses(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[LeaseLost]()
-        hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
+        hold = await client.multi_lock(["a", "b"], lease=LASTING).acquire()
         assert hold is not None
         hold.on_lost(told.append)
         for name in "ab":
             await force_release(client, name)
-        await harness.sleep(0.3)
+        await until_in(harness, lambda: told)
+        await harness.sleep(LASTING)
         assert len(told) == 1
         with pytest.raises(LeaseLost):
             await hold.release()
@@ -184,10 +186,10 @@ def test_an_observer_hears_of_each_of_several(harness: Harness) -> None:
 def test_the_block_of_a_multi_lock_with_a_lost_member_never_begins(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(space())
-        hold = await client.multi_lock(["a", "b"], lease=0.3).acquire()
+        hold = await client.multi_lock(["a", "b"], lease=LASTING).acquire()
         assert hold is not None
         await force_release(client, "b")
-        await harness.sleep(0.3)
+        await until_in(harness, lambda: hold.lost)
         with pytest.raises(LeaseLost, match="'b'"):
             async with hold:
                 pytest.fail("the block ran")

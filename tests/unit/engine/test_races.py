@@ -15,15 +15,16 @@ from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.acquire import AcquireLoop
 from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import State
-from leasehold._engine.request import AcquireRequest
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.watchdog import Watchdog
-from leasehold._model import RenewalResult
+from leasehold._model import AcquireRequest, RenewalResult
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores.memory import Memory
+from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.flavors import both
+from support.patience import until_in
 
 LEASE = 9.0
 SOON = 10.0
@@ -156,13 +157,13 @@ def test_a_failed_check_of_the_watchdog_loses_no_timer(harness: Harness, caplog:
 
     async def body(harness: Harness) -> None:
         client, looker = harness.client(), harness.client()
-        kept = [await client.lock(f"kept {number}", lease=0.6).acquire() for number in range(3)]
-        lost = await client.lock("lost", lease=0.6, renew=False).acquire()
+        kept = [await client.lock(f"kept {number}", lease=LASTING).acquire() for number in range(3)]
+        lost = await client.lock("lost", lease=LASTING, renew=False).acquire()
         assert lost is not None
-        await client.lock("dropped", lease=0.6).acquire()
+        await client.lock("dropped", lease=LASTING).acquire()
         told = list[LeaseLost]()
         lost.on_lost(told.append)
-        await harness.sleep(1.5)
+        await harness.sleep(2.5 * LASTING)
         for hold in kept:
             assert hold is not None
             hold.raise_if_lost()
@@ -184,7 +185,8 @@ def test_a_holder_is_notified_even_if_its_loss_cannot_be_logged(
         hold = await harness.client().lock("a", lease=0.2, renew=False).acquire()
         assert hold is not None
         hold.on_lost(told.append)
-        await harness.sleep(0.4)
+        await until_in(harness, lambda: told)
+        await harness.sleep(0.2)
         assert len(told) == 1
 
     with Failing(": lost: "):
@@ -197,14 +199,13 @@ def test_two_threads_that_release_a_hold_at_once_release_it_once(monkeypatch: py
     with Client(Memory("both")) as client:
         hold = client.lock("a").acquire()
         assert hold is not None
-        released = client._core._engine.release
-        left = list[Lease]()
+        begin, left = client._core._engine.begin_release, list[Lease]()
 
-        async def release(lease: Lease) -> bool:
+        def begin_release(lease: Lease) -> bool:
             left.append(lease)
-            return await released(lease)
+            return begin(lease)
 
-        monkeypatch.setattr(client._core._engine, "release", release)
+        monkeypatch.setattr(client._core._engine, "begin_release", begin_release)
         monkeypatch.setattr(client._core._engine.runtime, "before_blocking", both.wait)
         threads = [threading.Thread(target=lambda: results.append(hold.release())) for _ in range(2)]
         for thread in threads:

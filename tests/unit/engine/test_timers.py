@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from leasehold import Client
 from leasehold._engine.lease import Lease
-from leasehold._engine.request import AcquireRequest
 from leasehold._engine.watchdog.timers import TimerQueue
+from leasehold._model import AcquireRequest
 
 changes = st.lists(
     st.one_of(

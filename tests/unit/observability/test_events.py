@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
-from leasehold.events import Acquired, Event, GaveUp, InDoubt, Lost, Queued, Released, Renewed
+from leasehold.events import (
+    Acquired,
+    Event,
+    GaveUp,
+    InDoubt,
+    Lost,
+    Queued,
+    Reconnected,
+    Released,
+    Renewed,
+    RenewedLate,
+    RequestFailed,
+)
 from leasehold.observability import log
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
@@ -58,6 +70,13 @@ TEXTS: dict[str, Event] = {
         "job", *MORE, "mutex", 5, 1.34
     ),
     "lock 'job' (token 5): renewed after a failure": Renewed("job", *MORE, "mutex", 5),
+    "lock 'job' (token 5): renewed late, when 1.3 s of its lease were left": RenewedLate(
+        "job", *MORE, "mutex", 5, 1.34
+    ),
+    "lock 'job': request (acquire) failed: cannot connect to Redis at web-1:6379: Connection refused": RequestFailed(
+        "job", *MORE, "mutex", "acquire", error=DOWN
+    ),
+    "lock 'job': the store answers again, 2.5 s after a request had failed": Reconnected("job", *MORE, "mutex", 2.5),
     "read-write lock '100%s' (token 5): lost: the lease expired; the last renewal failed: "
     "cannot connect to Redis at web-1:6379: Connection refused": Lost(
         "100%s", *MORE, "rw", 5, "the lease expired", error=DOWN

@@ -80,10 +80,10 @@ def test_ticks_of_two_kinds_are_not_compared() -> None:
 
 def test_instances_that_pass_ticks_since_today_respect_the_stamp_of_those_that_do_not(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
-        job = harness.client(space()).scheduled("a", at_least=0.3, at_most=10)
+        job = harness.client(space()).scheduled("a", at_least=1.5, at_most=10)
         assert await job.run(lambda: None)
         assert not await job.run(lambda: None, tick=NOON)
-        await harness.sleep(0.4)
+        await harness.sleep(1.6)
         assert await job.run(lambda: None, tick=NOON)
 
     harness.run(body)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.stores._common.unanswered import MOST, Unanswered
 from leasehold.stores.memory import Memory
-from leasehold.stores.redis.unanswered import MOST, Unanswered
 from leasehold_lab.faulty_store import Fault, Faulty, Kind, nth
 from leasehold_lab.runtimes.harnesses import Harness
 

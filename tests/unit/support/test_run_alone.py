@@ -1,4 +1,4 @@
-"""A test that measures time runs alone, and so does the last run of a test that failed, on fresh servers."""
+"""A test that measures time runs in quiet; the last run of a test that failed runs alone, on fresh servers."""
 
 from __future__ import annotations
 
@@ -107,9 +107,35 @@ def test_a_test_that_measures_time_has_no_company(tmp_path: Path) -> None:
 
 
 def test_one_that_subtracts_lost_time_has_company(tmp_path: Path) -> None:
-    text = SUITE.replace("def test_that_fails_twice", "@pytest.mark.timing(alone=False)\ndef test_that_fails_twice")
+    text = SUITE.replace("def test_that_fails_twice", "@pytest.mark.timing(beside='all')\ndef test_that_fails_twice")
     (found,) = alongside("failing", play(tmp_path, text.replace("== 3", "== 1")))
     assert found > 0
+
+
+OF_EACH_KIND = (
+    SUITE[: SUITE.index("def test_that_fails_twice")]
+    + """
+BESIDE = ["few", "all", "nobody"]
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.timing(beside=BESIDE[n % 3])) for n in range(60)]
+)
+def test_of_each_kind(number):
+    begin = time.monotonic()
+    time.sleep(0.1)
+    note(BESIDE[number % 3], begin)
+"""
+)
+
+
+def test_two_that_measure_time_have_no_others_beside_them(tmp_path: Path) -> None:
+    runs = play(tmp_path, OF_EACH_KIND)
+    assert len(runs) == 60
+    assert alongside("nobody", runs) == [0] * 20
+    measuring = alongside("few", runs)
+    assert sum(measuring) > 0
+    measured = [run for run in runs if run[0] == "few"]
+    assert measuring == alongside("few", measured), "those beside them measure, too"
 
 
 class Item:
@@ -125,7 +151,7 @@ class Item:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 6])
-def test_one_worker_measures_while_the_others_compute(workers: int, tmp_path: Path) -> None:
+def test_some_workers_measure_while_the_others_compute(workers: int, tmp_path: Path) -> None:
     kinds = ["plain", "computes", "plain", "measures", "plain", "plain"] * 20
     items: list[Any] = [Item(kind, tmp_path) for kind in kinds]
     before = list(items)
@@ -133,8 +159,10 @@ def test_one_worker_measures_while_the_others_compute(workers: int, tmp_path: Pa
     assert sorted(map(id, items)) == sorted(map(id, before))
     share = len(items) // workers
     first = [items[worker * share].kind for worker in range(workers)]
-    assert first == (["computes"] if workers == 1 else ["measures"] + ["computes"] * (workers - 1))
-    assert all(item.kind == "measures" for item in items[:20]) or workers == 1
+    quiet = min(run_alone.QUIET, workers - 1)
+    assert first == (["measures"] * quiet + ["computes"] * (workers - quiet))
+    begin = [items[worker * share : worker * share + 20 // quiet] for worker in range(quiet)]
+    assert all(item.kind == "measures" for part in begin for item in part)
 
 
 SHARED = """

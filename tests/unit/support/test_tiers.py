@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support import tiers
+from support.patience import until
 from support.tiers import PARTS, TESTS, Part, part_of
 
 FILES = sorted(TESTS.rglob("test_*.py"))
@@ -62,11 +63,14 @@ tiers.PARTS = (
     Part("logic/test_a.py::test_long", Tier.ALL, "long"),
     Part("servers", Tier.ALL, "servers"),
     Part("servers/test_c.py::test_quick", Tier.DEFAULT, "logic"),
+    Part("frameworks", Tier.ALL, "frameworks"),
+    Part("peers", Tier.FOREIGN, "programs of others"),
 )
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true")
     parser.addoption("--nightly", action="store_true")
+    parser.addoption("--foreign", action="store_true")
 
 def pytest_configure(config):
     config.pluginmanager.register(tiers, "tiers")
@@ -112,16 +116,20 @@ def ran(tmp_path: Path) -> Callable[..., set[str]]:
         "logic/test_a.py": LOGIC,
         "servers/test_b.py": "def test_server(): pass\n",
         "servers/test_c.py": "def test_server(): pass\ndef test_quick(): pass\n",
+        "frameworks/conftest.py": "import os\nassert os.environ['FRAMEWORK'] == 'installed'\n",
+        "frameworks/test_d.py": "def test_framework(): pass\n",
+        "peers/test_e.py": "def test_peer(): pass\n",
     }.items():
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def run(*options: str) -> set[str]:
+        needed = {"--all", "--nightly", "-k", "-m"}.intersection(options)  # no other run may import `frameworks`
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", *options],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            env={**os.environ, "PYTHONPATH": str(TESTS), "FRAMEWORK": "installed" if needed else ""},
             capture_output=True,
             text=True,
             check=False,
@@ -140,11 +148,16 @@ def test_a_run_without_options_has_the_default_tier(ran: Callable[..., set[str]]
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
 def test_a_run_of_all_has_all_but_the_nightly_tests(ran: Callable[..., set[str]], workers: list[str]) -> None:
-    assert ran("--all", *workers) == WHOLE
+    assert ran("--all", *workers) == WHOLE | {"test_d.py::test_framework"}
 
 
 def test_a_nightly_run_has_all(ran: Callable[..., set[str]]) -> None:
-    assert ran("--nightly") == WHOLE | {"test_a.py::test_night"}
+    assert ran("--nightly") == WHOLE | {"test_d.py::test_framework", "test_a.py::test_night"}
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_a_foreign_run_has_no_others(ran: Callable[..., set[str]], workers: list[str]) -> None:
+    assert ran("--foreign", *workers) == {"test_e.py::test_peer"}
 
 
 @pytest.mark.parametrize(
@@ -152,10 +165,11 @@ def test_a_nightly_run_has_all(ran: Callable[..., set[str]]) -> None:
     [
         (["tests/logic"], LOGIC_WHOLE),
         (["tests/servers", "-n", "2"], WHOLE - LOGIC_WHOLE),
+        (["tests/peers"], {"test_e.py::test_peer"}),
         (["-k", "server"], WHOLE - LOGIC_WHOLE),
         (["-m", "timing"], {"test_a.py::test_clock"}),
     ],
-    ids=["folder", "folder and workers", "expression", "mark"],
+    ids=["folder", "folder and workers", "foreign", "expression", "mark"],
 )
 def test_a_run_that_names_tests_has_what_it_names(
     ran: Callable[..., set[str]], options: list[str], expected: set[str]
@@ -179,6 +193,10 @@ def named(took: float) -> None:
     assert took <= 5.0
 
 
+def until_true() -> None:
+    assert until(lambda: True, 5) < 1.0
+
+
 def at_least(start: float) -> None:
     assert time.monotonic() - start >= 0.2
 
@@ -187,7 +205,7 @@ def deadline(until: float) -> None:
     assert time.monotonic() < until
 
 
-@pytest.mark.parametrize("function", [since, between, named])
+@pytest.mark.parametrize("function", [since, between, named, until_true])
 def test_a_limit_for_a_time_is_found(function: Callable[..., None]) -> None:
     assert tiers.measures(function)
 
@@ -195,3 +213,26 @@ def test_a_limit_for_a_time_is_found(function: Callable[..., None]) -> None:
 @pytest.mark.parametrize("function", [at_least, deadline])
 def test_a_time_without_an_upper_limit_is_no_measurement(function: Callable[..., None]) -> None:
     assert not tiers.measures(function)
+
+
+NOISE = 1.5
+
+
+def wide(start: float) -> None:
+    assert time.monotonic() - start < 1 + NOISE, "a message"
+
+
+def narrow(start: float) -> None:
+    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < NOISE
+
+
+def of_its_own(start: float, lease: float) -> None:
+    assert time.monotonic() - start < lease + 5
+    assert time.monotonic() - start < max(lease, 5.0)
+
+
+@pytest.mark.parametrize(("function", "found"), [(wide, True), (narrow, False), (of_its_own, False)])
+def test_a_limit_is_wide_if_all_of_a_test_are(function: Callable[..., None], found: bool) -> None:
+    assert tiers.measures(function)
+    assert tiers.has_wide_limits(function) is found

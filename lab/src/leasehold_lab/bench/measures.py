@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from leasehold_lab.bench.contestants import Mode
+from leasehold_lab.bench.contestant import Mode
 from leasehold_lab.bench.places import Place
 
 

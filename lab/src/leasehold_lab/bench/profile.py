@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold_lab.bench.contestants import Mode
+from leasehold_lab.bench.contestant import Mode
 from leasehold_lab.bench.measures import Measure, Trial
 from leasehold_lab.bench.places import Place
 from leasehold_lab.bench.processes.server_counters import Counters

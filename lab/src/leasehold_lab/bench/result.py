@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from leasehold_lab.bench.contestants import Contestant, Role
+from leasehold_lab.bench.contestant import Contestant, Role
 from leasehold_lab.bench.measures import Measure
 from leasehold_lab.bench.profile import Profile
 from leasehold_lab.bench.trials.trial_pipe import Outcome

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from leasehold_lab.bench.contestants import CONTESTANTS, Contestant, Role
+from leasehold_lab.bench.contestant import Contestant, Role
+from leasehold_lab.bench.contestants import CONTESTANTS
 from leasehold_lab.bench.deployments import OpenStore, OpenStores
 from leasehold_lab.bench.machine import facts
 from leasehold_lab.bench.measures import MEASURES, Measure, Trial
@@ -34,6 +35,7 @@ class Settings:
         peers_python: the interpreter with other libraries; None measures those installed here.
         profile: whether to profile leasehold and the floor, on Redis.
         pin: which measures run on chosen cores, if the server is started here and the system supports it.
+        among: for each measure the keys of the contestants that are measured; empty means all.
 
     """
 
@@ -45,6 +47,7 @@ class Settings:
     peers_python: str | None = None
     pin: Pin = Pin.ALONE
     profile: bool = False
+    among: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
 
     @property
     def again(self) -> str:
@@ -72,6 +75,10 @@ class Settings:
         if self.only:
             return [measure for measure in offered if any(map(measure.is_called, self.only))]
         return [measure for measure in offered if self.full or not measure.full]
+
+    def includes(self, contestant: Contestant, measure: Measure) -> bool:
+        """Return whether a contestant is measured there."""
+        return takes_part(contestant, measure) and contestant.key in self.among.get(measure.key, (contestant.key,))
 
 
 class Progress(Protocol):
@@ -107,7 +114,7 @@ def run(settings: Settings, progress: Progress) -> Result:
         measures = [measure for measure in measures if measure.place in stores.opened]
         workers = _workers(stack, measures, settings, missing)
         trials = Trials(settings.seconds, stores.opened, workers, _cores(settings, stores.opened))
-        bench = Bench(settings.rounds, workers, trials, progress, profile=settings.profile)
+        bench = Bench(settings, workers, trials, progress)
         rows = bench.rows(measures)
         versions = {one.title: workers[one.key].version for one in CONTESTANTS if one.key in workers}
         run_facts = facts(
@@ -146,7 +153,7 @@ def takes_part(contestant: Contestant, measure: Measure) -> bool:
         return False
     match measure.trial:
         case Trial.HANDOVER:
-            return contestant.contends
+            return measure.concurrency <= contestant.contenders
         case Trial.HELD:
             return contestant.role is Role.OURS  # no other library renews by default without a thread for each lock
         case Trial.WAITING:
@@ -160,7 +167,7 @@ def _workers(
 ) -> dict[str, Worker]:
     found = dict[str, Worker]()
     for contestant in CONTESTANTS:
-        if any(takes_part(contestant, measure) for measure in measures):
+        if any(settings.includes(contestant, measure) for measure in measures):
             worker = stack.enter_context(Worker(contestant, settings.peers_python))
             if worker.missing:
                 missing[contestant.title] = worker.missing
@@ -172,21 +179,18 @@ def _workers(
 class Bench:
     """Runs all trials in order."""
 
-    def __init__(
-        self, rounds: int, workers: Mapping[str, Worker], trials: Trials, progress: Progress, *, profile: bool = False
-    ) -> None:
-        self._rounds = rounds
+    def __init__(self, settings: Settings, workers: Mapping[str, Worker], trials: Trials, progress: Progress) -> None:
+        self._settings = settings
         self._workers = workers
         self._trials = trials
         self._progress = progress
-        self._profile = profile
         self._done = 0
         self._of = 0
 
     def rows(self, measures: Sequence[Measure]) -> list[Row]:
         """Run one measure after the other."""
         rows = [Row(measure, [Entry(one) for one in self._for(measure)]) for measure in measures]
-        self._of = sum(len(row.entries) for row in rows) * self._rounds
+        self._of = sum(len(row.entries) for row in rows) * self._settings.rounds
         for row in rows:
             self._measure(row)
             row.entries = in_order(row.entries, row.measure.floor)
@@ -194,17 +198,17 @@ class Bench:
         return rows
 
     def _for(self, measure: Measure) -> list[Contestant]:
-        return [one for one in CONTESTANTS if one.key in self._workers and takes_part(one, measure)]
+        return [one for one in CONTESTANTS if one.key in self._workers and self._settings.includes(one, measure)]
 
     def _measure(self, row: Row) -> None:
-        for number in range(self._rounds):
+        for number in range(self._settings.rounds):
             at = number % len(row.entries)
             for entry in row.entries[at:] + row.entries[:at]:
                 self._progress.trial_begins(row.measure, entry.contestant, self._done, self._of)
                 self._done += 1
                 if not entry.error:
                     self._trials.one(row.measure, entry)
-        if self._profile and may_be_profiled(row.measure):
+        if self._settings.profile and may_be_profiled(row.measure):
             for one in (row.floor, row.ours):
                 if one is not None:
                     self._trials.profile(row.measure, one)

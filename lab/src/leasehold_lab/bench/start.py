@@ -1,4 +1,4 @@
-"""Measure what it costs a program to import the library: ``python -m leasehold_lab.bench.start``.
+"""Measure what an import of the library costs a program, and a first lock: ``python -m leasehold_lab.bench.start``.
 
 The figure is processor time beyond that of an interpreter with `asyncio` and `ssl`, which such a program has anyway.
 Each row is the median of fresh interpreters, in turns, so that a busy machine disturbs all rows alike. The modules are
@@ -12,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from statistics import median
+
+from leasehold_lab.servers import MissingServer, RedisServer
 
 FLOOR = "import asyncio, ssl"
 
@@ -22,8 +25,11 @@ ROWS = {
     "from leasehold import Client": "from leasehold import Client",
     "from leasehold import *": "from leasehold import *",
     "a lock of memory": "import leasehold\nwith leasehold.Client.from_url('memory:') as c, c.lock('a'): pass",
+    "a first lock of Redis": "import leasehold\nwith leasehold.Client.from_url({url!r}) as c, c.lock('a'): pass",
     "import redis": "import redis",
+    "redis-py's first Lock": "import redis\nwith redis.Redis.from_url({url!r}).lock('a', timeout=30): pass",
 }
+"""Code by title; ``{url!r}`` is a server of Redis."""
 
 TURNS = 15
 
@@ -40,8 +46,14 @@ def spent(code: str, environment: Mapping[str, str]) -> float:
 
 def measure(turns: int = TURNS) -> dict[str, float]:
     """Return milliseconds by row, beyond the floor."""
-    rows = {name: code for name, code in ROWS.items() if name != "import redis" or find_spec("redis")}
-    with tempfile.TemporaryDirectory() as compiled:
+    rows = {name: code for name, code in ROWS.items() if "redis" not in name.casefold() or find_spec("redis")}
+    with ExitStack() as stack:
+        compiled = stack.enter_context(tempfile.TemporaryDirectory())
+        try:
+            url = stack.enter_context(RedisServer()).url
+        except MissingServer:
+            url = ""
+        rows = {name: code.format(url=url) for name, code in rows.items() if url or "{" not in code}
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
         found: dict[str, list[float]] = {name: [] for name in rows}
         for turn in range(turns + 1):
@@ -56,9 +68,9 @@ def measure(turns: int = TURNS) -> dict[str, float]:
 def main() -> None:
     """Print a table."""
     found = measure()
-    redis = found.get("import redis")
     for name, took in found.items():
-        print(f"{name:30} {took:6.1f} ms" + (f"   {took / redis:5.2f} of import redis" if redis else ""))
+        other = "redis-py's first Lock" if name == "a first lock of Redis" else "import redis"
+        print(f"{name:30} {took:6.1f} ms" + (f"   {took / found[other]:5.2f} of {other}" if other in found else ""))
 
 
 if __name__ == "__main__":

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from leasehold.cli.options import DURATIONS, Duration, Exit, Failed, json_option
 from leasehold.cli.output import as_json
-from leasehold_lab.bench.contestants import Contestant
+from leasehold_lab.bench import quick as small
+from leasehold_lab.bench.contestant import Contestant
 from leasehold_lab.bench.measures import Measure
 from leasehold_lab.bench.processes.pinning import Pin
-from leasehold_lab.bench.report.bars import picture
-from leasehold_lab.bench.report.markdown import PICTURE, markdown
+from leasehold_lab.bench.report import summary
+from leasehold_lab.bench.report.markdown import markdown
 from leasehold_lab.bench.report.page import page
 from leasehold_lab.bench.report.table import text
 from leasehold_lab.bench.result import Row
@@ -42,8 +44,8 @@ class ProgressLine:
 
 @click.command(epilog=DURATIONS)
 @click.argument("url", required=False)
-@click.option("--seconds", type=Duration(0.01, 60), default=0.5, show_default=True, help="Length of a trial.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Trials of each contestant.")
+@click.option("--seconds", type=Duration(0.01, 60), help="Length of a trial. Default: 0.5, or 0.2 if quick.")
+@click.option("--rounds", type=click.IntRange(1, 100), help="Trials of each contestant. Default: 3, or 9 if quick.")
 @click.option("--only", multiple=True, metavar="KEY", help="A measure, or the beginning of its key; may be repeated.")
 @click.option("--full", is_flag=True, help="Also what takes long: 100 processes, 10,000 locks, 10,000 waiters.")
 @click.option(
@@ -65,12 +67,14 @@ class ProgressLine:
     help="Say of leasehold and the floor, on Redis, in which part of them the time goes. Default: with --docs only.",
 )
 @click.option("--report", type=TARGET, help="Write a page with charts, as HTML.")
-@click.option("--docs", type=TARGET, help=f"Write the documentation's page, as Markdown, and beside it {PICTURE}.")
+@click.option("--docs", type=TARGET, help="Write the documentation's page, its picture and its details.")
+@click.option("--quick", is_flag=True, help="Only a few ratios on Redis and SQLite, in less than a minute.")
+@click.option("--write", is_flag=True, help="Make the ratios of this quick run the committed ones.")
 @json_option
 def bench(
     url: str | None,
-    seconds: float,
-    rounds: int,
+    seconds: float | None,
+    rounds: int | None,
     only: tuple[str, ...],
     full: bool,
     peers_python: str | None,
@@ -78,6 +82,8 @@ def bench(
     profile: bool | None,
     report: Path | None,
     docs: Path | None,
+    quick: bool,
+    write: bool,
     json_: bool,
 ) -> None:
     """Measure locks on the store at URL, beside the floor and other libraries.
@@ -91,21 +97,32 @@ def bench(
     \b
       python -m venv peers
       peers/bin/pip install --upgrade pip
-      peers/bin/pip install 'redis[hiredis]' python-redis-lock pottery coredis sherlock redlock-ng aioredlock filelock
+      peers/bin/pip install --group bench    # in a checkout of leasehold: pyproject.toml lists the libraries
       python -m leasehold_lab.bench.foreign peers/bin
       leasehold bench --peers-python peers/bin/python
 
     The fourth builds programs for Redisson and redsync there, where the tools of Java and Go are installed.
+
+    --quick shows a few ratios beside those that are committed with the source, and --write commits them.
 
     Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
     """  # noqa: D301
     for file in (report, docs):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"the folder of {file} does not exist; make it first")
+    if quick and (full or report or docs or profile or peers_python):
+        raise click.UsageError("--quick does without --full, --report, --docs, --profile and --peers-python")
+    if write and not quick:
+        raise click.UsageError("--write needs --quick")
     if profile is None:
         profile = docs is not None
-    settings = Settings(url, seconds, rounds, only, full, peers_python, Pin(pin), profile)
     try:
+        if quick:
+            settings = replace(
+                small.settings(url, only, seconds or small.SECONDS, rounds or small.ROUNDS), pin=Pin(pin)
+            )
+        else:
+            settings = Settings(url, seconds or 0.5, rounds or 3, only, full, peers_python, Pin(pin), profile)
         settings.measures()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
@@ -114,14 +131,17 @@ def bench(
         result = run(settings, ProgressLine())
     except MissingServer as error:
         raise Failed(str(error), Exit.MISSING) from None
+    if write and result.sound:
+        small.write(small.ratios(result))
     if report is not None:
         report.write_text(page(result), encoding="utf-8")
     if docs is not None:
-        docs.write_text(markdown(result), encoding="utf-8")
-        docs.with_name(PICTURE).write_text(picture(result), encoding="utf-8")
+        details = docs.with_name(f"{docs.stem}-details.md")
+        details.write_text(markdown(result), encoding="utf-8")
+        summary.write(details, docs)
     if json_:
         as_json(result.as_json())
     else:
-        click.echo(text(result))
+        click.echo(small.text(small.ratios(result)) if quick else text(result))
     if not result.sound:
         sys.exit(Exit.NO)

@@ -17,17 +17,27 @@ from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.store_api import Opener
 from leasehold_lab.runtimes.harnesses import Harness
+from leasehold_lab.runtimes.lateness import measured
 
 E = TypeVar("E", bound=BaseException)
 H = TypeVar("H", bound=AsyncHold)
 
 NAME = "stock:42"
 
-SHORT = 0.4
-"""Seconds of a lease that a case lets expire."""
-
 NOISE = 1.0
-"""Seconds by which a busy machine may be late."""
+"""Seconds by which a busy machine may be late, at any moment of a case: no case fails for that.
+
+Limits allow for more, where it was measured that this process got no processor (`CaseContext.ended_within`).
+"""
+
+SHORT = 0.4
+"""Seconds of a lease that a case lets expire, and during which nothing must have happened."""
+
+LASTING = 1.6
+"""Seconds of a lease that a case keeps alive: a renewal, due after a third of it, may be late by `NOISE`.
+
+So long is also a fixed lease, a delay or a time to live during which a case does something.
+"""
 
 GIVES_UP = 1.5
 """Seconds after which a waiter times out: long enough for the next one to queue, even on a busy machine."""
@@ -101,8 +111,11 @@ REGISTER: defaultdict[str, list[RegisteredCase]] = defaultdict(list)
 class CaseContext:
     """One run of one case. Its clients share a namespace of their own."""
 
-    def __init__(self, harness: Harness, where: str | Opener, variant: Variant) -> None:
+    def __init__(
+        self, harness: Harness, where: str | Opener, variant: Variant, late_since: Callable[[float], float]
+    ) -> None:
         self.harness = harness
+        self.late_since = late_since
         self.where = where
         self.variant = variant
         self.namespace = f"conformance-{secrets.token_hex(8)}"
@@ -136,6 +149,11 @@ class CaseContext:
         """Seconds of a lease that a case lets expire: `SHORT`, or the shortest lease of the store."""
         return self.at_least_shortest(SHORT)
 
+    @property
+    def lasting(self) -> float:
+        """Seconds of a lease that a case keeps alive: `LASTING`, or the shortest lease of the store."""
+        return self.at_least_shortest(LASTING)
+
     def at_least_shortest(self, seconds: float) -> float:
         """Return for how many seconds the store keeps a lease or a cell with this duration."""
         return max(seconds, self.promised.shortest)
@@ -143,6 +161,11 @@ class CaseContext:
     def expired_after(self, seconds: float) -> float:
         """Return after how many seconds the store has surely expired a lease or a cell with this duration."""
         return self.at_least_shortest(seconds) + 0.1 + self.promised.tardy
+
+    def ended_within(self, start: float, seconds: float) -> None:
+        """Check that since ``start`` at most so many seconds have passed; a machine that was late has more."""
+        took, late = self.harness.now() - start, self.late_since(start)
+        assert took < seconds + NOISE + late, f"{took} s, not {seconds} s; the machine was late by {late} s"
 
     def lock(self, client: AsyncClient | None = None, name: str = NAME, **options: Any) -> AsyncMutex:
         """Make the lock that the case tests, of the given client or of a new one."""
@@ -192,7 +215,8 @@ def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...]
 
 def _run(body: Body, variant: Variant) -> Case:
     async def run(harness: Harness, where: str | Opener) -> None:
-        await body(CaseContext(harness, where, variant))
+        with measured(harness.runtime) as late_since:
+            await body(CaseContext(harness, where, variant, late_since))
 
     run.__name__ = run.__qualname__ = body.__name__
     run.__doc__ = body.__doc__

@@ -62,7 +62,11 @@ class Children:
         return [_first_line_as_port(child, log) for child, log in started]
 
     def nginx(self, services: Sequence[int]) -> int:
-        """Start nginx as a reverse proxy for the services, with its own configuration; return its port."""
+        """Start nginx as a reverse proxy for the services; return its port."""
+        return self.proxy(lambda folder, port: nginx_config(folder, port, services))
+
+    def proxy(self, config: Callable[[Path, int], str]) -> int:
+        """Start nginx with a configuration for a folder and a port; return the port."""
         program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
         if program is None:
             raise DemoError(
@@ -72,9 +76,9 @@ class Children:
         folder.mkdir()
 
         def command(port: int) -> list[str]:
-            config = folder / "nginx.conf"
-            config.write_text(nginx_config(folder, port, services), encoding="utf-8")
-            return [program, "-p", str(folder), "-c", str(config), "-e", "stderr"]
+            file = folder / "nginx.conf"
+            file.write_text(config(folder, port), encoding="utf-8")
+            return [program, "-p", str(folder), "-c", str(file), "-e", "stderr"]
 
         return self._server("nginx", command)
 
@@ -118,11 +122,18 @@ class Children:
 
 
 def nginx_config(folder: Path, port: int, services: Sequence[int]) -> str:
-    """Write a configuration that listens on loopback only and touches no file outside ``folder``.
-
-    A request is never sent to a second service: it could be counted twice.
-    """
+    """Write a configuration that spreads requests. None is sent to a second service: it could be counted twice."""
     servers = " ".join(f"server 127.0.0.1:{service} max_fails=0;" for service in services)
+    location = """\
+location / {
+            proxy_pass http://services; proxy_http_version 1.1; proxy_set_header Connection close;
+            proxy_next_upstream off; proxy_connect_timeout 60s; proxy_read_timeout 120s;
+        }"""
+    return nginx_server(folder, port, location, f"upstream services {{ {servers} }}")
+
+
+def nginx_server(folder: Path, port: int, locations: str, upstream: str = "") -> str:
+    """Write a configuration that listens on loopback only and touches no file outside ``folder``."""
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     paths = " ".join(f'{kind}_temp_path "{folder}/{kind}";' for kind in kinds)
     return f"""\
@@ -130,13 +141,10 @@ daemon off; master_process off; pid "{folder}/nginx.pid"; error_log stderr warn;
 events {{ worker_connections 16384; }}
 http {{
     access_log off; {paths}
-    upstream services {{ {servers} }}
+    {upstream}
     server {{
         listen 127.0.0.1:{port} backlog=4096;
-        location / {{
-            proxy_pass http://services; proxy_http_version 1.1; proxy_set_header Connection close;
-            proxy_next_upstream off; proxy_connect_timeout 60s; proxy_read_timeout 120s;
-        }}
+        {locations}
     }}
 }}
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
+from leasehold._engine.retry import Contact
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
@@ -31,11 +32,18 @@ class Renewer:
     """
 
     def __init__(
-        self, runtime: Runtime, store: Store, patience: float, renewed: Renewed, later: Callable[[], Later | None]
+        self,
+        runtime: Runtime,
+        store: Store,
+        patience: float,
+        contact: Contact,
+        renewed: Renewed,
+        later: Callable[[], Later | None],
     ) -> None:
         self._runtime = runtime
         self._store = store
         self._patience = patience
+        self._contact = contact
         self._renewed = renewed
         self._later = later
         self.jobs: list[Job] = []  # renewals under way; some of them ended
@@ -63,8 +71,12 @@ class Renewer:
             results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
         except StoreUnavailable as error:
             failure = error.with_traceback(None)  # the leases keep it: it must not keep our frame, which has the leases
+            self._contact.failed(batch[0], "renew", failure)
         except Exception:
             log.exception("a batch of renewals failed")
+        else:
+            if self._contact.lost_since is not None:
+                self._contact.answered(batch[0])
         self._apply(batch, results, sent, failure)
 
     def _apply(

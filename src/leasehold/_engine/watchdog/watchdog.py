@@ -37,6 +37,7 @@ from functools import partial
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING, State
+from leasehold._engine.retry import Contact
 from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier, Renewer, running
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
@@ -56,10 +57,11 @@ log = logging.getLogger("leasehold")
 class Watchdog:
     """Renews, ends and notifies, for one client."""
 
-    def __init__(self, runtime: Runtime, store: Store, patience: float) -> None:
+    def __init__(self, runtime: Runtime, store: Store, patience: float, contact: Contact) -> None:
         self._runtime = runtime
         self._store = store
         self._patience = patience
+        self._contact = contact
         self._retrier = ReleaseRetrier(runtime, store, patience, self._schedule_release)
         self._reset()
 
@@ -77,7 +79,9 @@ class Watchdog:
         self._current_run: object = None  # identifies the run that has the schedule now
         self._backup_thread = BackupThread(self._runtime, self._take_over)
         self._renewer = Renewer(
-            self._runtime, self._store, self._patience, self._schedule_renewed, self._backup_thread.later
+            *(self._runtime, self._store, self._patience, self._contact),
+            self._schedule_renewed,
+            self._backup_thread.later,
         )
         self._closed = False
 

@@ -31,25 +31,29 @@ one with a tick, nor about ticks of different kinds, so these raise.
 
 The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
 ``at_most`` seconds after the start.
+
+A store that carries nothing but such runs (`Capabilities.only_runs`) keeps no stamps: it keeps the name taken for
+``at_least`` after the start, whatever happens. There are no ticks then.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._model import LockMode
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
-from leasehold.errors import NameInUse
+from leasehold.errors import NameInUse, Unsupported
 from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines, refuse_others, refuse_plain
-from leasehold.primitives.locks.lock import guard
-from leasehold.primitives.locks.options import DEFAULT_LEASE, TICK_TTL
+from leasehold.primitives.locks.lock import AsyncLock, guard
+from leasehold.primitives.locks.options import DEFAULT_LEASE, TICK_TTL, Options
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -63,6 +67,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EARLY = 1_000_000
 """Microseconds that a timer may be early at most, as it goes by another clock."""
+
+
+class Renewing(TypedDict):
+    """How the lock of a run is renewed."""
+
+    lease: float
+    renew: bool
+    max_hold: float | None
 
 
 def form_of(tick: Tick) -> TickForm:
@@ -145,11 +157,18 @@ class AsyncScheduled(AsyncNamed):
             raise ValueError(f"at_most must be {_validate.SHORTEST_LEASE} s or more, it is {longest}")
         lease = min(longest, DEFAULT_LEASE)
         renewed = longest - lease
-        self._lock = guard(
-            engine, "scheduled", name, lease=lease, renew=renewed > 0, max_hold=renewed if renewed > 0 else None
-        )
-        self._stamp = Register(engine, "scheduled", name)
+        renewing: Renewing = {"lease": lease, "renew": renewed > 0, "max_hold": renewed if renewed > 0 else None}
         self._name = name
+        if engine.store.capabilities.only_runs:
+            self._stamp, self._lock = None, self._run_lock(**renewing)
+        else:
+            self._stamp, self._lock = Register(engine, "scheduled", name), guard(engine, "scheduled", name, **renewing)
+
+    def _run_lock(self, **renewing: Unpack[Renewing]) -> AsyncLock:
+        if self._at_least is None:
+            raise ValueError(f"{self._name!r} needs at_least=, since {self._engine.store!r} keeps no ticks")
+        options = Options.checked(self._engine, LockMode(), at_least=self._at_least, **renewing)
+        return AsyncLock(self._engine, _validate.name(self._name), options, "warn")
 
     def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, bool]]:
         """Return the function as a job: a call with ``tick=`` runs it once per tick, and returns what `run` does.
@@ -186,9 +205,12 @@ class AsyncScheduled(AsyncNamed):
                 time.
             NameInUse: the last run had a tick, and this one has none or one of another kind.
             StoreUnavailable: no answer before the job began; it did not run here.
+            Unsupported: there is a ``tick``, and the store keeps none.
             ValueError: there is neither a ``tick`` nor ``at_least``.
         """
         self._engine.ready()
+        if self._stamp is None:
+            return await self._run_unstamped(work, args, kwargs, tick)
         form = None if tick is None else form_of(tick)
         ttl = self._at_least if form is None else self._ttl
         if ttl is None:
@@ -210,6 +232,18 @@ class AsyncScheduled(AsyncNamed):
             if not stamped.changed:  # the lease expired before the write, and another took the tick
                 return False
             hold.raise_if_lost()
+            await resolved(call_user_code(work, *args, **kwargs))
+        return True
+
+    async def _run_unstamped(
+        self, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tick: Tick | None
+    ) -> bool:
+        if tick is not None:
+            raise Unsupported(f"{self._engine.store!r} keeps no ticks; {self._engine.store.capabilities.why_not}")
+        hold = await self._lock.acquire(blocking=False)
+        if hold is None:
+            return False
+        async with hold:
             await resolved(call_user_code(work, *args, **kwargs))
         return True
 

@@ -29,11 +29,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leasehold import _validate
-from leasehold._engine.acquire import acquire
 from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
+from leasehold._engine.lane import acquire, release
 from leasehold._engine.lease import Lease
-from leasehold._engine.request import AcquireRequest, NotAcquired
+from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.errors import (
@@ -256,7 +256,7 @@ class Members(AsyncPrimitive):
 
     async def _release_entry(self, member: Member) -> None:
         try:
-            await self._engine.release(member.lease)
+            await release(self._engine, member.lease)
         except LeaseLost:  # the rounds have decided already
             pass
 

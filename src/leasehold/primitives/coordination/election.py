@@ -26,8 +26,7 @@ from typing import Any, cast
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.request import NotAcquired
-from leasehold._model import QueueEntry
+from leasehold._model import NotAcquired, QueueEntry
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
+from leasehold._engine.lane import release
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Caller, Scope, run_sync
@@ -24,25 +25,26 @@ class HoldList:
     (`leasehold._runtimes.blocks`); here it is only listed.
 
     Attributes:
+        listed: all of them, by weak references.
         owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
             before its ``return``. Python runs no signal handler between the two. So an ``acquire`` that raises has
             left nothing behind.
     """
 
-    __slots__ = ("__weakref__", "_listed", "owned", "ref")
+    __slots__ = ("__weakref__", "listed", "owned", "ref")
 
     def __init__(self) -> None:
-        self._listed: dict[weakref.ref[Any], Caller] = {}
+        self.listed: dict[weakref.ref[Any], Caller] = {}
         self.owned: dict[int, Any] = {}
         self.ref = weakref.ref(self)
 
     def add(self, caller: Caller, hold: Any) -> None:
         """List a hold of a thread or task, without keeping it alive."""
-        self._listed[weakref.ref(hold)] = caller
+        self.listed[weakref.ref(hold)] = caller
 
     def last(self, caller: Caller) -> Any:
         """Return the hold that a thread or task acquired last and has not released."""
-        for ref, owner in reversed(list(self._listed.items())):
+        for ref, owner in reversed(list(self.listed.items())):
             hold = ref()
             # Python reuses the key of a thread or task that has ended.
             if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
@@ -52,23 +54,23 @@ class HoldList:
     def remove(self, hold: Any) -> None:
         """Remove a hold from the list, and those that nobody refers to any more."""
         self.owned.pop(id(hold), None)
-        self._listed.pop(weakref.ref(hold), None)
-        if self._listed:
-            for ref in list(self._listed):
+        self.listed.pop(weakref.ref(hold), None)
+        if self.listed:
+            for ref in list(self.listed):
                 if ref() is None:
-                    self._listed.pop(ref, None)
+                    self.listed.pop(ref, None)
 
     def lists(self, lease: object, caller: Caller) -> bool:
         """Return whether a hold of a thread or task is, or includes, this lease."""
-        listed = [(ref(), owner) for ref, owner in list(self._listed.items()) if owner.key == caller.key]
+        listed = [(ref(), owner) for ref, owner in list(self.listed.items()) if owner.key == caller.key]
         return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in listed)
 
     def drop_ended_callers(self) -> None:
         """Drop the holds of threads and tasks that have ended."""
-        for ref, caller in list(self._listed.items()):
+        for ref, caller in list(self.listed.items()):
             hold = ref()
             if hold is None or not caller.alive():
-                self._listed.pop(ref, None)
+                self.listed.pop(ref, None)
                 self.owned.pop(id(hold), None)
 
 
@@ -200,7 +202,7 @@ class AsyncHold(AsyncContext):
         if hold_list is not None:
             hold_list.remove(self)
         try:
-            return await (self._engine.release(self._lease) if self._leave is None else self._leave(self))
+            return await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
         except LeaseLost:
             self._was_lost = True
             raise

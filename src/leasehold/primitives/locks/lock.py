@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from leasehold import _validate
-from leasehold._engine.acquire import acquire
 from leasehold._engine.engine import Engine
+from leasehold._engine.lane import acquire
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.request import AcquireRequest, Nested, NotAcquired
-from leasehold._model import LockMode
+from leasehold._model import AcquireRequest, LockMode, Nested, NotAcquired
 from leasehold._rules import clash, conflicts, other_use, use_of
 from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import Block, opened
@@ -182,15 +182,22 @@ class AsyncLock(AsyncMutex):
     async def _acquire(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> AsyncHold | NotAcquired:
-        limit = self._limit(blocking, timeout)
-        self._engine.ready()
-        caller = self._engine.runtime.me()
-        handle = await self._lease(limit, cancel=cancel)
+        engine, request, limit = self._engine, self._request, self._options.timeout
+        if timeout is not None or not blocking:
+            limit = self._limit(blocking, timeout)
+        if limit == 0:
+            request = request._replace(join=False)
+        if engine.closed:
+            engine.refuse_closed()
+        runtime = engine.runtime
+        runtime.before_blocking()
+        caller = runtime.me()
+        handle = await acquire(engine, request, limit, None if cancel is None else checked(cancel))
         if isinstance(handle, NotAcquired):
             return handle
         hold, hold_list = self._hold(handle), self._hold_list
         handle.lease.lock_object = hold_list.ref
-        hold_list.add(caller, hold)
+        hold_list.listed[weakref.ref(hold)] = caller
         return hold
 
     def _hold(self, handle: LeaseHandle) -> AsyncHold:

@@ -24,11 +24,10 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, cast
 
-from leasehold._engine.acquire import acquire
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
-from leasehold._engine.request import AcquireRequest, NotAcquired
-from leasehold._model import Kind
+from leasehold._engine.lane import acquire
+from leasehold._model import AcquireRequest, Kind, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds

@@ -53,6 +53,7 @@ class Options:
         lock_delay: Seconds = 0.0,
         timeout: Seconds | None = None,
         meta: Meta | None = None,
+        at_least: float | None = None,
     ) -> Options:
         """Check what a user passed, as the clients document it.
 
@@ -66,6 +67,7 @@ class Options:
             lease=_validate.lease(lease),
             lock_delay=_validate.at_least_zero(lock_delay, "lock_delay", _validate.LONGEST_DELAY),
             meta=_validate.meta(meta),
+            at_least=at_least,
         )
         _refuse_unsupported(engine, terms)
         cap = None if max_hold is None else _validate.above_zero(max_hold, "max_hold")
@@ -76,14 +78,17 @@ class Options:
 
 def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
     """Raise `Unsupported`, when the object is made, for what the store cannot promise."""
-    can = engine.store.capabilities
+    can, fair = engine.store.capabilities, terms.mode.fair
+    fair_together = fair and terms.mode.kind is not Kind.MUTEX
     missing = [
         what
         for what, wanted, offered in (
-            ("fair order", terms.mode.fair, can.fair),
+            ("fair order", fair, can.fair),
+            ("fair order of readers, writers and permits (pass fair=False)", fair_together, can.fair_shared),
             ("a lock delay after an expiry", terms.lock_delay > 0, can.lock_delay),
             ("shared locks", not terms.mode.exclusive, can.shared),
             ("permits", terms.mode.kind is Kind.SEMAPHORE, can.permits),
+            ("a lock that is no run of a job", terms.at_least is None, not can.only_runs),
         )
         if wanted and not offered
     ]

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from leasehold._engine.engine import Engine
+from leasehold._engine.lane import release
 from leasehold._engine.lease import Lease, LeaseHandle
-from leasehold._engine.request import NotAcquired
+from leasehold._model import NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.primitives.locks.hold import AsyncHold
@@ -131,7 +132,7 @@ class AsyncReentrant(AsyncMutex):
             if isinstance(handle, NotAcquired):
                 return handle
             if base is not None and not base.lease.check_deadline():  # another may have written meanwhile
-                await self._engine.release(handle.lease)
+                await release(self._engine, handle.lease)
                 raise base.lease.error()
             entry = Entry(handle.lease, caller, self._role)
             self._entries.add(entry)
@@ -156,7 +157,7 @@ class AsyncReentrant(AsyncMutex):
                     raise entry.lease.error()
                 return True
             entries.drop(entry)
-            return await engine.release(entry.lease)
+            return await release(engine, entry.lease)
 
         hold = self._hold_type(engine, handle.lease, leave, self._hold_list.ref)
         entry.add(hold, self._role)

@@ -30,11 +30,11 @@ from typing import Any, ClassVar, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.request import NotAcquired
-from leasehold._model import Kind, LockMode
+from leasehold._model import Kind, LockMode, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
+from leasehold.errors import Unsupported
 from leasehold.primitives.bases import AsyncNamed, NamedFacade
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.lock import Mutex
@@ -181,7 +181,13 @@ class AsyncRWLock(AsyncNamed):
         return AsyncSide(self._engine, self._name, self._options, self._entries, Role.WRITER)
 
     def upgradeable(self) -> AsyncUpgradeable:
-        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers.
+
+        Raises:
+            Unsupported: the store has no such reader.
+        """
+        if not (can := self._engine.store.capabilities).upgrades:
+            raise Unsupported(f"{self._engine.store!r} has no reader that may become the writer; {can.why_not}")
         return AsyncUpgradeable(self._engine, self._name, self._options, self._entries, Role.UPGRADEABLE)
 
 

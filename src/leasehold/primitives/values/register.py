@@ -101,7 +101,8 @@ class StoredCell(AsyncPrimitive):
     def __init__(self, engine: Engine, kind: str, name: str) -> None:
         can = engine.store.capabilities
         if not (can.cells and can.fencing):
-            raise Unsupported(f"{engine.store!r} keeps no values with versions; use another store")
+            instead = can.why_not or "use another store"
+            raise Unsupported(f"{engine.store!r} keeps no values with versions; {instead}")
         self._engine = engine
         self._name = _validate.name(name)
         self._cell = f"{kind}/{name}"

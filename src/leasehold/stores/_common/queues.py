@@ -122,6 +122,8 @@ def hand_over(queue: Queue, now: float, floor: int) -> tuple[Queue, tuple[QueueE
 
 def settle(queue: Queue, now: float, alive: Alive | None = None) -> Queue:
     """Drop expired entries and those of dead processes; a holder with a lock delay blocks the name for that time."""
+    if not queue.holders and not queue.waiters:
+        return queue
     blocked_until = queue.blocked_until
     for entry in queue.holders:
         if entry.expires <= now:
@@ -168,6 +170,9 @@ def _put(queue: Queue, entry: QueueEntry) -> Queue:
 
 
 def _drop(queue: Queue, ticket_id: str) -> Queue:
+    if not queue.holders and not queue.waiters:
+        return queue
+
     def stays(entry: QueueEntry) -> bool:
         return entry.ticket.id != ticket_id
 

@@ -13,33 +13,20 @@ from leasehold.stores._common.clock_sample import GrantMessage
 class Slot:
     """One waiting ticket. ``news`` means that its waiter must look at the slot; it is set before the signal."""
 
-    # Each acquire makes one, and the constructor of a dataclass is slower.
-    __slots__ = (
-        "grant_message",
-        "handed_over",
-        "last_reply",
-        "listed",
-        "name",
-        "news",
-        "should_retry",
-        "signal",
-        "ticket",
-        "until",
-        "watching",
-    )
+    # Each acquire makes one, and most tickets never wait: what only a waiter needs is in the class until it changes.
+    news = False
+    grant_message: GrantMessage | None = None
+    listed = False  # whether it is listed with the other waiters of the name
+    watching = False  # whether it watches the holder's lease and has a timer that ends with it
+    until = 0.0  # boot-time clock at which that lease ends, as of its last request
+    handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
+    should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
+    last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
+    signal: Signal | None = None  # made at the first wait
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
-        self.news = False
-        self.grant_message: GrantMessage | None = None
-        self.listed = False  # whether it is listed with the other waiters of the name
-        self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
-        self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
-        self.handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
-        self.should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
-        self.last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
-        self.signal: Signal | None = None  # made at the first wait: most tickets never wait
 
     def ready(self, runtime: Runtime) -> Signal:
         if self.signal is None:
@@ -106,6 +93,11 @@ class Slots:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
             slot.watching = self._first(slot.name) is slot
             return slot.watching
+
+    def first(self, name: str) -> Slot | None:
+        """Return the longest waiter for ``name``."""
+        with self._mutex:
+            return self._first(name)
 
     def next_to_watch(self, name: str) -> Slot | None:
         """Return the longest waiter for ``name`` if it does not watch the holder's lease yet: it must begin."""

@@ -46,7 +46,10 @@ class Dialect:
         entries_index: a clause for the index by which entries are found.
         notify: (channel, message); None if the server sends no messages.
         listening: (channels) → those with a listener, as far as the server knows; None if it cannot know.
-        script: returns the SQL that creates the tables.
+        script: returns the SQL that creates tables and functions, as people may run it; or of one of both, by the name
+            of its file: schema, or functions (see `_sql.plain`).
+        functions_there: () → whether there are all functions, in the schema of the tables.
+        functions_where: what lets the functions be created there; a statement of the same transaction.
         alone: lock out other processes that create the tables at the same time: all would find them missing.
         lock_name: (space, name) → id, fence, blocked_until, used; waits for the lock of the row, and keeps it to the
             end of the transaction.
@@ -59,7 +62,9 @@ class Dialect:
     add_name: str
     add_cell: str
     drop_cells: str
-    script: Callable[[], str]
+    script: Callable[..., str]
+    functions_there: str
+    functions_where: Sequence[Statement] = ()
     alone: Sequence[Statement] = ()
     names_index: str = ""
     names_order: str = ""
@@ -145,6 +150,11 @@ class Dialect:
     def lock_cell(self) -> str:
         """The same, and locks the row."""
         return f"{self.read_cell} FOR UPDATE"
+
+    @cached_property
+    def refuse(self) -> str:
+        """(space, name); adds a cell without a value that is dropped an hour later, unless it exists."""
+        return self.add_cell.replace("0, 0, 0, 0)", f"0, 0, {self.now} + 3600000000000, 0)")
 
     # --- the sweep ---------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell, Change, ReleaseReason, RenewalResult, Ticket
+from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, RenewalResult, Ticket
 from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
@@ -37,6 +37,7 @@ from leasehold.stores._sql import queue_snapshot, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
 from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores._sql.waiting import message
 
 CONSTANTS = 3
 """Columns of `Dialect.entries` before those of the entry."""
@@ -159,6 +160,24 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
             yield Statement(dialect.set_entry, args)
         else:
             yield Statement(dialect.drop_entry, (one.ticket, name_id))
+
+
+def messages(
+    dialect: Dialect, snapshot: QueueSnapshot, woken: Sequence[QueueEntry], clock: Clock
+) -> Iterator[Statement]:
+    """Yield the statements that notify the waiters that were granted the name."""
+    channels = snapshot.hints_of(woken)
+    for entry in woken:
+        if dialect.notify is not None and channels[entry.ticket.id]:
+            text = message(entry.ticket.id, token_of(entry), int(clock.now * 1e6))
+            yield Statement(dialect.notify, (channels[entry.ticket.id], text))
+
+
+def token_of(entry: QueueEntry | None) -> int:
+    """Return the token of a holder."""
+    assert entry is not None
+    assert entry.token is not None
+    return entry.token
 
 
 def views_of(rows: Sequence[EntryRow]) -> list[Queue]:

@@ -30,7 +30,6 @@ from leasehold._model import (
     Change,
     Granted,
     Owner,
-    QueueEntry,
     ReleaseReason,
     RenewalResult,
     Ticket,
@@ -45,8 +44,9 @@ from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.queue_snapshot import Key, QueueSnapshot, above, ns
-from leasehold.stores._sql.rows import Clock, change_cell, read_cell
+from leasehold.stores._sql.plain import PlainCase, refusal
+from leasehold.stores._sql.queue_snapshot import Key, above, ns
+from leasehold.stores._sql.rows import Clock, change_cell, read_cell, token_of
 from leasehold.stores._sql.sweep import Sweeper
 from leasehold.stores._sql.transport import (
     OnDisconnect,
@@ -58,7 +58,7 @@ from leasehold.stores._sql.transport import (
     Statement,
     Transaction,
 )
-from leasehold.stores._sql.waiting import EntryState, Waiting, message
+from leasehold.stores._sql.waiting import EntryState, Waiting
 
 T = TypeVar("T")
 
@@ -91,12 +91,15 @@ class RowStore:
         self._waiting = Waiting(runtime, self._query_entries)
         self._transport = connect(lambda text: self._waiting.receive(text), lambda: self._waiting.wake_all())
         self._sweeper = Sweeper(dialect, runtime)
+        self._plain = PlainCase(runtime, self._space, self._transport)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Try to acquire ``name``."""
         until = self._runtime.now() + within
+        if not self._waiting.knows(ticket) and (granted := await self._plain.acquire(name, ticket, within)) is not None:
+            return granted
         # Before the request: a message may overtake its reply.
         slot = self._waiting.expect(name, ticket) if join else None
         generation, hint = self._transport.generation(), self._transport.channel
@@ -109,8 +112,10 @@ class RowStore:
             raise
         assert step is not None
         if step.blocked is None:
+            if slot is None or not slot.last_reply:
+                self._plain.was_free(name)
             self._waiting.remove(ticket)
-            return Granted(_token(step.mine), since, ticket.terms.lease)
+            return Granted(token_of(step.mine), since, ticket.terms.lease)
         expiry = max(step.blocked.until - clock.now, 0.0)
         again = self._waiting.ask_again(slot, ticket, expiry, int(clock.now * 1e6))
         return Wait(generation, again, _held_by(step.blocked))
@@ -128,12 +133,17 @@ class RowStore:
                 continue  # not acquired, or not kept
             if step.blocked is not None:
                 return [*answers, Wait(None, max(step.blocked.until - clock.now, 0.0), _held_by(step.blocked))]
-            answers.append(Granted(_token(step.mine), since, ticket.terms.lease))
+            answers.append(Granted(token_of(step.mine), since, ticket.terms.lease))
         return answers
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket`` and hand the name over."""
-        (found,) = await self._left([(name, ticket)], reason, self._runtime.now() + within)
+        until = self._runtime.now() + within
+        self._waiting.leave(ticket)
+        if reason is ReleaseReason.RELEASE and await self._plain.release(name, ticket, within):
+            await self._sweep(until)
+            return True
+        (found,) = await self._left([(name, ticket)], reason, until)
         return found
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
@@ -207,6 +217,7 @@ class RowStore:
         """Drop, in a forked child, what belongs to the parent."""
         self._waiting = Waiting(self._runtime, self._query_entries)
         self._sweeper = Sweeper(self._dialect, self._runtime)
+        self._plain.forget()
         self._transport.after_fork()
 
     # --- transactions ------------------------------------------------------------------------------------------
@@ -238,23 +249,57 @@ class RowStore:
             if len(found) == len(steps):
                 self._waiting.clock_sample = ClockSample(since, int(found[0][0].now * 1e6))
                 return since, found
-            for (name, _), one in zip(claims, steps, strict=True):
-                if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
-                    await self._write([Statement(self._dialect.add_name, self._key(name))], until)
+            await self._add_names(claims, steps, until)
 
     async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
         for _, ticket in leaves:
             self._waiting.leave(ticket)
         take = rows.each([rows.release(ticket, reason) for _, ticket in leaves])
-        steps = await self._steps(leaves, take, "", until)
-        if self._sweeper.due():
-            await self._sweeper.step(self._transact, until)
+        self._plain.unanswered.limit()
+        steps: Sequence[At | None]
+        if reason is ReleaseReason.RELEASE and any(ticket.id in self._plain.unanswered for _, ticket in leaves):
+            steps = await self._refusing(leaves, take, until)
+        else:
+            steps = await self._steps(leaves, take, "", until)
+        await self._sweep(until)
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
+    async def _refusing(self, leaves: Sequence[tuple[str, Ticket]], take: rows.TakeAll, until: float) -> list[At]:
+        """Release tickets so that no late call acquires with them: see `_sql.plain`."""
+        unanswered, refuse = self._plain.unanswered, self._dialect.refuse
+        late = [(name, ticket.id) for name, ticket in leaves if ticket.id in unanswered]
+        more = [Statement(refuse, refusal(self._key(name), ticket)) for name, ticket in late]
+        while True:
+            steps = await self._steps(leaves, take, "", until, more)
+            found = [one for one in steps if one is not None]
+            if len(found) == len(steps):
+                unanswered.forget(ticket for _, ticket in late)
+                return found
+            await self._add_names(leaves, steps, until)  # there must be a row that both lock
+
+    async def _add_names(
+        self, concerned: Sequence[tuple[str, Ticket]], steps: Sequence[At | None], until: float
+    ) -> None:
+        for (name, _), one in zip(concerned, steps, strict=True):
+            if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
+                await self._write([Statement(self._dialect.add_name, self._key(name))], until)
+
+    async def _sweep(self, until: float) -> None:
+        if self._sweeper.due():
+            await self._sweeper.step(self._transact, until)
+
     async def _steps(
-        self, concerned: Sequence[tuple[str, Ticket]], take: rows.TakeAll, hint: str, until: float
+        self,
+        concerned: Sequence[tuple[str, Ticket]],
+        take: rows.TakeAll,
+        hint: str,
+        until: float,
+        more: Sequence[Statement] = (),
     ) -> list[At | None]:
-        """Take steps and notify the waiters that were granted a name; None for a name without a row."""
+        """Take steps and notify the waiters that were granted a name; None for a name without a row.
+
+        ``more`` is written with them, unless a name has no row.
+        """
         targets = [(self._key(name), ticket.id) for name, ticket in concerned]
 
         async def work(tx: Transaction) -> list[rows.Taken | None]:
@@ -263,7 +308,9 @@ class RowStore:
             for snapshot, clock, step in filter(None, taken):
                 if step is not None:
                     writes += rows.writes(self._dialect, snapshot, step.queue, clock.now, hint)
-                    messages += self._messages(snapshot, step.woken, clock)
+                    messages += rows.messages(self._dialect, snapshot, step.woken, clock)
+            if more and None not in taken:
+                writes += more
             if writes:
                 await tx.commit(*writes, *messages)
             return taken
@@ -271,20 +318,8 @@ class RowStore:
         taken = await self._transact(work, until)
         for _, clock, step in filter(None, taken):
             for entry in step.woken if step is not None else ():
-                self._waiting.hand_over(entry.ticket.id, _token(entry), int(clock.now * 1e6))
+                self._waiting.hand_over(entry.ticket.id, token_of(entry), int(clock.now * 1e6))
         return [one and one[1:] for one in taken]
-
-    def _messages(self, snapshot: QueueSnapshot, woken: Sequence[QueueEntry], clock: Clock) -> list[Statement]:
-        notify = self._dialect.notify
-        if notify is None:
-            return []
-        at = int(clock.now * 1e6)
-        channels = snapshot.hints_of(woken)
-        return [
-            Statement(notify, (channels[entry.ticket.id], message(entry.ticket.id, _token(entry), at)))
-            for entry in woken
-            if channels[entry.ticket.id]
-        ]
 
     async def _renewed(
         self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]], until: float
@@ -309,12 +344,6 @@ class RowStore:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._transport.where}>"
-
-
-def _token(entry: QueueEntry | None) -> int:
-    assert entry is not None
-    assert entry.token is not None
-    return entry.token
 
 
 def _held_by(blocked: Blocked) -> Owner | None:

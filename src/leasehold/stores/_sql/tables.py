@@ -5,6 +5,9 @@ Creation is safe when several processes do it at the same time.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.dialect import LAYOUT, Dialect
 from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement, Transaction
@@ -40,18 +43,33 @@ def check(version: int | None) -> None:
 
 
 def split(script: str) -> list[str]:
-    """Split one of our scripts into statements; none has a semicolon or dashes inside a text."""
-    lines = [line.partition("--")[0] for line in script.splitlines()]
-    return [one.strip() for one in "\n".join(lines).split(";") if one.strip()]
+    """Split one of our scripts into statements: an empty line follows each, and none has dashes inside a text."""
+    lines = [line.partition("--")[0].rstrip() for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return [one.strip().removesuffix(";") for one in "\n".join(lines).split(";\n\n") if one.strip()]
 
 
 async def prepare(transport: SQLTransport, dialect: Dialect) -> bool:
-    """Create the tables; return whether any was missing."""
+    """Create the tables, and the functions where that is allowed; return whether any of them was missing."""
+    created = await _prepare_tables(transport, dialect)
+    with suppress(Refused):  # without the right to create them, or by another client at the same time
+        created |= await transport.transact(partial(_add_functions, dialect=dialect), within=CREATE_WITHIN)
+    return created
+
+
+async def _add_functions(tx: Transaction, dialect: Dialect) -> bool:
+    *_, found = await tx.ask(*dialect.alone, Statement(dialect.functions_there))
+    if found[0][0]:
+        return False
+    await tx.commit(*dialect.functions_where, *map(Statement, split(dialect.script("functions"))))
+    return True
+
+
+async def _prepare_tables(transport: SQLTransport, dialect: Dialect) -> bool:
 
     async def create(tx: Transaction) -> None:
         if dialect.alone:
             await tx.ask(*dialect.alone)
-        await tx.commit(*(Statement(text) for text in split(dialect.script())))
+        await tx.commit(*(Statement(text) for text in split(dialect.script("schema"))))
 
     try:
         await transport.transact(_check, within=CHECK_WITHIN)

@@ -25,6 +25,13 @@ class Statement(NamedTuple):
     args: tuple[Value, ...] = ()
 
 
+class Call(NamedTuple):
+    """A call of one of our functions on the server (see `_sql.plain`), which is a transaction of its own."""
+
+    function: str
+    args: tuple[Value, ...]
+
+
 class Transaction(Protocol):
     """One transaction on one connection, at READ COMMITTED: each statement sees what was committed before it began.
 
@@ -38,6 +45,13 @@ class Transaction(Protocol):
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
         """Run them as `ask` does, and commit. The transaction ends here."""
+        ...
+
+    async def call(self, call: Call) -> int | None:
+        """Call a function instead, and commit; return its answer, 0 if it was refused and changed nothing.
+
+        None if the function is missing, or may not be called.
+        """
         ...
 
 

@@ -69,6 +69,10 @@ class Waiting:
         """Register a waiter, before its claim is sent."""
         return self._slots.add(name, ticket)
 
+    def knows(self, ticket: Ticket) -> bool:
+        """Return whether a ticket waits."""
+        return ticket.id in self._slots
+
     def ask_again(self, slot: Slot | None, ticket: Ticket, expiry: float, at: int) -> float:
         """Return after how many seconds a ticket that waits since the server's time ``at`` must ask again by itself."""
         expiry += ASK_AGAIN_AT_LEAST

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from leasehold.stores._sql.dialect import ID, Dialect
+from leasehold.stores._sql.plain import ACQUIRE, RELEASE
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
@@ -55,9 +56,16 @@ DROP_CELLS = f"""
 """
 
 
-def script() -> str:
-    """Return the SQL that creates the tables."""
-    return files("leasehold.stores.mysql").joinpath("schema.sql").read_text(encoding="utf-8")
+THERE = f"""
+    SELECT COUNT(*) = 2 FROM information_schema.ROUTINES
+    WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_NAME IN ('{ACQUIRE}', '{RELEASE}')
+"""
+"""It lists those that the user may execute."""
+
+
+def script(part: str = "schema") -> str:
+    """Return the SQL that creates the tables, or the procedures."""
+    return files("leasehold.stores.mysql").joinpath(f"{part}.sql").read_text("utf-8")
 
 
 DIALECT = Dialect(
@@ -69,6 +77,7 @@ DIALECT = Dialect(
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
     script=script,
+    functions_there=THERE,
     names_index="FORCE INDEX (leasehold_name_exact)",
     entries_index="FORCE INDEX (PRIMARY)",
 )

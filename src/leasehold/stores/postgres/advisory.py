@@ -1,18 +1,10 @@
-"""Names as keys of PostgreSQL's advisory locks, and the statements of ``mode=session``.
-
-A key is 64 bits of a keyed hash of namespace and name. It equals a key of another library only by chance. Two names
-have the same key with a probability of 1 to 2**64. Both modes with advisory locks use the same keys, so they exclude
-each other.
-"""
+"""The statements of ``mode=session``: PostgreSQL's advisory locks, and the rows that show them."""
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
+from leasehold.stores._sql.advisory_key import key_of as key_of  # noqa: PLC0414  (exported)
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores.postgres.statements import CLOCK
-
-HASH_KEY = b"leasehold advisory lock 1"
 
 SPACE = b"\xffsession"
 """The suffix of the namespace in rows of session locks: it is not UTF-8, so it differs from that of all lease rows."""
@@ -77,10 +69,3 @@ QUEUED = f"SELECT granted::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint
 
 END = f"SELECT pg_terminate_backend(pid)::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key): ends a session that has this lock or waits for it."""
-
-
-def key_of(namespace: str, name: str) -> int:
-    """Return the key of a name, as a signed 64-bit number."""
-    space = namespace.encode()
-    text = len(space).to_bytes(4, "big") + space + name.encode()
-    return int.from_bytes(blake2b(text, digest_size=8, key=HASH_KEY).digest(), "big", signed=True)

@@ -8,6 +8,7 @@ from importlib.resources import files
 from leasehold.stores._sql.dialect import ID, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
+from leasehold.stores.postgres.connection.functions import THERE, WHERE
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
@@ -64,9 +65,10 @@ def _listening(channels: Sequence[str]) -> Statement:
     return Statement(text, tuple(value for channel in channels for value in (channel_number(channel), channel)))
 
 
-def script() -> str:
-    """Return the SQL that creates the tables."""
-    return files("leasehold.stores.postgres").joinpath("schema.sql").read_text(encoding="utf-8")
+def script(*parts: str) -> str:
+    """Return the SQL that creates the tables and functions, or one of both."""
+    folder = files("leasehold.stores.postgres")
+    return "\n".join(folder.joinpath(f"{part}.sql").read_text("utf-8") for part in parts or ("schema", "functions"))
 
 
 DIALECT = Dialect(
@@ -78,6 +80,8 @@ DIALECT = Dialect(
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
     script=script,
+    functions_there=THERE,
+    functions_where=(Statement(WHERE),),
     alone=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
     names_order="ORDER BY id",
     notify="SELECT pg_notify($1, $2)",

@@ -1,4 +1,4 @@
-"""Reading who holds a name and who waits for it, for people."""
+"""Reading the holders and the waiters of a name, for people."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def inspect(
 
 
 def owner(reply: Any) -> Owner | None:
-    """Return who holds the name, from the reply to a claim that must wait; None if nobody does."""
+    """Return the owner of the name, from the reply to a claim that must wait; None if it is free."""
     return _parsed(reply[3]) if len(reply) > 3 and reply[3] else None
 
 

@@ -14,7 +14,6 @@ from leasehold._url import Secret, StoreURL, Veiled, parse
 from leasehold.store_api import Opener
 from leasehold.stores.redis.connection import adopting, settings
 from leasehold.stores.redis.connection.settings import URL_OPTIONS, Settings
-from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import strict
 from leasehold.stores.redis.strict.quorum import Strict
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from leasehold.stores.redis.cluster.store import ClusterStore
     from leasehold.stores.redis.redlock.node import Member
     from leasehold.stores.redis.redlock.store import RedlockStore
+    from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
     from leasehold.stores.redis.sentinel.store import SentinelStore
 
 KINDS = ("redis", "rediss", "valkey", "valkeys")
@@ -241,6 +241,8 @@ def sentinels_from_url(url: StoreURL) -> SentinelSettings:
         path="",
         options=Veiled({key: value for key, value in common.items() if key != "db"}),
     )
+    from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
+
     return SentinelSettings(name, _one_host_each(who, SENTINEL_PORT, "sentinel"), server)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from leasehold._model import (
@@ -38,26 +39,25 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.answers import name_in_use
 from leasehold.stores._common.cells import check_size
+from leasehold.stores._common.slots import Slot
+from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores.redis import inspecting, keys
-from leasehold.stores.redis.connection.base import (
-    MakeTransport,
-    NotPermitted,
-    Redirected,
-    ReplyError,
-    Transport,
-    refused,
-)
+from leasehold.stores.redis.connection import base
+from leasehold.stores.redis.connection.base import NotPermitted, Redirected, ReplyError
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.handover import RETRY_AFTER_EXPIRY, Waiters
 from leasehold.stores.redis.renewing import Refusal, Renewing
 from leasehold.stores.redis.scripts import CLAIM, LEAVE, commands
 from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.command_templates import CommandTemplates
 from leasehold.stores.redis.scripts.commands import Command
-from leasehold.stores.redis.strict import checks, strict
-from leasehold.stores.redis.unanswered import Unanswered
+from leasehold.stores.redis.strict import strict
+
+MUTEX = Kind.MUTEX
+
+Ask = Callable[[bytes, float], list[Any]]
+"""Sends one command, waits for the reply for so many seconds, and returns it, in a list."""
 
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
@@ -74,7 +74,7 @@ class RedisStore:
         settings: Settings,
         namespace: str,
         *,
-        make: MakeTransport | None = None,
+        make: base.MakeTransport | None = None,
         choose_channel: Callable[[Redirected | None], bytes] | None = None,
         slot_of: Callable[[str], int] = lambda name: 0,
         marker: Callable[[bool], bytes] | None = None,
@@ -106,9 +106,12 @@ class RedisStore:
             self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
             self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
-        self._transport: Transport = make(
+        if settings.restricted:  # the first acquire asks it, and nothing is imported then
+            import_module("leasehold.stores.redis.doctor.doctor")
+        self._transport: base.Transport = make(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
+        self._ask: Ask | None = getattr(self._transport, "ask", None)  # a call without a coroutine, where it blocks
         self._calls = Calls(self._transport, self.where, self.address[0], self._check_rights)
         self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of)
 
@@ -118,7 +121,7 @@ class RedisStore:
         return self._settings.where
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> base.Transport:
         return self._transport
 
     @property
@@ -129,9 +132,9 @@ class RedisStore:
     # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        terms = ticket.terms
         if not self._rights_known:
-            await self._know_rights(within)
+            await self._check_rights(within)
+        terms = ticket.terms
         slot = self._waiters.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         generation, since = self._transport.generation(), self._runtime.now()
         channel = self._channel if generation else b""  # without a subscription it retries once it has one
@@ -141,9 +144,10 @@ class RedisStore:
         try:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
-            elif terms.mode.kind is Kind.MUTEX:
-                packed = self._templates.try_acquire(name, ticket, join=join, channel=channel)
-                reply = await self._transport.call(packed, within=within)
+            elif terms.mode.kind is MUTEX:
+                packed = self._templates.try_acquire(name, ticket, join, channel)
+                ask = self._ask
+                reply = ask(packed, within)[0] if ask else await self._transport.call(packed, within=within)
                 if isinstance(reply, ReplyError):
                     reply = await self._calls.resend_if_lacking(CLAIM, packed, reply, within)
             else:
@@ -162,14 +166,16 @@ class RedisStore:
             if slot is not None:
                 self._waiters.granted(ticket)
             return Granted(int(reply[1]), since, terms.lease)
+        return self._waits(name, ticket, slot, generation, since, reply)
+
+    def _waits(self, name: str, ticket: Ticket, slot: Slot | None, mark: object, since: float, reply: Any) -> Wait:
         if reply[0] == 2:
-            raise name_in_use(name, reply[1].decode(), terms.mode)
+            raise name_in_use(name, reply[1].decode(), ticket.terms.mode)
         if reply[0] == strict.QUARANTINED:
-            return Wait(
-                generation, int(reply[1]) / 1000 + RETRY_AFTER_EXPIRY, blocked_why=strict.quarantine_reason(self.where)
-            )
+            why, after = strict.quarantine_reason(self.where), int(reply[1]) / 1000 + RETRY_AFTER_EXPIRY
+            return Wait(mark, after, blocked_why=why)
         after = self._waiters.queued(slot, ticket, since, int(reply[1]), int(reply[2]) / 1000)
-        return Wait(generation, after, inspecting.owner(reply))
+        return Wait(mark, after, inspecting.owner(reply))
 
     async def _claim_strictly(self, name: str, ticket: Ticket, *, join: bool, channel: bytes, within: float) -> Any:
         """Claim; release at once a grant that too few replicas have acknowledged."""
@@ -195,7 +201,8 @@ class RedisStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        await self._know_rights(within)
+        if not self._rights_known:
+            await self._check_rights(within)
         since, answers = self._runtime.now(), list[Granted | Wait]()
         tickets = [ticket.id for _, ticket in claims]
         repeated = self._unanswered.keys() & tickets
@@ -218,14 +225,12 @@ class RedisStore:
                 answers.append(Wait(None, 0.0, inspecting.owner(reply)))
         return answers
 
-    async def _know_rights(self, within: float) -> None:
-        if not self._rights_known:
-            await self._check_rights(within)
-            self._rights_known = True
-
     async def _check_rights(self, within: float) -> None:
+        from leasehold.stores.redis.doctor import doctor
+
         where, strict = self._settings.where, self._strict is not None
         await doctor.check_rights(self._transport, where, self._namespace, self._channel, within=within, info=strict)
+        self._rights_known = True
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         for _, ticket in leaves:
@@ -247,9 +252,10 @@ class RedisStore:
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         if (mine := self._waiters.get(ticket.id)) is not None:
             self._waiters.cancel(mine, ticket)  # at the close of a client, another thread may still wait
-        if ticket.terms.mode.kind is Kind.MUTEX and ticket.id not in self._unanswered:
+        if ticket.terms.mode.kind is MUTEX and ticket.id not in self._unanswered:
             packed = self._templates.release(name, ticket, reason)
-            found = await self._transport.call(packed, within=within)
+            ask = self._ask
+            found = ask(packed, within)[0] if ask else await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
                 found = await self._calls.resend_if_lacking(LEAVE, packed, found, within)
         else:
@@ -262,7 +268,7 @@ class RedisStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         results, refusals = await self.renewals(tickets, within=within)
         if refusals and not results and not any(self._waiters.get(ticket.id) for _, ticket in tickets):
-            raise refused(self.where, refusals[0][1])  # so that the holders learn the reason
+            raise base.refused(self.where, refusals[0][1])  # so that the holders learn the reason
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def renewals(
@@ -301,13 +307,15 @@ class RedisStore:
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         check_size(change)
-        command = commands.compare_and_set(self._namespace, name, change)
-        reply = await self._calls.run(*command, within=5.0)
+        reply = await self._calls.run(*commands.compare_and_set(self._namespace, name, change), within=5.0)
         return Cell(reply[0], int(reply[1]), int(reply[2]), changed=reply[3] == 1)
 
     # --- around the protocol -------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
+        from leasehold.stores.redis.doctor import doctor
+        from leasehold.stores.redis.strict import checks
+
         found = await doctor.diagnose(self._runtime, self._transport, self._settings, self._namespace, self._channel)
         if (demanded := self._settings.strict) is None or self._strict is None:
             return found

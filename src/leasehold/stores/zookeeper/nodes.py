@@ -99,7 +99,7 @@ class Paths:
 
     Attributes:
         chroot: empty, or an absolute path without a slash at its end.
-        namespace: as it was given.
+        namespace: as it was given; empty if the locks are children of the chroot.
     """
 
     chroot: str
@@ -108,6 +108,8 @@ class Paths:
     @property
     def space(self) -> str:
         """The parent of the nodes of locks."""
+        if not self.namespace:
+            return self.chroot
         part = encode_part(self.namespace)
         return f"{self.chroot}/{'%7Aookeeper' if part == 'zookeeper' else part}"  # the server reserves that name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from leasehold_lab.bench.contestants import Disturbance
+from leasehold_lab.bench.contestant import Disturbance
 from leasehold_lab.bench.deployments import OpenStore
 from leasehold_lab.bench.processes.server_counters import Observers
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
-from leasehold_lab.bench.contestants import Contestant
+from leasehold_lab.bench.contestant import Contestant
 from leasehold_lab.bench.deployments import OpenStore, through
 from leasehold_lab.bench.machine import MachineLoad
 from leasehold_lab.bench.measures import LONG_SECONDS, Measure
 from leasehold_lab.bench.places import Place
 from leasehold_lab.bench.processes.disturbances import inject_disturbance
 from leasehold_lab.bench.processes.pinning import Cores
-from leasehold_lab.bench.processes.workers import TrialFailed, Worker
+from leasehold_lab.bench.processes.program import TrialFailed
+from leasehold_lab.bench.processes.workers import Worker
 from leasehold_lab.bench.profile import Profile
 from leasehold_lab.bench.result import Entry, Sample
 from leasehold_lab.bench.subjects.base import Scope

@@ -35,6 +35,15 @@ main(sys.argv[1], sys.argv[2], sys.argv[3])
 """
 """Loads leasehold and its laboratory from their files, without other packages from the same folder."""
 
+ALONE = ("", "")
+
+DRIVERS = {
+    **dict.fromkeys(("redis", "coredis", "filelock", "portalocker", "kazoo"), ALONE),
+    **dict.fromkeys(("sqlalchemy-dlock", "pals"), ("SQLAlchemy", "sqlalchemy")),
+    "django-pglocks": ("Django", "django"),
+}
+"""By library, what it stands on: the title and the package. The others stand on redis-py."""
+
 TRIALS = {"pairs": pairs, "handover": handover, "held": holding, "waiting": holding}
 
 
@@ -75,15 +84,12 @@ def version(package: str) -> str:
     """Return the version of a package and of its driver."""
     if not package:
         return ""
+    title, driver = DRIVERS.get(package, ("redis-py", "redis"))
     try:
-        driver = (
-            f" with redis-py {metadata.version('redis')}"
-            if package not in ("redis", "coredis", "filelock", "kazoo")
-            else ""
-        )
+        alongside = f" with {title} {metadata.version(driver)}" if driver else ""
     except metadata.PackageNotFoundError:
-        driver = ""
-    return metadata.version(package) + driver
+        alongside = ""
+    return metadata.version(package) + alongside
 
 
 def run(subject: ModuleType, task: Task, pipe: TrialPipe) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
-from leasehold_lab.bench.contestants import Role
+from leasehold_lab.bench.contestant import Role
 from leasehold_lab.bench.report.table import rate
-from leasehold_lab.bench.result import Entry, Result, Row
+from leasehold_lab.bench.result import Entry, Row
 
 WIDTH, LABEL, BAR, GAP, ROOM = 760, 190, 18, 6, 130
 """In pixels: the whole, the names, height of a bar, between bars, for figures behind the bars."""
-
-TITLE = 34
-"""Pixels for the title of each measure in a picture of all."""
 
 COLORS = {Role.FLOOR: "#9aa0a6", Role.OURS: "#1a7f5a", Role.PEER: "#c9802b"}
 
@@ -29,22 +26,6 @@ def bars(row: Row) -> str:
         f'height="{height}" role="img" font-family="system-ui, sans-serif" font-size="12">'
         f"<title>{escape(row.measure.title)}</title>"
         f"{_floor_line(row, most, height)}{''.join(drawn)}</svg>"
-    )
-
-
-def picture(result: Result) -> str:
-    """Draw all measures of a run below each other, as one file."""
-    drawn, top = list[str](), 0
-    for row in result.rows:
-        if any(entry.samples for entry in row.entries):
-            title = escape(row.measure.title)
-            drawn.append(f'<text x="{GAP}" y="{top + TITLE - 8}" font-weight="600" fill="#808080">{title}</text>')
-            drawn.append(bars(row).replace("<svg ", f'<svg y="{top + TITLE}" color="#808080" ', 1))
-            top += TITLE + _height(row)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}" '
-        f'role="img" font-family="system-ui, sans-serif" font-size="13"><title>leasehold bench</title>{"".join(drawn)}'
-        "</svg>\n"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from leasehold_lab.bench.contestants import Role
+from leasehold_lab.bench.contestant import Role
 from leasehold_lab.bench.report.bars import COLORS, bars
 from leasehold_lab.bench.report.table import cells, heads
 from leasehold_lab.bench.result import Result, Row

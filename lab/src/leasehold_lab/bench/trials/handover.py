@@ -76,27 +76,47 @@ class Tally:
 
 def blocking(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with processes."""
-    cells = memoryview(mmap.mmap(-1, 8 * (CELLS + 1 + task.concurrency))).cast("q")
+    cells = shared_cells(task.concurrency)
     if hasattr(subject, "prepare"):
         subject.prepare(scope, NAME_OF_ALL)
-    cells[START] = cells[UNTIL] = _far()
+    cells[START] = cells[UNTIL] = far()
     contenders = [Contender(subject, scope, task, Tally(index + 1, cells)) for index in range(task.concurrency)]
     for one in contenders:
         one.ready()
     for one in contenders:
         one.go()
-    time.sleep(WARM)
-    until = time.monotonic() + WARM_AT_MOST - WARM
-    while sum(cells[CELLS + 1 : CELLS + 1 + task.concurrency]) < task.concurrency and time.monotonic() < until:
-        time.sleep(0.01)
+    warm_up(cells, task.concurrency)
     pipe.ready()
-    start = time.monotonic_ns()
-    cells[UNTIL] = start + int(task.seconds * 1e9)
-    cells[START] = start
-    time.sleep(task.seconds)
+    measure(cells, task.seconds)
     pipe.done()
     parts = [one.result(time.monotonic() + ENDS_WITHIN) for one in contenders]
-    pipe.ended(_sum(parts, task.seconds))
+    pipe.ended(total(parts, task.seconds))
+
+
+def size(concurrency: int) -> int:
+    """Return the bytes of the cells of so many contenders."""
+    return 8 * (CELLS + 1 + concurrency)
+
+
+def shared_cells(concurrency: int) -> memoryview:
+    """Make cells that children share."""
+    return memoryview(mmap.mmap(-1, size(concurrency))).cast("q")
+
+
+def warm_up(cells: Any, concurrency: int) -> None:
+    """Wait until each contender has had the lock, or the warm-up is over."""
+    time.sleep(WARM)
+    until = time.monotonic() + WARM_AT_MOST - WARM
+    while sum(cells[CELLS + 1 : CELLS + 1 + concurrency]) < concurrency and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def measure(cells: Any, seconds: float) -> None:
+    """Let the turns of so many seconds count."""
+    start = time.monotonic_ns()
+    cells[UNTIL] = start + int(seconds * 1e9)
+    cells[START] = start
+    time.sleep(seconds)
 
 
 class Contender:
@@ -180,7 +200,8 @@ def _part(tally: Tally, cpu: float, profile: dict[str, float]) -> dict[str, Any]
     }
 
 
-def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
+def total(parts: list[dict[str, Any]], seconds: float) -> Outcome:
+    """Add up the counts of all contenders."""
     turns = [part.get("turns", 0) for part in parts]
     took = [one for part in parts for one in part.get("took", ())]
     return Outcome(
@@ -200,7 +221,7 @@ def _sum(parts: list[dict[str, Any]], seconds: float) -> Outcome:
 async def awaiting(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPipe) -> None:
     """Run with asyncio tasks of one process."""
     cells = [0] * (CELLS + 1 + task.concurrency)
-    cells[START] = cells[UNTIL] = _far()
+    cells[START] = cells[UNTIL] = far()
     if hasattr(subject, "prepare"):
         subject.prepare(scope, NAME_OF_ALL)
     session: AsyncTurns = await subject.awaiting(scope)
@@ -228,7 +249,7 @@ async def awaiting(subject: ModuleType, scope: Scope, task: Task, pipe: TrialPip
     await asyncio.gather(*late, return_exceptions=True)
     for one in ended:
         one.result()
-    outcome = _sum([_part(tally, 0.0, {}) for tally in tallies], task.seconds)
+    outcome = total([_part(tally, 0.0, {}) for tally in tallies], task.seconds)
     pipe.ended(replace(outcome, cpu=cpu, profile=profile))
     await session.close()
 
@@ -248,5 +269,6 @@ async def _contend(turn: AsyncTurn, tally: Tally, work: float) -> None:
             return
 
 
-def _far() -> int:
+def far() -> int:
+    """Return a moment that never comes."""
     return time.monotonic_ns() + 10**15

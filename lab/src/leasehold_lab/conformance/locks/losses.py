@@ -5,7 +5,6 @@ from __future__ import annotations
 from leasehold.errors import LeaseLost
 from leasehold_lab.conformance.case_context import (
     MUTEX,
-    NOISE,
     SOON,
     UNFAIR,
     CaseContext,
@@ -42,7 +41,7 @@ async def a_block_that_lost_its_lock_raises(context: CaseContext) -> None:
 
     await raised(LeaseLost, work())
     took = harness.now() - start
-    assert took < 3 * context.short + NOISE
+    context.ended_within(start, 3 * context.short)
     assert took >= context.short * 0.9
 
 
@@ -81,11 +80,11 @@ async def on_lost_calls_each_callback_once(context: CaseContext) -> None:
 @case(MUTEX)
 async def on_lost_is_not_called_after_a_release(context: CaseContext) -> None:
     """A released hold is not lost."""
-    heard = list[LeaseLost]()
-    hold = await context.holder(lease=context.short, renew=False)
+    heard, lease = list[LeaseLost](), context.lasting
+    hold = await context.holder(lease=lease, renew=False)
     hold.on_lost(heard.append)
     await hold.release()
-    await context.harness.sleep(context.short + 0.1)
+    await context.harness.sleep(lease + 0.1)
     assert heard == []
     assert not hold.lost
 

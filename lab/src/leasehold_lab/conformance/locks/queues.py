@@ -101,14 +101,14 @@ async def waiters_are_woken_without_polling(context: CaseContext) -> None:
 async def a_waiter_keeps_its_queue_entry_beyond_its_lease(context: CaseContext) -> None:
     """The client renews the queue entry of a waiter."""
     client = context.client()
-    hold, lease = await context.holder(client), context.at_least_shortest(0.3)
+    hold, lease = await context.holder(client), context.lasting
 
     async def wait() -> None:  # the waiter also releases: the writer's side belongs to its task or thread
-        await held(await context.lock(lease=lease).acquire(timeout=SOON)).release()
+        await held(await context.lock(lease=lease).acquire(timeout=2 * SOON + 2 * lease)).release()
 
     waiter = context.harness.spawn(wait)
     seen = await context.queued(client, 1)
-    await context.harness.sleep(3.3 * lease)
+    await context.harness.sleep(2.2 * lease)
     later = await client.inspect(context.name)
     assert later is not None
     assert [who.owner for who in later.waiters] == [who.owner for who in seen.waiters]

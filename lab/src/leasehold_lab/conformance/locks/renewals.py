@@ -12,7 +12,7 @@ HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *EQUIVALENTS)
 @case((Variant.LOCK,), needs=("shared", "permits"))
 async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
     """Readers, an upgradeable reader, a writer and permits hold for many times their lease, all at the same time."""
-    lease, client = context.short, context.client()
+    lease, client = context.lasting, context.client()
     readers = [held(await context.client().rw_lock(NAME, lease=lease).reader().acquire(timeout=SOON)) for _ in range(3)]
     upgradeable = held(await client.rw_lock(NAME, lease=lease).upgradeable().acquire(timeout=SOON))
     writer = held(await client.rw_lock("other", lease=lease).writer().acquire(timeout=SOON))
@@ -31,14 +31,14 @@ async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
 @case((Variant.LOCK,), needs=("shared",))
 async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> None:
     """The remaining hold is renewed, and ends with its own release."""
-    lease = context.short
+    lease = context.lasting
     for first in ("writer", "reader"):
         lock, other = context.client().rw_lock(NAME, lease=lease), context.client().rw_lock(NAME, lease=lease)
         holds = {"writer": held(await lock.writer().acquire(timeout=SOON))}
         holds["reader"] = held(await lock.reader().acquire(timeout=SOON))
         await holds.pop(first).release()
         (left,) = holds.values()
-        await context.harness.sleep(2.5 * lease)
+        await context.harness.sleep(2 * lease)
         left.raise_if_lost()
         assert await other.writer().acquire(blocking=False) is None
         await left.release()
@@ -48,9 +48,9 @@ async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> 
 @case(HOLDS)
 async def a_lock_outlives_the_task_or_thread_that_acquired_it(context: CaseContext) -> None:
     """A lease is renewed as long as its hold can be reached, whoever acquired it."""
-    lock, rival = context.lock(lease=context.short), context.lock()
+    lock, rival = context.lock(lease=context.lasting), context.lock()
     hold = held(await context.harness.spawn(lambda: lock.acquire(timeout=SOON)).result())
-    await context.harness.sleep(3 * context.short)
+    await context.harness.sleep(2 * context.lasting)
     hold.raise_if_lost()
     assert hold.held
     assert await rival.acquire(blocking=False) is None
@@ -61,10 +61,10 @@ async def a_lock_outlives_the_task_or_thread_that_acquired_it(context: CaseConte
 @case((Variant.LOCK,), needs=("shared",))
 async def nested_holds_outlive_the_task_or_thread_that_acquired_them(context: CaseContext) -> None:
     """A re-entrant lock and a reader that are held together are renewed, too."""
-    lease, client, rival = context.short, context.client(), context.client()
+    lease, client, rival = context.lasting, context.client(), context.client()
     parts = [client.rlock("a", lease=lease), client.rw_lock(NAME, lease=lease).reader()]
     hold = held(await context.harness.spawn(lambda: client.multi_lock(parts).acquire(timeout=SOON)).result())
-    await context.harness.sleep(3 * lease)
+    await context.harness.sleep(2 * lease)
     hold.raise_if_lost()
     assert await rival.lock("a").acquire(blocking=False) is None
     assert await rival.rw_lock(NAME).writer().acquire(blocking=False) is None

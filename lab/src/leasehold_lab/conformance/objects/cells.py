@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold._model import CELL_LIMIT, Change
-from leasehold_lab.conformance.case_context import CaseContext, case, raised
+from leasehold_lab.conformance.case_context import NOISE, CaseContext, case, raised
 
 NAME = "a {cell}: ключ"
 
@@ -74,13 +74,13 @@ async def a_cell_refuses_an_older_token(context: CaseContext) -> None:
 async def a_cell_expires_after_its_ttl(context: CaseContext) -> None:
     """``ttl`` counts from the last change."""
     store = context.client().store
-    ttl = context.at_least_shortest(0.8)
+    ttl = context.at_least_shortest(3 * NOISE)
     assert (await store.compare_and_set(NAME, Change(b"a", ttl=ttl))).changed
-    await context.harness.sleep(0.6 * ttl)
+    await context.harness.sleep(0.55 * ttl)
     assert (await store.compare_and_set(NAME, Change(b"b", ttl=ttl))).changed
-    await context.harness.sleep(0.6 * ttl)
+    await context.harness.sleep(0.55 * ttl)
     assert (await store.compare_and_set(NAME, Change())).value == b"b"
-    await context.harness.sleep(context.expired_after(0.4 * ttl))
+    await context.harness.sleep(context.expired_after(0.45 * ttl))
     gone = await store.compare_and_set(NAME, Change())
     assert (gone.value, gone.version, gone.fence) == (None, 0, 0)
 

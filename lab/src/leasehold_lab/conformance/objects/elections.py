@@ -9,7 +9,7 @@ from leasehold.client import AsyncClient
 from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld
 from leasehold.primitives.coordination.election import AsyncElection, Leader
 from leasehold.primitives.coordination.leadership import AsyncLeadership
-from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, CaseContext, case, held, raised
+from leasehold_lab.conformance.case_context import SOON, CaseContext, case, held, raised
 
 CELLS = ("cells",)
 EVERY = 0.02
@@ -101,12 +101,13 @@ async def resign_ends_the_leadership(context: CaseContext) -> None:
 @case(needs=CELLS)
 async def a_lost_leader_cannot_proclaim(context: CaseContext) -> None:
     """A leader whose lease expired is notified; its `proclaim` raises an error and changes nothing."""
-    one, two = candidate(context, "one", lease=context.at_least_shortest(SHORT), renew=False), candidate(context, "two")
+    lease = context.lasting
+    one, two = candidate(context, "one", lease=lease, renew=False), candidate(context, "two")
     old = held(await one.campaign(timeout=SOON))
     await old.proclaim("proclaimed by one")
     start = context.harness.now()
     new = held(await two.campaign(timeout=SOON))
-    assert context.harness.now() - start < context.expired_after(SHORT) + NOISE
+    context.ended_within(start, context.expired_after(lease))
     assert old.lost
     await raised(LeaseLost, old.proclaim("too late"))
     seen = await one.leader()
@@ -184,7 +185,7 @@ async def run_leads_until_its_work_ends(context: CaseContext) -> None:
 async def run_campaigns_again_after_a_loss(context: CaseContext) -> None:
     """Work that lost its leadership is notified, and runs again when this candidate leads again."""
     client, tokens = context.client(), list[int]()
-    one = candidate(context, lease=context.at_least_shortest(1.5))
+    one = candidate(context, lease=context.lasting)
 
     async def work(leadership: AsyncLeadership) -> str:
         tokens.append(leadership.token)

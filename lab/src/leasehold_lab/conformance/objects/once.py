@@ -8,7 +8,7 @@ from typing import Any
 
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
-from leasehold_lab.conformance.case_context import SOON, CaseContext, Variant, case, raised
+from leasehold_lab.conformance.case_context import LASTING, SOON, CaseContext, Variant, case, raised
 
 KEY = "payment:7 {ключ}"
 CALLERS = 5
@@ -51,10 +51,10 @@ async def once_runs_again_after_a_failure(context: CaseContext) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_result_of_once_expires_after_its_ttl(context: CaseContext) -> None:
     """After the ``ttl`` the work runs again."""
-    once = context.client().once(KEY, ttl=0.3)
+    once = context.client().once(KEY, ttl=LASTING)
     assert await once.run(lambda: b"\x00first") == b"\x00first"
     assert await once.run(lambda: b"second") == b"\x00first"
-    await context.harness.sleep(context.expired_after(0.3))
+    await context.harness.sleep(context.expired_after(LASTING))
     assert await once.run(lambda: b"second") == b"second"
 
 
@@ -89,7 +89,7 @@ async def the_first_recorded_result_of_once_wins(context: CaseContext) -> None:
         done.append(await context.client().once(KEY, ttl=60).run(lambda: "theirs"))
         return "ours"
 
-    await raised(LeaseLost, context.client().once(KEY, ttl=60, lease=context.short).run(slow))
+    await raised(LeaseLost, context.client().once(KEY, ttl=60, lease=context.lasting).run(slow))
     assert done == ["theirs"] or (context.harness.cancels and not done)  # its task may be cancelled before
     assert await context.client().once(KEY, ttl=60).run(lambda: "theirs") == "theirs"
 
@@ -117,11 +117,11 @@ async def a_scheduled_tick_runs_in_one_instance(context: CaseContext) -> None:
     ran: list[object] = []
 
     async def tick() -> bool:
-        return await context.client().scheduled("mail", at_least=0.5, at_most=60).run(lambda: ran.append(1))
+        return await context.client().scheduled("mail", at_least=LASTING, at_most=60).run(lambda: ran.append(1))
 
     assert sorted(await context.harness.gather(*(tick() for _ in range(CALLERS)))) == [False] * (CALLERS - 1) + [True]
     assert not await tick()  # as from an instance whose clock is late
-    await context.harness.sleep(context.expired_after(0.5))
+    await context.harness.sleep(context.expired_after(LASTING))
     assert await tick()
     assert ran == [1, 1]
 
@@ -165,10 +165,10 @@ async def a_tick_that_begins_late_does_not_delay_the_next(context: CaseContext) 
 @case((Variant.LOCK,), needs=("cells",))
 async def a_tick_is_forgotten_after_its_ttl(context: CaseContext) -> None:
     """The record of the last tick lives for ``ttl``; then an earlier tick would run."""
-    job = context.client().scheduled("mail", at_most=60, ttl=0.3)
+    job = context.client().scheduled("mail", at_most=60, ttl=LASTING)
     assert await job.run(lambda: None, tick="2026-03-02")
     assert not await job.run(lambda: None, tick="2026-03-01")
-    await context.harness.sleep(context.expired_after(0.3))
+    await context.harness.sleep(context.expired_after(LASTING))
     assert await job.run(lambda: None, tick="2026-03-01")
 
 
@@ -187,7 +187,7 @@ async def a_failed_job_does_not_run_again_in_its_tick(context: CaseContext) -> N
 @case((Variant.LOCK,), needs=("cells",))
 async def a_job_is_notified_when_it_exceeds_at_most(context: CaseContext) -> None:
     """A job that takes longer than ``at_most`` is notified, and another instance may begin."""
-    began, at_most = context.harness.event(), context.at_least_shortest(0.6)
+    began, at_most = context.harness.event(), context.at_least_shortest(0.2 + LASTING)
 
     async def slow() -> None:
         began.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.errors import Conflict, LeaseLost
-from leasehold_lab.conformance.case_context import NOISE, CaseContext, Variant, case, raised
+from leasehold_lab.conformance.case_context import LASTING, NOISE, CaseContext, Variant, case, raised
 
 NAME = "views of /index"
 CLIENTS = 4
@@ -73,8 +73,9 @@ async def an_update_raises_at_its_timeout(context: CaseContext) -> None:
         return "ours"
 
     start = context.harness.now()
-    error = await raised(Conflict, value.update(overtaken, timeout=0.8))
-    assert 0.8 <= context.harness.now() - start < 0.8 + 3 * NOISE
+    error = await raised(Conflict, value.update(overtaken, timeout=2 * NOISE))
+    assert context.harness.now() - start >= 2 * NOISE
+    context.ended_within(start, 4 * NOISE)
     assert len(attempts) > 2
     assert error.value == f"theirs {len(attempts)}"
     assert error.version == len(attempts)
@@ -85,10 +86,10 @@ async def an_update_raises_at_its_timeout(context: CaseContext) -> None:
 @case((Variant.LOCK,), needs=("cells",))
 async def a_versioned_value_expires_after_its_ttl(context: CaseContext) -> None:
     """After its ``ttl`` the value is absent, and versions restart."""
-    value = context.client().versioned(NAME, ttl=0.2)
+    value = context.client().versioned(NAME, ttl=LASTING)
     await value.put("a")
     assert (await value.get()).version == 1
-    await context.harness.sleep(context.expired_after(0.2))
+    await context.harness.sleep(context.expired_after(LASTING))
     assert tuple(await value.get()) == (None, 0)
     assert await value.put("b", if_version=0) == 1
 

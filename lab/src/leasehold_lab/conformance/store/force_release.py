@@ -25,7 +25,7 @@ async def force_release_needs_the_token_of_the_holder(context: CaseContext) -> N
 async def a_holder_is_notified_of_a_forced_release(context: CaseContext) -> None:
     """The holder is notified at its next renewal. The next token is higher, and its late release changes nothing."""
     client = context.client()
-    lease = context.at_least_shortest(0.9)
+    lease = context.lasting
     hold = await context.holder(lease=lease)
     assert await client.force_release(context.name, hold.token)
     successor = await context.holder()

@@ -13,9 +13,9 @@ The server is told to end each session that is silent for the length of the leas
 session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its lease. Between two requests a
 job looks whether the server has closed the connection of a hold: that is local, takes microseconds and sends nothing.
 
-Rows of this mode and lease rows are separate. They decide nothing: they keep the token, and show people who holds and
-waits. The entry of a holder counts only while the server says that its session has the lock, that of a waiter until its
-expiry, which renewals move.
+Rows of this mode and lease rows are separate. They decide nothing: they keep the token, and show the holder and the
+waiters to people. The entry of a holder counts only while the server says that its session has the lock, that of a
+waiter until its expiry, which renewals move.
 """
 
 from __future__ import annotations

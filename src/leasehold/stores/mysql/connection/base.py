@@ -194,6 +194,9 @@ LASTING = frozenset(
 )
 """Errors that last until a person changes something."""
 
+CANNOT_CALL = frozenset({1305, 1318, 1370})
+"""Errors of a call of a procedure that is missing, or another one, or that the user may not execute."""
+
 NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
 UNLISTED = "its log may say more; `leasehold doctor` looks at its settings"

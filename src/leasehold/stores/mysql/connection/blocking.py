@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from importlib import import_module
@@ -18,8 +19,8 @@ COM_SET_OPTION = 0x1B
 MULTI_STATEMENTS_ON = b"\0\0"
 MULTI_STATEMENTS = 1 << 16
 
-LATER = 1.05
-"""Factor on the remaining time of a request: the limit of one read or write of it."""
+LATER, LONGER = 1.05, 1.04
+"""Factors on the remaining time of a request: the longest limit of one read or write of it, and a new limit."""
 
 GOODBYE_WITHIN = 0.1
 """Seconds that closing a session politely may take."""
@@ -36,6 +37,7 @@ class BlockingConnection:
         self._mutex = runtime.mutex()
         self._running = False
         self._aborted = False
+        self._inherited: Any = None  # the driver's buffer, in a forked child
 
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         with self._mutex:
@@ -70,14 +72,15 @@ class BlockingConnection:
     def _limit(self, until: float) -> None:
         """Limit each write and read from now on to ``until``, or little later.
 
-        The driver sets each new limit on the socket, and releases the GIL while it does.
+        The driver sets each new limit on the socket, and releases the GIL while it does. So the next requests keep a
+        limit that is still good: it is a little longer than this one needs.
         """
         left = until - self._runtime.now()
         if left <= 0:
             raise TimeoutError("it answered too slowly")
         allowed = self._connection._read_timeout
         if allowed is None or not left <= allowed <= left * LATER:
-            self._connection._read_timeout = self._connection._write_timeout = left
+            self._connection._read_timeout = self._connection._write_timeout = left * LONGER
 
     def usable(self) -> bool:
         sock = self._connection._sock
@@ -106,8 +109,14 @@ class BlockingConnection:
             self._connection.close()
 
     def disown(self) -> None:
+        # Closes this process's copy of the descriptor alone; the session goes on. The driver's buffer is left as it is:
+        # if a thread of the parent was reading at the fork, its lock stays taken, and its `close` would wait for ever.
         self._aborted = True
-        self._connection._force_close()  # closes this process's copy of the descriptor; the session goes on
+        connection = self._connection
+        sock, connection._sock = connection._sock, None
+        self._inherited, connection._rfile = connection._rfile, None
+        if sock is not None and (descriptor := sock.detach()) >= 0:
+            os.close(descriptor)
 
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:

@@ -22,13 +22,17 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.transport import Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.dialect import places
+from leasehold.stores._sql.transport import Call, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
+    CANNOT_CALL,
+    LASTING,
     REMEDIES,
     Connection,
     NoAnswer,
     Refusal,
     Rows,
+    bind,
     joined,
     no_answer,
     refused,
@@ -65,6 +69,11 @@ def limits(seconds: float) -> Statement:
     return Statement(
         f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
     )
+
+
+def call_of(call: Call) -> Statement:
+    """Return the statement that calls a procedure."""
+    return Statement(f"CALL {call.function}({places(1, len(call.args))})", call.args)
 
 
 class Pool:
@@ -293,6 +302,23 @@ class ConnectionTransaction:
             raise
         self.open = False
         return _lists(answers[len(before) : last])
+
+    async def call(self, call: Call) -> int | None:
+        try:
+            answers = await self.connection.run(bind(call_of(call)), self._until)
+        except Refusal as error:
+            if error.answers:  # by its commit, as in `commit`
+                self.broken = True
+                raise refused(self._where, error, committing=True) from error
+            return None if error.code in LASTING | CANNOT_CALL else 0
+        except NoAnswer as error:
+            self.broken = True
+            raise no_answer(self._where, error, unknown=True) from error
+        except BaseException:
+            self.broken = True
+            raise
+        answer: int = answers[0][0][0]
+        return answer
 
     def _beginning(self) -> tuple[Statement, ...]:
         return () if self.open else (limits(self._within), BEGIN)

@@ -25,6 +25,7 @@ from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, Steps, connecting
+from leasehold.stores.postgres.connection.functions import CALLED_IN
 from leasehold.stores.postgres.connection.notifications import Subscriptions
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.connection.transaction import PostgresTransaction
@@ -42,14 +43,15 @@ OLDEST = 100_000
 
 WHO = Statement(
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
-    "(current_setting('default_transaction_read_only') = 'on')::int"
+    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN})"
 )
 
 SESSION_SETTINGS = (
     Statement("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'"),
     Statement(
         "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '3', false), "
-        "set_config('tcp_keepalives_count', '3', false), set_config('default_transaction_read_only', 'off', false)"
+        "set_config('tcp_keepalives_count', '3', false), set_config('default_transaction_read_only', 'off', false), "
+        "set_config('default_transaction_isolation', 'read committed', false)"
     ),
     Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
 )
@@ -233,7 +235,7 @@ class PostgresTransport(ABC):
 
     async def _greet(self, connection: Connection, until: float) -> None:
         ((row,),) = await self.run(connection.exchange([WHO]), until)
-        backend, version, standby, read_only = row
+        backend, version, standby, read_only, functions = row
         pooled = backend != connection.backend
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
@@ -244,6 +246,7 @@ class PostgresTransport(ABC):
             connection.prepares = True
         connection.facts = {
             "backend": backend, "pooled": pooled, "read_only": bool(read_only), "encrypted": connection.encrypted,
+            "functions": functions,
         }  # fmt: skip
 
     async def session(self, until: float) -> Connection:

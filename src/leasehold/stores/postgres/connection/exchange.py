@@ -38,14 +38,18 @@ Steps = Generator[SocketWait, None, T]
 
 COMMIT = Statement("COMMIT")
 
+
+class Alone(Statement):
+    """A statement that is a transaction of its own: an error after its answer is that of its commit."""
+
+    __slots__ = ()
+
+
 MOST_PREPARED = 64
 """Statements that a connection prepares; the others are planned at each use."""
 
 STALE = frozenset({"0A000", "26000"})
 """Errors of a prepared statement whose tables were created anew, or that another program has dropped."""
-
-_INTEGERS = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid: see pg_type.dat
-_BYTES = 17
 
 
 class Connection:
@@ -230,7 +234,8 @@ class Connection:
                     results.append(_rows(result))
             elif failure is None:
                 answered = statements[min(len(results), len(statements) - 1)]  # it may come after the last answer
-                failure = _failure(result, in_commit=answered is COMMIT)
+                late = len(results) == len(statements) and isinstance(answered, Alone)
+                failure = _failure(result, in_commit=answered is COMMIT or late)
         if failure is not None:
             self._prepared |= {text: None for text in preparing if text is not None and text not in prepared}
             raise failure
@@ -275,20 +280,27 @@ def _packed(value: Value) -> bytes | None:
 
 
 def _rows(result: pq.abc.PGresult) -> list[Row]:
-    columns = range(result.nfields)
-    types = [result.ftype(column) for column in columns]
+    count = result.ntuples
+    if not count:
+        return []
+    get = result.get_value
+    readers = [_READERS.get(result.ftype(column), _text) for column in range(result.nfields)]
     return [
-        tuple(_unpacked(types[column], result.get_value(row, column)) for column in columns)
-        for row in range(result.ntuples)
+        tuple([None if (cell := get(row, at)) is None else read(cell) for at, read in enumerate(readers)])
+        for row in range(count)
     ]
 
 
-def _unpacked(oid: int, value: bytes | None) -> Any:
-    if value is None:
-        return None
-    if oid in _INTEGERS:
-        return int.from_bytes(value, "big", signed=True)
-    return bytes(value) if oid == _BYTES else bytes(value).decode("utf-8", "replace")
+def _integer(cell: bytes) -> int:
+    return int.from_bytes(cell, "big", signed=True)
+
+
+def _text(cell: bytes) -> str:
+    return bytes(cell).decode("utf-8", "replace")
+
+
+_READERS: dict[int, Callable[[bytes], Any]] = {20: _integer, 21: _integer, 23: _integer, 26: _integer, 17: bytes}
+"""What reads a cell of each type: int8, int2, int4, oid and bytea (see pg_type.dat). All others are texts."""
 
 
 def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
@@ -300,10 +312,14 @@ def _failure(result: pq.abc.PGresult, *, in_commit: bool) -> ServerError:
     return ServerError(code, text, fatal=severity in (b"FATAL", b"PANIC"), in_commit=in_commit)
 
 
+def _commits(statement: Statement) -> bool:
+    return statement is COMMIT or isinstance(statement, Alone)
+
+
 def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> ServerError:
     """Return an error that ended the connection: a pooler may have lost the answers before it.
 
     So it may be that of the COMMIT, wherever in the batch it seems to be.
     """
-    failure.in_commit = failure.in_commit or any(statement is COMMIT for statement in statements)
+    failure.in_commit = failure.in_commit or any(_commits(statement) for statement in statements)
     return failure

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql.transport import Row, Statement
-from leasehold.stores.postgres.connection.errors import Broken, ServerError
-from leasehold.stores.postgres.connection.exchange import COMMIT, Connection, Steps
+from leasehold.stores._sql.transport import Call, Outcome, Row, Statement
+from leasehold.stores.postgres.connection.errors import Broken, ServerError, outcome_of
+from leasehold.stores.postgres.connection.exchange import COMMIT, Alone, Connection, Steps
+from leasehold.stores.postgres.connection.functions import call_of
 
 T = TypeVar("T")
 
@@ -49,6 +50,26 @@ class PostgresTransaction:
         results = await self._batch((*statements, COMMIT))
         self._over, self.committing = True, False
         return results[:-1]
+
+    async def call(self, call: Call) -> int | None:
+        schema: str | None = self._connection.facts["functions"]
+        if schema is None:
+            return None
+        self.committing = True
+        try:
+            statement = Alone(call_of(schema, call.function, len(call.args)), call.args)
+            ((row,),) = await self._run(self._connection.exchange([statement]), self._until)
+        except ServerError as error:
+            if error.fatal or error.in_commit:
+                raise
+            self.committing = False
+            if outcome_of(error.code, in_commit=False) is not Outcome.LASTING or error.stale:
+                return 0
+            self._connection.facts["functions"] = None
+            return None
+        self.committing = False
+        answer: int = row[0]
+        return answer
 
     async def end(self) -> None:
         """Roll back what was not committed."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from leasehold._model import ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
@@ -23,7 +24,6 @@ from leasehold.stores.redis.connection.base import (
     pack,
 )
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.redis.unanswered import Unanswered
 
 
 class Nodes:
@@ -139,6 +139,8 @@ class AskingTransport:
 
     All else is that of the node's own transport: a subscription belongs to no slot.
     """
+
+    ask = None  # that of the node's transport would send the command alone
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
@@ -16,7 +16,9 @@ import redis.sentinel
 from leasehold._runtimes.base import Flavor
 from leasehold._url import Veiled
 from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
-from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
+
+if TYPE_CHECKING:
+    from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 
 SENTINELS = (redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel)
 POOLS = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
@@ -67,6 +69,8 @@ def watched(client: Any, flavor: Flavor) -> SentinelSettings:
         options, asked, name = pool.connection_kwargs, pool.sentinel_manager, pool.service_name
         encrypted = issubclass(pool.connection_class, ENCRYPTED)
     sentinels = [replace(from_client(each, flavor), mode="sentinel") for each in asked.sentinels]
+    from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
+
     return SentinelSettings(name, sentinels, _plain(options, "tls" if encrypted else "tcp"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Flavor
@@ -32,12 +32,16 @@ class AioTransport(ServerTransport[AioConnection]):
         self._connecting: asyncio.Task[AioConnection] | None = None
         self._subscribing: asyncio.Task[int] | None = None
 
-    async def call(self, command: bytes, *, within: float) -> Any:
-        connection = self._connection  # `_live` without a further call: each acquire and release comes here
-        if connection is None or not connection.open or connection.loop is not asyncio.get_running_loop():
-            connection = await self._connected(within)
-        if connection.full:
-            await connection.writable()
+    def call(self, command: bytes, *, within: float) -> Awaitable[Any]:
+        """Send at once if that is possible: most often this is the future of the reply, and no coroutine is made."""
+        connection = self._live()
+        if connection is None or connection.full:
+            return self._call_later(command, within)
+        return connection.send(command, within)
+
+    async def _call_later(self, command: bytes, within: float) -> Any:
+        connection = self._live() or await self._connected(within)
+        await connection.writable()
         return await connection.send(command, within)
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:

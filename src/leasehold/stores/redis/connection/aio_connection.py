@@ -15,8 +15,8 @@ from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, R
 class AioConnection(Replies, asyncio.Protocol):
     """One connection that redis-py opened and authenticated; from then on our code alone uses it.
 
-    Commands sent in one turn of the loop leave in few writes. The first leaves at once, so that the server starts at
-    once; the rest leave together at the end of the turn.
+    Commands sent in one turn of the loop leave in few writes. If the server has nothing to do, one leaves at once. The
+    others leave together at the end of the turn.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class AioConnection(Replies, asyncio.Protocol):
         self._on_silence = on_silence
         self._on_lost = on_lost
         self._unsent: list[bytes] = []
-        self._wrote = False  # in this turn of the loop
         self._resumed: asyncio.Future[None] | None = None  # while the send buffer is full
         self._timer: asyncio.TimerHandle | None = None
+        self._checks_at = 0.0  # when the timer ends
         self._closed = self.loop.create_future()
         self._transport: asyncio.Transport = connection._writer.transport
         self._transport.set_protocol(self)
@@ -53,16 +53,17 @@ class AioConnection(Replies, asyncio.Protocol):
 
     def post(self, command: bytes, within: float, answered: OnReply) -> None:
         """Write a command; it must be open."""
-        until = self.loop.time() + within
-        self.pending.append((answered, until))
-        if self._timer is None or until < self._timer.when():
+        until, pending = self.loop.time() + within, self.pending
+        idle = not pending
+        pending.append((answered, until))
+        if self._timer is None or until < self._checks_at:
             self._set_timer(until)
-        if self._wrote:
-            self._unsent.append(command)
-        else:
-            self._wrote = True
+        if idle:
             self._transport.write(command)
+            return
+        if not self._unsent:
             self.loop.call_soon(self._flush)
+        self._unsent.append(command)
 
     async def writable(self) -> None:
         """Wait while the send buffer is full."""
@@ -114,7 +115,6 @@ class AioConnection(Replies, asyncio.Protocol):
         self._on_silence()
 
     def _flush(self) -> None:
-        self._wrote = False
         if self._unsent and self.open:
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
@@ -122,7 +122,7 @@ class AioConnection(Replies, asyncio.Protocol):
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(when, self._check_time)
+        self._timer, self._checks_at = self.loop.call_at(when, self._check_time), when
 
     def _check_time(self) -> None:
         """End the connection if a command has waited too long: the replies of all later ones wait behind it."""

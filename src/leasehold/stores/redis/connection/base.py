@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime, Signal
@@ -91,7 +91,7 @@ class Subscriber(Protocol):
 class Transport(Protocol):
     """The connections of one client to one server."""
 
-    async def call(self, command: bytes, *, within: float) -> Any:
+    def call(self, command: bytes, *, within: float) -> Awaitable[Any]:
         """Send one packed command and return its reply, which may be a `ReplyError`.
 
         Raises:

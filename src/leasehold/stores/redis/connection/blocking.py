@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leasehold._runtimes.base import Flavor
+from leasehold._runtimes.base import Flavor, finish
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.channel import Channel
 from leasehold.stores.redis.connection.connection import ESTABLISHED, Connection
@@ -31,20 +31,23 @@ class BlockingTransport(ServerTransport[Connection]):
         self.post, self.add, self.read = pipelined.post, pipelined.add, pipelined.read
 
     async def call(self, command: bytes, *, within: float) -> Any:
-        (reply,) = await self._send(command, 1, within)
-        return reply
+        return self.ask(command, within)[0]
 
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        return await self._send(b"".join(commands), len(commands), within)
+        return self.ask(b"".join(commands), within, len(commands)) if commands else []
 
-    async def _send(self, commands: bytes, count: int, within: float) -> list[Any]:
-        """Send commands on an idle connection that the server has not closed meanwhile, or on a new one."""
+    def ask(self, commands: bytes, within: float, count: int = 1) -> list[Any]:
+        """Send commands on an idle connection that the server has not closed meanwhile, or on a new one.
+
+        Each is looked at, also one that was used just now: a release that was sent to a server that is gone would
+        count as one without an answer. The next server may know nothing of the lock, and its holder must learn that.
+        """
         idle = self._idle
         try:
             while (connection := idle.pop()).state() != ESTABLISHED:
                 connection.close()
         except IndexError:
-            connection = await self.connect(within)
+            connection = finish(self.connect(within))
         try:
             replies = connection.exchange(commands, count, within)
         except BaseException as error:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import hiredis
+from hiredis import PushNotification
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnMessage, no_answer
@@ -41,7 +42,8 @@ class Connection(Replies):
         self._connection = connection
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
-        self._within = 0.0
+        self._sendall, self._recv = self.socket.sendall, self.socket.recv
+        self._within = self._longest = 0.0  # seconds: the time limit, and the longest call that needs no other
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:
             self.socket.settimeout(None)
@@ -58,14 +60,15 @@ class Connection(Replies):
         Raises:
             StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
         """
-        if count > 1 or not self._within <= within <= LONGER * self._within or not self._plain:
+        if count > 1 or not self._within <= within <= self._longest:
             self._limit(within)
-        reader, until, replies = self._reader, self._now() + within, list[Any]()
+        replies: list[Any] = []
+        until = self._now() + within
         try:
-            self.socket.sendall(commands)
-            while len(replies) < count:
+            self._sendall(commands)
+            while True:
                 try:
-                    data = self.socket.recv(CHUNK)
+                    data = self._recv(CHUNK)
                 except BlockingIOError:
                     left = until - self._now()
                     if left <= 0:
@@ -74,17 +77,18 @@ class Connection(Replies):
                     continue
                 if not data:
                     raise EOFError(GONE)
-                reader.feed(data)
+                self._reader.feed(data)
                 # Read here, not by callbacks: a thread that owns its connection needs no list of pending commands.
-                while len(replies) < count and (reply := reader.gets()) is not False:
-                    if not isinstance(reply, hiredis.PushNotification) or self._confirms(reply):
+                while (reply := self._reader.gets()) is not False:
+                    if not isinstance(reply, PushNotification) or self._confirms(reply):
                         replies.append(reply)
-                if len(replies) < count and self._now() > until:
+                        if len(replies) == count:
+                            return replies
+                if self._now() > until:
                     raise TimeoutError(TOO_SLOW)
         except SILENT as error:
             why = TOO_SLOW if isinstance(error, BlockingIOError) else error
             raise no_answer(self.where, why, unknown=True) from error
-        return replies
 
     def quiet(self) -> bool:
         """Return whether nothing has come, neither bytes nor an end of file."""
@@ -126,6 +130,7 @@ class Connection(Replies):
     def _limit(self, within: float) -> None:
         """Set the time limit of reads and writes."""
         self._within = within
+        self._longest = LONGER * within if self._plain else 0.0
         if not self._plain:
             self.socket.settimeout(max(within, 0.001))
             return

@@ -23,6 +23,7 @@ from leasehold.stores.redis.connection.base import (
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.doctor import foreign
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
 from leasehold.stores.redis.scripts import RIGHTS
 
@@ -67,7 +68,8 @@ async def diagnose(
         verified=settings.verified,
         local=settings.local,
     )
-    return [finding for check in CHECKS if (finding := check(facts)) is not None]
+    found = [check(facts) for check in CHECKS]
+    return [finding for finding in (*found, await foreign.finding(transport)) if finding is not None]
 
 
 async def clock_of(runtime: Runtime, transport: Transport) -> tuple[float | None, float | None]:

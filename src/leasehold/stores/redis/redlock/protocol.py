@@ -244,7 +244,7 @@ def view(name: str, replies: Sequence[Any], answered: int, nodes: int) -> View:
 
 
 def _voted(reply: Any) -> QueueEntry | None:
-    """Return who has the vote of one node; None if only its lock delay is left."""
+    """Return the client that has the vote of one node; None if only a lock delay is left."""
     ticket, token, lease, lock_delay, owner, meta = map(text_of, reply[1])
     left = (int(reply[2]) - int(lock_delay or 0)) / 1000
     if not ticket or left <= 0:

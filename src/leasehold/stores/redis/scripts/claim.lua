@@ -26,16 +26,21 @@ end
 
 -- Types are checked before the first write: those of queue and beat by reading, that of waiters by that write itself.
 local function enqueue()
-  local all = redis.call('EXISTS', queue, beat, waiters) == 3
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-  local queued = waiting(ticket)                     -- an entry that has expired is lost: the ticket goes to the end
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  local others = redis.call('EXISTS', beat, waiters)  -- how many of the other two keys there are
+  -- An entry that has expired is lost: the ticket goes to the end. Without a key there is no entry, and no type to check.
+  local queued = others > 0 and waiting(ticket)
   -- Written at each claim: the channel may be open by now.
   redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
   if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
-  if not queued then redis.call('ZADD', queue, last + 1, ticket) end
+  if not queued then redis.call('ZADD', queue, (last or 0) + 1, ticket) end
   redis.call('ZADD', beat, later(lease), ticket)
+  if not last and others == 0 then                    -- all three are new, as when it is the first to wait
+    for _, key in ipairs({queue, beat, waiters}) do redis.call('PEXPIRE', key, lease + KEEP) end
   -- All three get their time to live together, so if none is new, the first one shows it for all.
-  if not all or redis.call('PTTL', queue) < lease + KEEP / 2 then keep_waiters(lease) end
+  elseif not last or others < 2 or redis.call('PTTL', queue) < lease + KEEP / 2 then
+    keep_waiters(lease)
+  end
 end
 
 if left > 0 then

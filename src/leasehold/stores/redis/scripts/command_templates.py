@@ -20,14 +20,15 @@ MOST = 2048
 CLAIM_HEAD = CLAIM.head(4 + 8)
 LEAVE_HEAD = LEAVE.head(4 + 2)
 
-RELEASED, BROKEN = bulk(b"0"), bulk(b"1")
+RELEASE = ReleaseReason.RELEASE
+RELEASED, BROKEN = b"\r\n" + bulk(b"0"), b"\r\n" + bulk(b"1")
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """The packed arguments after the ticket in a claim, and what they were made from."""
 
-    terms: LeaseTerms
+    terms: LeaseTerms | None
     join: bool
     channel: bytes
     packed: bytes
@@ -41,6 +42,12 @@ class Arguments:
         )
 
 
+Template = tuple[bytes, bytes, Arguments]
+"""The claim and the release of a name, each until the ticket, and the arguments of its last claim."""
+
+NONE: Template = (b"", b"", Arguments(None, False, b"", b""))
+
+
 class CommandTemplates:
     """The templates of one namespace.
 
@@ -49,33 +56,37 @@ class CommandTemplates:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._templates: dict[str, tuple[bytes, Arguments]] = {}  # packed keys, and the arguments of the last claim
+        self._templates: dict[str, Template] = {}
         self._arguments: Arguments | None = None  # the last: most names are acquired on the same terms
 
-    def try_acquire(self, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> bytes:
+    def try_acquire(self, name: str, ticket: Ticket, join: bool, channel: bytes) -> bytes:
         """Return the packed command that acquires."""
-        template = self._templates.get(name)
-        if template is None or not template[1].fits(ticket.terms, join, channel):
-            template = self._made(name, ticket.terms, join, channel)
-        packed_keys, arguments = template
-        return b"%b%b$%d\r\n%b\r\n%b" % (CLAIM_HEAD, packed_keys, len(ticket.id), ticket.id.encode(), arguments.packed)
+        claim, _, arguments = self._templates.get(name, NONE)
+        if arguments.terms is not ticket.terms or arguments.join is not join or arguments.channel != channel:
+            claim, _, arguments = self._fitting(name, ticket.terms, join, channel)
+        return claim + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments.packed
 
     def release(self, name: str, ticket: Ticket, reason: ReleaseReason) -> bytes:
         """Return the packed command that releases."""
         template = self._templates.get(name)
-        packed_keys = self._keys(name) if template is None else template[0]
-        arguments = BROKEN if reason is ReleaseReason.BREAK else RELEASED
-        return b"%b%b$%d\r\n%b\r\n%b" % (LEAVE_HEAD, packed_keys, len(ticket.id), ticket.id.encode(), arguments)
+        leave = LEAVE_HEAD + self._keys(name) if template is None else template[1]
+        arguments = RELEASED if reason is RELEASE else BROKEN
+        return leave + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
 
-    def _made(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> tuple[bytes, Arguments]:
+    def _fitting(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> Template:
+        template = self._templates.get(name)
+        if template is not None and template[2].fits(terms, join, channel):
+            return template
         arguments = self._arguments
         if arguments is None or not arguments.fits(terms, join, channel):
-            packed = b"".join(map(bulk, mutex_args(terms, join=join, channel=channel)))
+            packed = b"\r\n" + b"".join(map(bulk, mutex_args(terms, join=join, channel=channel)))
             self._arguments = arguments = Arguments(terms, join, channel, packed)
-        known = self._templates.get(name)
+        if template is None:
+            packed_keys = self._keys(name)
+            template = (CLAIM_HEAD + packed_keys, LEAVE_HEAD + packed_keys, arguments)
         if len(self._templates) >= MOST:
             self._templates = {}
-        template = self._templates[name] = (self._keys(name) if known is None else known[0], arguments)
+        template = self._templates[name] = (*template[:2], arguments)
         return template
 
     def _keys(self, name: str) -> bytes:

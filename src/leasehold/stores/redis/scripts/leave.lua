@@ -20,6 +20,6 @@ if forced then
     return 1
   end
 end
-if not hand_over(fence) then free_lock() end
+if not hand_over(fence, nil, first) then free_lock() end
 if ARGV[2] == '2' then refuse_later(ticket) end
 return 1

@@ -7,7 +7,11 @@ local ticket, forced = ARGV[1], ARGV[2] == '1'
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, fence = state[1], state[2]
 
-if holder == ticket and ARGV[2] == '0' and redis.call('EXISTS', queue) == 0 then
-  free_lock()
-  return 1
+local first                 -- the first in the queue and its order, if they are known
+if holder == ticket and ARGV[2] == '0' then
+  first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if not first[1] then
+    free_lock()
+    return 1
+  end
 end

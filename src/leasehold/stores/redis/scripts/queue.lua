@@ -1,6 +1,7 @@
 -- The part of the scripts that deals with the waiters of a mutex. Follows common.lua.
 local COME_BACK = 1000      -- ms for which a waiter that could not be notified keeps its queue entry
 local SEP = '\31'
+local FIELDS = '^([^\31]*)\31(%d+)\31(%d+)\31([^\31]*)\31(.*)$'  -- those of a waiter
 local MOST_REFUSED = 16     -- tickets of a name whose claims are refused
 
 -- Whole numbers below 10^17 go to commands and into replies unchanged: no server writes them with an exponent. Only a
@@ -96,17 +97,18 @@ end
 -- Grants the name, which is free or about to be, to the first live waiter that can be notified, and notifies it. Returns its
 -- ticket, token, owner and lease + delay; nothing if there is no such waiter. A waiter without a subscriber (its connection
 -- is down) keeps its entry for COME_BACK: it retries as soon as it is connected. CALLER needs no message but the reply.
-local function hand_over(fence, caller)
+-- FIRST is the first in the queue and its order, if that has just been read.
+local function hand_over(fence, caller, first)
   local skipped = 0
   while true do
-    local found = redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
+    local found = first or redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
     local head, order = found[1], found[2]
+    first = nil
     if not head then break end
     local expires, fields = tonumber(redis.call('ZSCORE', beat, head) or 0), redis.call('HGET', waiters, head)
     unqueue(head)            -- first a removal, with all types checked: then the rest is allowed when memory is full
     if fields and expires > now() / 1000 then
-      local channel, lease, delay, owner, meta = string.match(fields,
-        '^([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$')
+      local channel, lease, delay, owner, meta = string.match(fields, FIELDS)
       local token = next_token(fence)
       local failed = hold(head, lease, delay, owner, meta, token)
       if failed then error(failed.err) end

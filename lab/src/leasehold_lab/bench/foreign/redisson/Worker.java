@@ -15,6 +15,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.DoubleStream;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -23,7 +24,7 @@ import org.redisson.config.Config;
 
 /**
  * The worker of Redisson: it speaks with the bench as leasehold_lab.bench.processes.worker does, a line of JSON each, and runs the trial
- * "pairs". The client is made anew for each trial; the virtual machine stays, and has compiled what it runs often.
+ * "pairs", and one contender of the trial "handover". The client is made anew for each trial; the virtual machine stays, and has compiled what it runs often.
  */
 public final class Worker {
     /** Seconds for which the first trial runs before, unmeasured, so that its code is compiled by then. */
@@ -43,7 +44,11 @@ public final class Worker {
         while (true) {
             JsonNode asked = hear();
             try {
-                pairs(asked);
+                if (asked.get("trial").asText().equals("handover")) {
+                    contend(asked);
+                } else {
+                    pairs(asked);
+                }
             } catch (Exception error) {
                 say(Map.of("step", "error", "error", error.toString()));
             }
@@ -57,9 +62,7 @@ public final class Worker {
         int threads = asked.get("concurrency").asInt();
         int each = Math.max(1, asked.get("names").asInt() / threads);
         double seconds = asked.get("seconds").asDouble();
-        Config config = new Config();
-        config.useSingleServer().setAddress(asked.get("url").asText());
-        RedissonClient client = Redisson.create(config);
+        RedissonClient client = client(asked);
         ExecutorService pool = Executors.newFixedThreadPool(threads);
         try {
             List<List<RLock>> turns = new ArrayList<>();
@@ -89,6 +92,74 @@ public final class Worker {
             pool.shutdown();
             client.shutdown();
         }
+    }
+
+    /** Take the one name again and again until the end of the run, and send what was counted. */
+    private static void contend(JsonNode asked) throws Exception {
+        long me = asked.get("me").asLong();
+        double work = asked.get("work").asDouble();
+        RedissonClient client = client(asked);
+        try {
+            Cells cells = new Cells(asked.get("cells").asText());
+            repeat(List.of(lock(client, asked, (int) me)), warm ? 0.2 : FIRST);
+            warm = true;
+            RLock one = lock(client, asked, 0);
+            step("ready");
+            OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+            int turns = 0;
+            int switches = 0;
+            int overlaps = 0;
+            long cpu = 0;
+            boolean running = false;
+            DoubleStream.Builder took = DoubleStream.builder();
+            while (true) {
+                one.lock();
+                long now = System.nanoTime(); // the clock of the other contenders, on Linux
+                long begin = cells.get(Cells.START);
+                long end = cells.get(Cells.UNTIL);
+                if (!running && now >= begin) {
+                    cpu = system.getProcessCpuTime();
+                    running = true;
+                }
+                if (cells.get(Cells.INSIDE) != 0) {
+                    overlaps++;
+                }
+                cells.set(Cells.INSIDE, me);
+                if (begin <= now && now < end) {
+                    turns++;
+                    if (cells.get(Cells.LAST) != me) {
+                        switches++;
+                        took.add((now - cells.get(Cells.FREED)) / 1e9);
+                    }
+                }
+                cells.set(Cells.LAST, me);
+                cells.set(Cells.CELLS + (int) me, 1);
+                if (work > 0) {
+                    LockSupport.parkNanos((long) (work * 1e9));
+                }
+                if (cells.get(Cells.INSIDE) != me) {
+                    overlaps++;
+                }
+                cells.set(Cells.INSIDE, 0);
+                cells.set(Cells.FREED, System.nanoTime());
+                one.unlock();
+                if (now >= end) {
+                    break;
+                }
+            }
+            double used = (system.getProcessCpuTime() - cpu) / 1e9;
+            say(Map.of(
+                    "step", "part", "turns", turns, "switches", switches, "overlaps", overlaps, "cpu", used,
+                    "took", took.build().toArray()));
+        } finally {
+            client.shutdown();
+        }
+    }
+
+    private static RedissonClient client(JsonNode asked) {
+        Config config = new Config();
+        config.useSingleServer().setAddress(asked.get("url").asText());
+        return Redisson.create(config);
     }
 
     private static RLock lock(RedissonClient client, JsonNode asked, int number) {

@@ -1,5 +1,5 @@
 // The worker of redsync: it speaks with the bench as leasehold_lab.bench.processes.worker does, a line of JSON each, and runs the
-// trial "pairs". A thread of the trial is a goroutine here.
+// trial "pairs", and one contender of the trial "handover". A thread of the trial is a goroutine here.
 package main
 
 import (
@@ -32,6 +32,8 @@ type task struct {
 	URL         string  `json:"url"`
 	Namespace   string  `json:"namespace"`
 	Names       int     `json:"names"`
+	Me          int64   `json:"me"`    // the number of this contender
+	Cells       string  `json:"cells"` // the file that all contenders share
 }
 
 type facts map[string]any
@@ -62,7 +64,7 @@ func main() {
 		if err := json.Unmarshal(hear(), &asked); err != nil {
 			panic(err)
 		}
-		if err := pairs(asked, step, say); err != nil {
+		if err := trial(asked, step, say); err != nil {
 			say(facts{"step": "error", "error": err.Error()})
 		}
 	}
@@ -77,10 +79,7 @@ func versions() string {
 	return found["github.com/go-redsync/redsync/v4"] + " with go-redis " + found["github.com/redis/go-redis/v9"]
 }
 
-func pairs(asked task, step func(string), say func(facts)) error {
-	if asked.Trial != "pairs" {
-		return fmt.Errorf("this worker knows no trial %q", asked.Trial)
-	}
+func trial(asked task, step func(string), say func(facts)) error {
 	pools := []redis.Pool{}
 	for _, url := range urls(asked.URL) {
 		options, err := goredislib.ParseURL(url)
@@ -96,6 +95,18 @@ func pairs(asked task, step func(string), say func(facts)) error {
 		all := append([]redsync.Option{redsync.WithExpiry(lease)}, options...)
 		return locks.NewMutex(fmt.Sprintf("%s:%07d", asked.Namespace, name), all...)
 	}
+	switch asked.Trial {
+	case "pairs":
+		return pairs(asked, mutex, step, say)
+	case "handover":
+		return contend(asked, mutex, step, say)
+	}
+	return fmt.Errorf("this worker knows no trial %q", asked.Trial)
+}
+
+type maker func(name int, options ...redsync.Option) *redsync.Mutex
+
+func pairs(asked task, mutex maker, step func(string), say func(facts)) error {
 	each := max(1, asked.Names/asked.Concurrency)
 	turns := make([][]*redsync.Mutex, asked.Concurrency)
 	for index := range turns {
@@ -167,7 +178,7 @@ func repeat(turns []*redsync.Mutex, until time.Time) ([]float64, error) {
 }
 
 // check sees that a name that is held is refused to others, and that after the release it is not.
-func check(mutex func(int, ...redsync.Option) *redsync.Mutex) error {
+func check(mutex maker) error {
 	one, other := mutex(0), mutex(0, redsync.WithTries(1))
 	if err := one.Lock(); err != nil {
 		return err

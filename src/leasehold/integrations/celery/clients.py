@@ -1,0 +1,52 @@
+"""One client for each process and store, made at its first use, so after the fork, and closed when the worker ends.
+
+A process of the prefork pool ends by `os._exit()`, without `atexit`; Celery's signal is the only place to close there.
+Other processes, as those of a web server that sends tasks, close their client when the interpreter ends.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from celery import signals  # pyright: ignore[reportMissingTypeStubs]
+
+from leasehold import Client
+
+_clients: dict[tuple[int, str | None, str], Client] = {}
+"""By process, URL and namespace. A forked child finds those of its parent here, and leaves them alone."""
+
+
+def client_of(app: Any) -> Client:
+    """Return the client of this process for the store of an app, from ``leasehold_url`` and ``leasehold_namespace``.
+
+    Without ``leasehold_url`` it is that of the environment variable ``LEASEHOLD_URL``, as in `Client.from_url`.
+
+    Raises:
+        ValueError: the URL is malformed, or its scheme or an option of it is unknown.
+        MissingDriver: the message says what to install.
+    """
+    return client_at(app.conf.get("leasehold_url"), app.conf.get("leasehold_namespace") or "default")
+
+
+def client_at(url: str | None, namespace: str) -> Client:
+    """Return the client of this process for a store."""
+    key = os.getpid(), url, namespace
+    found = _clients.get(key)
+    if found is None:
+        made = Client.from_url(url, namespace=namespace)
+        found = _clients.setdefault(key, made)  # without a lock, which another thread may hold while we fork
+        if found is not made:
+            made.close()
+    return found
+
+
+def close_clients(**_: object) -> None:
+    """Close all clients of this process; the next use makes another."""
+    for key in list(_clients):
+        if key[0] == os.getpid():
+            _clients.pop(key).close()
+
+
+for ending in cast("tuple[Any, ...]", (signals.worker_process_shutdown, signals.worker_shutdown)):
+    ending.connect(close_clients, weak=False)

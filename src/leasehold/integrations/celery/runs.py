@@ -1,0 +1,143 @@
+"""When each entry of a schedule ran last, in the store, where every node of beat reads it: `RunBook`.
+
+Theory of operation
+-------------------
+Each entry has a cell with its last run: when, how often, the id of the message, and whether it was sent. A leader
+
+1. *claims* a run: it writes the new time with ``sent`` false, if the cell is still as it was read, under its token;
+2. sends the message, with the id that is in the cell;
+3. *confirms*: it writes ``sent`` true.
+
+So a later leader knows every run, whatever the former one kept in a file or a database. If a leader dies
+
+* before 1 arrived: nothing has happened, and the entry is still due: the next leader sends it;
+* between 1 and 3: nobody knows whether the message was sent. The next leader sends it again **with the same id**;
+* after 3: it was sent.
+
+That is *at least once*, and a message that was sent twice has one id. A former leader that wakes up cannot claim: its
+token is older, and the version has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from leasehold import Client, Conflict, StoreUnavailable, VersionedCell
+
+LONGEST = 300
+"""Bytes of an entry's name that the name of its cell may have; longer ones are shown by their hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The last run of an entry.
+
+    Attributes:
+        at: when it was due and claimed.
+        count: how many there were.
+        task_id: the id of its message; None for an entry that never ran, whose time is that of its first sight.
+        sent: whether the message was sent for certain.
+    """
+
+    at: datetime
+    count: int
+    task_id: str | None
+    sent: bool
+
+    def as_value(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {"at": self.at.isoformat(), "count": self.count, "id": self.task_id, "sent": self.sent}
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> Run:
+        """Read what was stored."""
+        return cls(datetime.fromisoformat(value["at"]), value["count"], value["id"], value["sent"])
+
+
+class RunBook:
+    """The last runs, as one leader reads and writes them.
+
+    ``known`` are those that this process knows from before: they help where the store has lost its data.
+    """
+
+    def __init__(self, client: Client, name: str, token: int, known: dict[str, Run]) -> None:
+        self._client = client
+        self._name = name
+        self._token = token
+        self._known = known
+        self._versions: dict[str, int] = {}  # of the cells that were read or written, and are not in doubt
+        self._unconfirmed: dict[str, Run] = {}  # sent by this leader, which the store does not know yet
+
+    def last(self, entry: str) -> Run | None:
+        """Return the last run of an entry; None if it is new.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
+        if entry not in self._versions:
+            seen = self._cell(entry).get()
+            stored = None if seen.value is None else Run.of(seen.value)
+            known = self._known.get(entry)
+            if stored is not None and (known is None or stored.at >= known.at):
+                self._known[entry] = stored
+            self._versions[entry] = seen.version
+        run = self._known.get(entry)
+        sent = self._unconfirmed.get(entry)
+        return sent if run is not None and sent is not None and sent.task_id == run.task_id else run
+
+    def write(self, entry: str, run: Run) -> None:
+        """Write a run, if nobody else has written since; `last` was called before.
+
+        Raises:
+            Conflict: somebody has; or a write of ours, whose answer was lost, has arrived. Read again.
+            LeaseLost: a later leader has.
+            StoreUnavailable: the store did not answer. Read again.
+        """
+        version = self._versions.pop(entry, None)  # in doubt until there is an answer
+        if version is None:
+            self.last(entry)
+            version = self._versions.pop(entry)
+        self._versions[entry] = self._cell(entry).put(run.as_value(), if_version=version, fence=self._token)
+        self._known[entry] = run
+        self._unconfirmed.pop(entry, None)
+
+    def confirm(self, entry: str, run: Run) -> None:
+        """Write that a message was sent. Without an answer it is known here, and `settle` writes it later.
+
+        Raises:
+            LeaseLost: a later leader has written.
+        """
+        sent = replace(run, sent=True)
+        try:
+            self.write(entry, sent)
+        except (Conflict, StoreUnavailable):
+            self._unconfirmed[entry] = sent
+
+    def settle(self) -> None:
+        """Write what is not confirmed yet.
+
+        Raises:
+            LeaseLost, StoreUnavailable: as `write`.
+        """
+        for entry, run in list(self._unconfirmed.items()):
+            last = self.last(entry)
+            if last is not None and last.task_id == run.task_id:
+                self.write(entry, run)
+            self._unconfirmed.pop(entry, None)
+
+    def _cell(self, entry: str) -> VersionedCell[Any]:
+        short = entry if len(entry.encode()) <= LONGEST else hashlib.sha256(entry.encode()).hexdigest()
+        return self._client.versioned(f"{self._name}/{short}")
+
+
+def in_utc(at: datetime) -> datetime:
+    """Return a time as an aware one; Celery takes naive ones as UTC."""
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def like(at: datetime, other: datetime) -> datetime:
+    """Return a time in the zone of another, or naive as it is."""
+    return at.replace(tzinfo=None) if other.tzinfo is None else at.astimezone(other.tzinfo)

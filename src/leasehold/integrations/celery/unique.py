@@ -1,0 +1,91 @@
+"""The mark of a task that is queued once: who is queued under a name, in a cell of the store.
+
+Theory of operation
+-------------------
+``apply_async`` writes the id of its message into the cell if nobody is there, sends, and confirms. Whoever finds an id
+there sends nothing, and gets the result of that id.
+
+* A mark has a bounded life. Until it is confirmed it lives for `SENDING`: a sender that dies between the mark and the
+  message blocks the name for so long. Then it lives for ``unique_for``: a lost message blocks the name for so long.
+* Only its own id frees a mark. So a message that is delivered twice, or comes late, never frees the mark of another.
+* A message that is sent again by its own task (a retry) is never dropped. It takes the mark if it is free.
+* A mark decides what is *queued*, never what *runs*: that is the lock's work. So a mark that ended too early costs a
+  message too many, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from leasehold import Client, Conflict, LeaseholdError, Versioned, VersionedCell
+
+log = logging.getLogger("leasehold.celery")
+
+SENDING = 60.0
+"""Seconds for which a mark lives whose message was not sent yet."""
+
+
+class QueuedMark:
+    """The mark of one name."""
+
+    def __init__(self, client: Client, name: str, unique_for: float) -> None:
+        self._claimed: VersionedCell[Any] = client.versioned(name, ttl=min(SENDING, unique_for))
+        self._queued: VersionedCell[Any] = client.versioned(name, ttl=unique_for)
+        self._name = name
+
+    def claim(self, task_id: str) -> str | None:
+        """Mark the name for a message that is not sent yet; return the id of another that is queued, None if none is.
+
+        A message that was marked and is sent again, because nobody knows whether it was sent, is no other.
+
+        Raises:
+            StoreUnavailable: nobody knows; nothing should be sent.
+        """
+        while True:
+            seen = self._claimed.get()
+            other = _id(seen)
+            if other is not None and other != task_id:
+                return other
+            try:
+                self._claimed.put({"id": task_id}, if_version=seen.version)
+            except Conflict:
+                continue
+            return None
+
+    def confirm(self, task_id: str) -> None:
+        """Prolong the mark of a message that was sent."""
+        self._change(lambda holder: {"id": task_id} if holder == task_id else None)
+
+    def keep(self, task_id: str) -> None:
+        """Prolong the mark of a message that is sent again or begins to run; take it if nobody has it."""
+        self._change(lambda holder: {"id": task_id} if holder in (task_id, None) else None)
+
+    def free(self, task_id: str) -> None:
+        """Free the name, if the mark is that of this message."""
+        self._change(lambda holder: {} if holder == task_id else None)
+
+    def _change(self, wanted: Callable[[str | None], dict[str, str] | None]) -> None:
+        """Write what ``wanted`` returns for the present id, if it returns something. The store may fail: it is a mark.
+
+        Without an answer the mark ends by its own life.
+        """
+        try:
+            while True:
+                seen = self._queued.get()
+                value = wanted(_id(seen))
+                if value is None:
+                    return
+                try:
+                    self._queued.put(value, if_version=seen.version)
+                except Conflict:
+                    continue
+                return
+        except LeaseholdError as error:
+            log.warning("the mark %r of a unique task was not changed, and ends by itself: %s", self._name, error)
+
+
+def _id(seen: Versioned[Any]) -> str | None:
+    value: dict[str, str] = seen.value or {}  # empty where the mark was freed
+    return value.get("id")

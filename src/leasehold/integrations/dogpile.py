@@ -1,0 +1,77 @@
+"""dogpile.cache: a value is computed by one process at a time, whatever the backend.
+
+A proxy for ``wrap=``: dogpile asks the backend for the mutex of a key (`get_mutex`), and most have none to offer that
+other processes see.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from dogpile.cache.api import CacheMutex
+from dogpile.cache.proxy import ProxyBackend
+
+from leasehold import AcquireTimeout, Client, Hold
+from leasehold._validate import Seconds
+
+
+class LockProxy(ProxyBackend):
+    """A backend whose mutexes are locks: ``region.configure(..., wrap=[LockProxy(locks)])``.
+
+    Args:
+        client: the locks, in any store; it need not be the one of the cache.
+        prefix: of the locks' names: the key ``report`` is ``dogpile/report``.
+        lease: seconds after which another computes the value if the process that did so has died.
+        timeout: seconds to wait at most for another that computes a value; None waits without end.
+    """
+
+    def __init__(
+        self, client: Client, *, prefix: str = "dogpile/", lease: Seconds = 30.0, timeout: Seconds | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        if not isinstance(client, Client):
+            raise TypeError(f"the client must be a Client, not {type(client).__name__}: dogpile is blocking")
+        self._options = (client, prefix, lease, timeout)
+        client.lock(f"{prefix}checked", lease=lease, timeout=timeout)  # the options, before any value is asked for
+
+    def get_mutex(self, key: str) -> Mutex:
+        """Return the mutex of a key, which the threads of this process share."""
+        client, prefix, lease, timeout = self._options
+        return Mutex(client, prefix + key, lease, timeout)
+
+
+class Mutex(CacheMutex):
+    """The lock of one key, as dogpile uses it: perhaps acquired in one thread and released in another."""
+
+    def __init__(self, client: Client, name: str, lease: Seconds, timeout: Seconds | None) -> None:
+        self._client = client
+        self._lock = client.lock(name, lease=lease, timeout=timeout)
+        self._holds: dict[int, Hold] = {}  # by the thread that acquired: a lost one is listed beside its successor
+
+    def acquire(self, wait: bool = True) -> bool:
+        """Acquire, or return False at once if ``wait`` is false.
+
+        Raises:
+            AcquireTimeout: another computed the value for all of the ``timeout``; dogpile would go on after a False.
+            StoreUnavailable: nobody knows whether another computes it.
+        """
+        hold = self._lock.acquire() if wait else self._lock.acquire(blocking=False)
+        if hold is not None:
+            self._holds[threading.get_ident()] = hold
+        elif wait:
+            raise AcquireTimeout(f"another was still computing the value of {self._lock.name!r}", name=self._lock.name)
+        return hold is not None
+
+    def release(self) -> None:
+        """Release what this thread acquired, or else, in the thread of an ``async_creator``, what was acquired first.
+
+        A lost lease is no error here: the value is as good as before, another may have computed it, too.
+        """
+        me = threading.get_ident()
+        hold = self._holds.pop(me if me in self._holds else next(iter(self._holds)))
+        hold.release()
+
+    def locked(self) -> bool:
+        """Return whether anybody computes the value now."""
+        info = self._client.inspect(self._lock.name)
+        return info is not None and bool(info.holders)

@@ -1,0 +1,51 @@
+"""dramatiq: messages of an actor run under a lock that their arguments name.
+
+A middleware: it wraps the function of each actor that has the option ``lock``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dramatiq
+
+from leasehold import AcquireTimeout, Client
+from leasehold._validate import Seconds, at_least_zero
+from leasehold.integrations._common.queues import locked
+
+
+class LockMiddleware(dramatiq.Middleware):
+    """Adds options to actors: ``lock``, ``on_busy``, ``lease``, ``wait``, ``hold``.
+
+    Args:
+        client: the locks; the worker's processes and threads share it.
+        delay: seconds after which a message comes again whose lock was held by another.
+    """
+
+    def __init__(self, client: Client, *, delay: Seconds = 5.0) -> None:
+        self._client = client
+        self._delay = round(at_least_zero(delay, "delay") * 1000)
+
+    @property
+    def actor_options(self) -> set[str]:
+        """The options that an actor may have."""
+        return {"lock", "on_busy", "lease", "wait", "hold"}
+
+    def before_declare_actor(self, broker: dramatiq.Broker, actor: dramatiq.Actor[..., Any]) -> None:
+        """Wrap the function of an actor that has a lock."""
+        given = actor.options
+        if (name := given.get("lock")) is None:
+            return
+        decorate = locked(
+            self._client,
+            name,
+            self._busy,
+            on_busy=given.get("on_busy", "retry"),
+            lease=given.get("lease", 30.0),
+            wait=given.get("wait", 0.0),
+            hold=given.get("hold"),
+        )
+        actor.fn = decorate(actor.fn)
+
+    def _busy(self, error: AcquireTimeout) -> None:
+        raise dramatiq.Retry(str(error), delay=self._delay)

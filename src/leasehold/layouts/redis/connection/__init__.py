@@ -1,0 +1,1 @@
+"""The subscriptions to the channels of another library."""

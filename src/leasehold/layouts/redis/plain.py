@@ -1,0 +1,31 @@
+"""The plain key: ``SET key value NX PX milliseconds``, freed and renewed only by whoever knows the value.
+
+redis-py's ``Lock``, redlock-py, redsync and node-redlock use it as it is, RedLock.net and Medallion with a prefix. None
+of them publishes anything. So the first of our waiters looks ten times a second, beside the message that our own
+releases send it.
+"""
+
+from __future__ import annotations
+
+from leasehold._model import Capabilities
+from leasehold.layouts.redis.layout import Layout
+from leasehold.layouts.redis.scripts import Scripts
+
+POLL = 0.1
+"""Seconds, on average, between two looks of the first waiter; redis-py's lock has the same."""
+
+CAPABILITIES = Capabilities(
+    fair=False,
+    lock_delay=False,
+    cells=False,
+    hands_over=False,
+    crash_bound="within the lease + 150 ms",
+    why_not="the programs that share its key (layout=plain) know a value and a lease, and nothing else: leave it "
+    "out, or leave out layout= where no other program shares the name",
+)
+
+
+def layout(prefix: str = "") -> Layout:
+    """Return the layout for keys with this prefix."""
+    of = "redis-py's Lock, redlock-py, redsync, node-redlock"
+    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL)

@@ -1,0 +1,38 @@
+-- Acquires the lock if it is free, or the id holds it already.
+-- ARGV  1 id  2 lease ms  3 join the queue 0/1  4 channel  5 owner  6 meta  7 what the layout's part reads
+-- Reply {1, token}                              acquired
+--       {2, type}                               the key is no lock
+--       {0, now, ms, owner, first 0/1, holder}  not acquired; ms of the holder's lease (below 0: it has no end), the
+--                                               holder's owner ('' if it is not one of ours) and id
+local id, lease = ARGV[1], ARGV[2]
+local value, other = holder(id)
+if other then return {2, other} end
+local refused = redis.call('HGET', side, 'g')
+if refused and string.find(refused, id, 1, true) then return {0, whole(now()), 1000, '', 1, ''} end
+
+if value == id or not value and turn(id) then
+  local mine = beside(id)
+  local known = redis.call('HMGET', mine, 't', 'f')
+  if value then extend(id, lease) else take(id, lease) end
+  local token = value and known[1] == id and known[2] or whole(next_token(redis.call('HGET', side, 'f')))
+  redis.call('HSET', side, 'f', token)
+  redis.call('HSET', mine, 't', id, 'f', token, 'o', ARGV[5], 'm', ARGV[6], 'l', lease)
+  redis.call('PEXPIRE', mine, lease)
+  redis.call('PEXPIRE', side, whole(lease + KEEP))
+  forget(id)
+  return {1, token}
+end
+
+if ARGV[3] == '1' then
+  redis.call('ZADD', queue, 'NX', whole(now()), id)
+  redis.call('HSET', waiters, id,
+    table.concat({whole(now() / 1000 + lease), lease, ARGV[4], ARGV[5], ARGV[6]}, SEP))
+  place(id, lease)
+  for _, key in ipairs({queue, waiters}) do
+    if redis.call('PTTL', key) < tonumber(lease) then redis.call('PEXPIRE', key, lease) end
+  end
+end
+local ahead = first()
+local known = value and redis.call('HMGET', beside(value), 't', 'o') or {}
+local owner = known[1] == value and known[2] or ''
+return {0, whole(now()), whole(left(value)), owner, ahead == id and 1 or 0, value or ''}

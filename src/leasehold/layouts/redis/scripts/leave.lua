@@ -1,0 +1,28 @@
+-- Releases the lock for an id, or takes the id out of the queue; wakes the first waiter of ours if the lock is free then.
+-- ARGV  1 id  2 refuse later claims of the id 0/1  3 channel on which the other library notifies, '' if it has none
+-- Reply 1 if the id was there, else 0
+local id, found = ARGV[1], 0
+if holder(id) == id then
+  free(id)
+  if beside(id) ~= side then redis.call('DEL', beside(id)) end
+  redis.call('HDEL', side, 't', 'o', 'm', 'l')
+  redis.call('PEXPIRE', side, KEEP)
+  found = 1
+end
+if forget(id) == 1 then found = 1 end
+local waiting = first()  -- also removes those before it whose entries have ended
+pass()
+if ARGV[2] == '1' then
+  local refused = redis.call('HGET', side, 'g') or ''
+  if not string.find(refused, id, 1, true) then
+    local failed = redis.pcall('HSET', side, 'g', string.sub(id .. ' ' .. refused, 1, MOST_REFUSED * (#id + 1)))
+    if type(failed) ~= 'table' and redis.call('PTTL', side) < KEEP then redis.call('PEXPIRE', side, KEEP) end
+  end
+end
+if topic or holder() or not waiting then return found end  -- on a topic the message has notified a waiter of each client
+for _, waiter in ipairs(redis.call('ZRANGE', queue, '0', MOST_WOKEN)) do
+  local record = redis.call('HGET', waiters, waiter)
+  local channel = live(record) and string.match(record, '^%d+' .. SEP .. '%d+' .. SEP .. '([^' .. SEP .. ']*)')
+  if channel and channel ~= '' and redis.call('PUBLISH', channel, waiter) > 0 then break end
+end
+return found

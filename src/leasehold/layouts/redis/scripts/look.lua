@@ -1,0 +1,15 @@
+-- Reply {now, permits, last token, holders: {id, ms left, {t, f, o, m, l}}, waiters in order: id, arrival, entry}; no
+-- holders and no waiters if the key is of another kind.
+local value, other = holder()
+local held, found = {}, {}
+local entries = other and {} or redis.call('ZRANGE', queue, '0', '-1', 'WITHSCORES')
+for i = 1, #entries, 2 do
+  local record = redis.call('HGET', waiters, entries[i])
+  if live(record) then
+    for _, part in ipairs({entries[i], entries[i + 1], record}) do found[#found + 1] = part end
+  end
+end
+for _, one in ipairs(other and {} or holders and holders() or value and {{value, redis.call('PTTL', lock)}} or {}) do
+  held[#held + 1] = {one[1], whole(one[2]), redis.call('HMGET', beside(one[1]), 't', 'f', 'o', 'm', 'l')}
+end
+return {whole(now()), other and 0 or limit(), redis.call('HGET', side, 'f'), held, found}

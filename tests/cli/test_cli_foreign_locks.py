@@ -1,0 +1,127 @@
+"""Locks of other libraries on a Redis server are named by ``ls``, ``show`` and ``doctor``, keys of our own never."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from leasehold import Client
+from leasehold.cli import main
+from leasehold.stores.redis.doctor import foreign
+from leasehold_lab.servers import RedisServer
+
+OWNER = "6b7b6e8c-7ad5-4e0c-a2ae-18cd1f5b2b60:37"
+SHOWN = "6b7b6e8c…:37"
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+def call(*arguments: str, url: str) -> Result:
+    result = CliRunner().invoke(main, [*arguments, "--url", url], prog_name="leasehold")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def locks_of_others(server: redis.Redis, namespace: str) -> Iterator[dict[str, str]]:
+    """Return the description of each, by its key."""
+    lock, rw, permits, plain = (f"{namespace}:{kind}" for kind in ("lock", "rw", "permits", "plain"))
+    server.hset(lock, OWNER, 1)
+    server.hset(rw, mapping={"mode": "write", f"{OWNER}:write": 1})
+    server.set(permits, 2)
+    server.zadd(f"{{{permits}}}:timeout", {secrets.token_bytes(16): 2e12})
+    assert server.lock(plain, timeout=60).acquire()
+    for key in (lock, rw):
+        server.pexpire(key, 60_000)
+    yield {
+        lock: f"'{lock}' is a Redisson lock, held by {SHOWN} for another ",
+        rw: f"'{rw}' is a Redisson read-write lock, held by {SHOWN} for another ",
+        f"{{{permits}}}:timeout": f"'{permits}' is a Redisson semaphore, of which permits are out; to share it, ",
+        plain: f"'{plain}' looks like a plain lock, as of redis-py, redlock-py, redsync or node-redlock, held for ano",
+    }
+    server.delete(lock, rw, permits, f"{{{permits}}}:timeout", plain)
+
+
+def test_ls_names_them(redis_server: RedisServer, namespace: str, locks_of_others: dict[str, str]) -> None:
+    result = call("ls", namespace, url=redis_server.url)
+    named = [text for key, text in locks_of_others.items() if not key.startswith("{")]
+    assert len(result.stderr.splitlines()) == 1 + len(named)
+    for text in named:
+        assert text in result.stderr
+    assert result.stdout == ""
+    assert json.loads(call("ls", namespace, "--json", url=redis_server.url).stdout) == []
+
+
+def test_show_names_one(redis_server: RedisServer, namespace: str, locks_of_others: dict[str, str]) -> None:
+    for key, text in locks_of_others.items():
+        result = call("show", key, url=redis_server.url)
+        assert result.exit_code == 1
+        assert text in result.stderr
+        assert result.stderr.count("\n") == 1
+    in_namespace = call("show", "lock", "--namespace", namespace, url=redis_server.url)
+    assert f"'{namespace}:lock' is a Redisson lock" in in_namespace.stderr
+
+
+def test_doctor_names_some(
+    redis_server: RedisServer, locks_of_others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "SHOWN", 1000)  # other tests have left locks on this server
+    found = json.loads(call("doctor", "--json", "--fail-on", "error", url=redis_server.url).stdout)["findings"]
+    (note,) = [one for one in found if one["subject"] == foreign.SUBJECT]
+    assert note["severity"] == "note"
+    for text in locks_of_others.values():
+        assert text in note["found"]
+    shared = json.loads(call("doctor", "--json", url=f"{redis_server.url}?layout=redisson").stdout)["findings"]
+    assert foreign.SUBJECT not in {one["subject"] for one in shared}
+
+
+def test_a_value_that_frees_a_lock_is_never_shown(
+    redis_server: RedisServer, server: redis.Redis, namespace: str, locks_of_others: dict[str, str]
+) -> None:
+    value = server.get(f"{namespace}:plain").decode()
+    for arguments in (("ls",), ("ls", namespace), ("show", f"{namespace}:plain"), ("doctor",)):
+        assert value not in call(*arguments, url=redis_server.url).output
+
+
+def test_our_own_keys_and_other_data_are_no_locks_of_others(
+    redis_server: RedisServer, server: redis.Redis, namespace: str
+) -> None:
+    values = "7", "x" * 32, "a b", secrets.token_urlsafe(99)
+    other = {f"{namespace}:{number}": value for number, value in enumerate(values)}
+    server.mset(other)
+    server.hset(f"{namespace}:hash", mapping={"mode": "read", "name": "x"})
+    server.zadd(f"{{{namespace}}}:timeout", {"job": 1})
+    server.rpush(f"{namespace}:list", OWNER)
+    with (
+        Client.from_url(redis_server.url, namespace=namespace) as locks,
+        locks.lock("a"),
+        locks.lock("b", fair=True),
+        locks.rw_lock("c").reader(),
+        locks.semaphore("d", 3),
+    ):
+        locks.latch("e", 2).count_down()
+        for prefix in ("", namespace):
+            texts = call("ls", prefix, url=redis_server.url).stderr
+            assert not [line for line in texts.splitlines() if line.startswith((f"'{namespace}", "'leasehold"))]
+    server.delete(*other, f"{namespace}:hash", f"{{{namespace}}}:timeout", f"{namespace}:list")
+
+
+def test_a_large_server_is_looked_at_in_part(
+    redis_server: RedisServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "MOST", 2 * foreign.AT_ONCE)
+    before = int(
+        redis_server.command("INFO", "commandstats").partition("cmdstat_scan:calls=")[2].partition(",")[0] or 0
+    )
+    call("ls", f"{namespace}nothing", url=redis_server.url)
+    after = int(redis_server.command("INFO", "commandstats").partition("cmdstat_scan:calls=")[2].partition(",")[0])
+    assert after - before <= 3

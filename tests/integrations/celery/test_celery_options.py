@@ -1,0 +1,183 @@
+"""What is refused where a task is made, and the parts that need no worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, chain
+from celery.beat import PersistentScheduler, Scheduler
+
+from leasehold import Client, Conflict, LeaseLost
+from leasehold.integrations.celery import ElectedScheduler, LockedTask, current_hold, locked_task
+from leasehold.integrations.celery.beat import inner_class
+from leasehold.integrations.celery.clients import client_of, close_clients
+from leasehold.integrations.celery.runs import Run, RunBook
+from leasehold.integrations.celery.sending import later_signals
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    made = Celery("options", broker="memory://", set_as_current=False)
+    made.conf.update(leasehold_url="memory:", leasehold_namespace=str(uuid.uuid4()))
+    yield made
+    close_clients()
+    made.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client.from_url("memory:", namespace=str(uuid.uuid4())) as made:
+        yield made
+
+
+def ship(order_id: int, place: str = "") -> str:
+    return f"{order_id} under {current_hold().token}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "order:{order}"}, "no argument 'order'"),
+        ({"name": "order:{order_id}{place}"}, "need a separator"),
+        ({"name": "order:{order_id}", "on_busy": "wait"}, "on_busy must be one of retry, skip, reject"),
+        ({"name": "order:{order_id}", "unique": "always"}, "unique must be one of until_started, until_ended"),
+        ({"name": "order:{order_id}", "permits": 0}, "permits must be from 1"),
+        ({"name": "order:{order_id}", "lease": 0.001}, "lease"),
+        ({"name": "order:{order_id}", "wait": -1}, "wait"),
+        ({"name": "order:{order_id}", "countdown": 0}, "countdown"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_mistake_is_refused_when_the_task_is_decorated(app: Celery, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        locked_task(app, **options)(ship)
+
+
+def test_reject_needs_acks_late(app: Celery) -> None:
+    locked_task(app, name="x", on_busy="reject")(ship)
+    with pytest.raises(ValueError, match="needs acks_late=True"):
+        app.finalize()
+
+
+def test_the_base_must_be_a_locked_task(app: Celery) -> None:
+    with pytest.raises(TypeError, match="base must be a LockedTask"):
+        locked_task(app, name="x", base=app.Task)
+
+
+@pytest.mark.parametrize("name", ["order:{order_id}", lambda order_id, place="": f"order:{order_id}"])
+def test_a_function_or_a_template_names_the_lock(app: Celery, name: Any) -> None:
+    task = locked_task(app, name=name)(ship)
+    with client_of(app).lock("order:7"):
+        with pytest.raises(TimeoutError, match="order:7"):
+            task(7)
+        assert task(8).startswith("8 under ")
+    assert task(7).startswith("7 under ")
+
+
+def test_a_task_may_be_a_class_and_bound(app: Celery) -> None:
+    class Ship(LockedTask):
+        name = "ship"
+        lock = "order:{order_id}"
+
+        def run(self, order_id: int) -> int:
+            return self.hold.token
+
+    task = app.register_task(Ship())
+    assert isinstance(task(7), int)
+
+    @app.task(base=LockedTask, lock="order:{order_id}", bind=True)
+    def bound(self: Any, order_id: int) -> int:
+        return self.hold.token
+
+    assert isinstance(bound(order_id=7), int)
+
+
+def test_no_hold_outside_of_a_task() -> None:
+    with pytest.raises(RuntimeError, match="no locked task runs here"):
+        current_hold()
+
+
+def test_parts_of_a_chain_are_always_sent(app: Celery) -> None:
+    task = locked_task(app, name="order:{order_id}", unique="until_ended")(ship)
+    first = task.apply_async((7,))
+    assert task.apply_async((7,)).id == first.id
+    assert chain(task.si(7), task.si(7)).apply_async().parent.id != first.id
+
+
+@pytest.mark.parametrize("given", ["celery.beat:PersistentScheduler", PersistentScheduler])
+def test_an_inner_scheduler_is_a_class_or_a_path(given: Any) -> None:
+    assert inner_class(given) is PersistentScheduler
+
+
+@pytest.mark.parametrize("given", ["celery:Celery", ElectedScheduler, "leasehold.integrations.celery:ElectedScheduler"])
+def test_another_inner_scheduler_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="beat_inner_scheduler must be"):
+        inner_class(given)
+
+
+def test_wrong_settings_are_found_at_the_start(app: Celery) -> None:
+    app.conf.beat_leasehold_url = "nothing://x"
+    with pytest.raises(ValueError, match="nothing"):
+        ElectedScheduler(app)
+    assert isinstance(ElectedScheduler(app, lazy=True), Scheduler), "what only shows itself does not look"
+
+
+NOW = datetime.now(UTC)
+RUN = Run(NOW, 3, "an id", sent=False)
+
+
+def test_the_next_leader_knows_the_run_that_is_not_confirmed(client: Client) -> None:
+    RunBook(client, "book", 1, {}).write("entry", RUN)
+    assert RunBook(client, "book", 2, {}).last("entry") == RUN
+    assert RunBook(client, "book", 2, {}).last("another") is None
+
+
+def test_a_former_leader_cannot_claim(client: Client) -> None:
+    former, later = RunBook(client, "book", 1, {}), RunBook(client, "book", 2, {})
+    former.write("entry", RUN)
+    later.last("entry")
+    later.write("entry", Run(NOW, 4, "another", sent=True))
+    with pytest.raises((Conflict, LeaseLost)):
+        former.write("entry", Run(NOW, 4, "late", sent=False))
+    with pytest.raises(LeaseLost):
+        former.write("entry", Run(NOW, 4, "late", sent=False))
+    seen = RunBook(client, "book", 3, {}).last("entry")
+    assert seen is not None
+    assert seen.task_id == "another"
+
+
+def test_a_store_that_has_lost_its_data_is_told_by_who_knows(client: Client) -> None:
+    known: dict[str, Run] = {}
+    RunBook(client, "book", 1, known).write("entry", RUN)
+    assert RunBook(client, "emptied", 2, known).last("entry") == RUN
+    later = Run(NOW + timedelta(seconds=5), 4, "later", sent=True)
+    RunBook(client, "book", 2, {}).write("entry", later)
+    assert RunBook(client, "book", 3, known).last("entry") == later, "the store knows more"
+
+
+def test_long_names_of_entries_are_kept(client: Client) -> None:
+    RunBook(client, "book", 1, {}).write("é" * 400, RUN)
+    assert RunBook(client, "book", 2, {}).last("é" * 400) == RUN
+
+
+def test_a_signal_waits_for_the_end_of_a_tick_and_the_second_does_not() -> None:
+    came: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append("handler"))
+    try:
+        with later_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            came.append("end of tick")
+        assert came == ["end of tick", "handler"]
+        with later_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            came.append("end of tick")
+        assert came[2:4] == ["handler", "end of tick"]
+    finally:
+        signal.signal(signal.SIGTERM, before)

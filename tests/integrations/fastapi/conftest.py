@@ -1,0 +1,5 @@
+"""The fixture of these tests."""
+
+from web_calls import site
+
+__all__ = ["site"]

@@ -1,0 +1,172 @@
+"""The recorder: each event a line, at once, in files of bounded size, from several processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leasehold import Client
+from leasehold.events import Acquired, Event, GaveUp, Lost, Queued, Released, RequestFailed
+from leasehold.observability.recorder import Recorder, read
+from leasehold_lab.runtimes.harnesses import Harness
+from support.flavors import both
+
+
+def lines(path: Path) -> list[str]:
+    """Return the lines of a record, the oldest file first."""
+    number = lambda file: int(file.suffix[1:]) if file.suffix[1:].isdigit() else 0  # noqa: E731
+    files = sorted(path.parent.glob(f"{path.name}*"), key=number, reverse=True)
+    return [line for file in files for line in file.read_text().splitlines()]
+
+
+@both
+def test_each_event_of_a_hold_is_a_line(harness: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(observer=recorder).lock("a"):
+            assert await harness.client(observer=recorder).lock("a").acquire(timeout=0.01) is None
+
+    with Recorder(file) as recorder:
+        harness.run(body)
+    facts = [json.loads(line) for line in lines(file)]
+    assert [each["event"] for each in facts] == ["Acquired", "Queued", "GaveUp", "Released"]
+    assert {each["name"] for each in facts} == {"a"}
+    assert facts[0]["token"] == facts[3]["token"]
+    events = list(read(lines(file)))
+    assert [type(event) for event in events] == [Acquired, Queued, GaveUp, Released]
+    assert isinstance(queued := events[1], Queued)
+    assert queued.held_by == events[0].owner
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_no_secret_is_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    with Recorder(file) as recorder:
+        url = "redis://user:hunter2@127.0.0.1:1/0"
+        with Client.from_url(url, observer=recorder, response_timeout=0.2) as locks, pytest.raises(ConnectionError):
+            locks.lock("a").acquire()
+    assert "***" in file.read_text()
+    assert "hunter2" not in file.read_text()
+
+
+def event(number: int) -> Event:
+    return Released("a", "host:1:c", 1.0, 1.0, "memory:", "default", "mutex", number, 0.5, True)
+
+
+def test_the_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    with Recorder(file, max_bytes=2000, files=3) as recorder:
+        for number in range(200):
+            recorder(event(number))
+    assert {each.name for each in tmp_path.iterdir()} == {"locks.jsonl", "locks.jsonl.1", "locks.jsonl.2"}
+    assert all(each.stat().st_size < 2300 for each in tmp_path.iterdir())
+    tokens = [json.loads(line)["token"] for line in lines(file)]
+    assert tokens == list(range(tokens[0], 200)), "the last ones, none left out"
+
+
+def test_one_file_is_emptied_when_it_is_full(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    with Recorder(file, max_bytes=1000, files=1) as recorder:
+        for number in range(50):
+            recorder(event(number))
+    assert [each.name for each in tmp_path.iterdir()] == ["locks.jsonl"]
+    assert json.loads(lines(file)[-1])["token"] == 49
+
+
+WRITER = """
+import sys
+from leasehold.events import Released
+from leasehold.observability.recorder import Recorder
+
+with Recorder(sys.argv[1], max_bytes=20_000, files=50) as recorder:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(500):
+        recorder(Released("a", "host:%s:c" % sys.argv[2], 1.0, 1.0, "memory:", "default", "mutex", number, 0.5, True))
+"""
+
+
+def test_several_processes_share_the_files_and_lose_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(file), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    facts = [json.loads(line) for line in lines(file)]
+    assert len(list(tmp_path.iterdir())) > 3
+    for number in range(4):
+        mine = [each["token"] for each in facts if each["owner"] == f"host:{number}:c"]
+        assert mine == list(range(500))
+
+
+KILLED = """
+import os, signal, sys
+from leasehold import Client
+from leasehold.observability.recorder import Recorder
+
+locks = Client.from_url("memory:", observer=Recorder(sys.argv[1]))
+hold = locks.lock("a").acquire()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_has_recorded_all(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False)
+    assert [json.loads(line)["event"] for line in lines(file)] == ["Acquired"]
+
+
+def test_a_full_disk_keeps_nobody_from_a_lock(caplog: pytest.LogCaptureFixture) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with Recorder("/dev/full") as recorder, Client.from_url("memory:", observer=recorder) as locks:
+        for _ in range(3):
+            with locks.lock("a"):
+                pass
+    assert [record.levelno for record in caplog.records] == [logging.WARNING], "once"
+    assert "/dev/full cannot be written" in caplog.text
+
+
+def test_after_the_close_nothing_is_recorded(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "locks.jsonl")
+    recorder.close()
+    recorder.close()
+    recorder(event(1))
+    assert lines(recorder.path) == []
+
+
+def test_mistakes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_bytes"):
+        Recorder(tmp_path / "a", max_bytes=10)
+    with pytest.raises(FileNotFoundError):
+        Recorder(tmp_path / "none" / "a")
+    assert not Recorder.wants(object(), RequestFailed)  # type: ignore[arg-type]
+
+
+def test_lines_that_are_none_are_left_out() -> None:
+    good = json.dumps({"event": "Lost", "name": "a", "owner": "o", "at": 1.0, "time": 1.0, "store": "s"})
+    whole = good[:-1] + ', "namespace": "n", "kind": "mutex", "token": 1, "why": "w", "later": 1}'
+    assert [type(event) for event in read(["", "{", "[]", '{"event":"No"}', good, whole])] == [Lost]

@@ -1,0 +1,140 @@
+"""Lost requests and replies at every chunk of a whole run, and cancellations at every step, in each layout."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from layout_keys import LOCKS, assert_clean, url_of
+
+from leasehold import AsyncClient
+from leasehold.layouts.redis.scripts import Scripts
+from leasehold_lab.proxy.proxy import FaultProxy
+from support.chunk_faults import FAULTS, sweep
+from support.flavors import both
+from support.steps import TO_THE_END, after_steps
+
+STEPS = 40
+"""More steps of the loop than an acquire, a wait and a release take."""
+
+every_lock = pytest.mark.parametrize("lock", LOCKS)
+
+
+@both
+@every_lock
+@pytest.mark.parametrize("step", ["claim", "leave", "renew"])
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_step_whose_request_or_reply_is_lost_is_repeated(redis_server, namespace, harness, lock, step, lost):
+    layout, scripts, make = LOCKS[lock]
+    script = getattr(Scripts.of(scripts), step)
+
+    async def body(harness):
+        with FaultProxy(redis_server.port) as proxy:
+            url = url_of(f"redis://127.0.0.1:{proxy.port}", layout)
+            async with harness.client(url, namespace=namespace) as locks:
+                async with make(locks, "warm", lease=0.3) as hold:
+                    await hold.renew()
+                fault = proxy.drop_reply(where=script.digest) if lost == "reply" else proxy.cut_at(where=script.digest)
+                hold = await make(locks, "x", lease=0.9).acquire(timeout=5)
+                if step == "renew":
+                    await harness.sleep(1.4)
+                hold.raise_if_lost()
+                await hold.release()
+                assert not hold.lost
+                assert fault.hits == 1
+                again = await make(locks, "x").acquire(timeout=0)
+                assert again.token > hold.token
+                await again.release()
+
+    harness.run(body)
+    assert_clean(redis_server, layout, namespace)
+
+
+@both
+@every_lock
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.timeout(240)
+def test_a_fault_at_every_chunk(redis_server, namespace, harness, lock, name):
+    layout, _, make = LOCKS[lock]
+    clean, url = partial(assert_clean, redis_server, layout), partial(url_of, layout=layout)
+    sweep(redis_server, namespace, harness, name, range(1, 33), assert_clean=clean, url_of=url, make=make)
+
+
+async def gone(locks):
+    end = asyncio.get_running_loop().time() + 2.0
+    while (found := await locks.holds()) != []:
+        assert asyncio.get_running_loop().time() < end, found
+        await asyncio.sleep(0.005)
+
+
+async def keep(lock):
+    """Acquire; a cancelled acquire leaves no hold."""
+    return await lock.acquire()
+
+
+@every_lock
+@pytest.mark.parametrize("waits", ["free", "queued", "woken"])
+@pytest.mark.timeout(240)
+def test_cancel_at_each_step(redis_server, namespace, lock, waits):
+    layout, _, make = LOCKS[lock]
+    url = url_of(redis_server.url, layout)
+
+    async def body():
+        async with (
+            AsyncClient.from_url(url, namespace=namespace) as locks,
+            AsyncClient.from_url(url, namespace=namespace) as others,
+        ):
+            outcomes = set()
+            for k in (*range(STEPS), TO_THE_END):
+                hold = None if waits == "free" else await make(others, "x").acquire()
+                task = asyncio.ensure_future(keep(make(locks, "x")))
+                releasing = None
+                if waits == "woken":
+                    await asyncio.sleep(0.03)
+                    releasing = asyncio.ensure_future(hold.release())
+                elif hold is not None and k is TO_THE_END:
+                    releasing = asyncio.ensure_future(hold.release())
+                await after_steps(k, task)
+                if releasing is not None:
+                    await releasing
+                elif hold is not None:
+                    await hold.release()
+                if not task.cancelled():
+                    await task.result().release()
+                outcomes.add(task.cancelled())
+                await gone(others)
+            assert outcomes == {True, False}
+
+    asyncio.run(body())
+    assert_clean(redis_server, layout, namespace)
+
+
+@both
+@every_lock
+def test_waiters_survive_the_end_of_all_connections(redis_server, namespace, harness, lock):
+    """Waiters and holders reconnect by themselves; no wake-up is lost."""
+    layout, _, make = LOCKS[lock]
+
+    async def body(harness):
+        with FaultProxy(redis_server.port) as proxy:
+            url = url_of(f"redis://127.0.0.1:{proxy.port}", layout)
+            async with (
+                harness.client(url, namespace=namespace) as locks,
+                harness.client(url, namespace=namespace) as other,
+            ):
+                for _ in range(3):
+                    hold = await make(locks, "x").acquire(timeout=5)
+                    waiter = harness.spawn(lambda: make(other, "x").acquire(timeout=20))
+                    await harness.sleep(0.2)
+                    proxy.cut()
+                    await harness.sleep(0.5)
+                    start = harness.now()
+                    await hold.release()
+                    got = await waiter.result()
+                    assert got is not None
+                    assert harness.now() - start < 2.0
+                    await got.release()
+
+    harness.run(body)
+    assert_clean(redis_server, layout, namespace)

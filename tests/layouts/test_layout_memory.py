@@ -1,0 +1,66 @@
+"""A server whose memory is full: what is held is renewed and released, and who gives up leaves the queue."""
+
+from __future__ import annotations
+
+import pytest
+from layout_keys import LOCKS, assert_clean, url_of
+
+from leasehold import StoreUnavailable
+from leasehold_lab.servers import RedisServer
+from support.flavors import both
+from support.patience import until_in
+
+RENEWED = [lock for lock in LOCKS if lock != "redisson-permits"]
+"""A permit of Redisson is renewed by a command that a server without memory refuses."""
+
+
+@pytest.fixture(scope="module")
+def server(outlive):
+    with RedisServer() as own:
+        outlive.add(own.pid)
+        yield own
+
+
+@pytest.fixture
+def full(server):
+    """Return a function that fills the memory; it is free afterwards."""
+    yield lambda: server.command("CONFIG", "SET", "maxmemory", "100kb")
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@both
+@pytest.mark.parametrize("lock", RENEWED)
+def test_a_holder_renews_and_releases_and_a_waiter_gives_up(server, full, namespace, harness, lock):
+    layout, _, make = LOCKS[lock]
+
+    async def body(harness):
+        async with (
+            harness.client(url_of(server.url, layout), namespace=namespace) as locks,
+            harness.client(url_of(server.url, layout), namespace=namespace) as others,
+        ):
+            hold = await make(locks, "x", lease=0.6).acquire()
+            waiters = [harness.spawn(lambda: make(others, "x").acquire(timeout=1.5)) for _ in range(2)]
+
+            async def waiting():
+                found = await locks.inspect("x")
+                return len(found.waiters) == 2
+
+            for _ in range(40):
+                if await waiting():
+                    break
+                await harness.sleep(0.05)
+            full()
+            await harness.sleep(1.2)
+            hold.raise_if_lost()
+            await hold.release()
+            for waiter in waiters:
+                with pytest.raises(StoreUnavailable):
+                    await waiter.result()
+            server.command("CONFIG", "SET", "maxmemory", "0")
+            await until_in(
+                harness, lambda: not server.command("EXISTS", f"leasehold:layout:{layout}:{{{namespace}:x}}:queue")
+            )
+            assert await make(locks, "x").acquire(timeout=0)
+
+    harness.run(body)
+    assert_clean(server, layout, namespace)

@@ -1,0 +1,348 @@
+"""Redisson's fair lock on a real server: against the steps that Redisson was recorded to send.
+
+Real Java programs take part in ``tests/foreign``.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+from layout_keys import assert_clean, url_of
+
+from leasehold_lab.proxy.proxy import FaultProxy
+from support.flavors import both
+from support.patience import until_in
+
+NOTIFIED = 0.25
+"""Seconds after a message, on a busy machine."""
+
+WAIT = 300_000
+"""Milliseconds: Redisson's ``fairLockWaitTimeout``."""
+
+ACQUIRE = """
+while true do
+  local head = redis.call('lindex', KEYS[2], 0)
+  if not head then break end
+  local ends = redis.call('zscore', KEYS[3], head)
+  if not ends or tonumber(ends) > tonumber(ARGV[4]) then break end
+  redis.call('zrem', KEYS[3], head)
+  redis.call('lpop', KEYS[2])
+end
+local head = redis.call('lindex', KEYS[2], 0)
+if redis.call('exists', KEYS[1]) == 0 and (not head or head == ARGV[2]) then
+  redis.call('lpop', KEYS[2])
+  redis.call('zrem', KEYS[3], ARGV[2])
+  for _, other in ipairs(redis.call('zrange', KEYS[3], 0, -1)) do
+    redis.call('zincrby', KEYS[3], -tonumber(ARGV[3]), other)
+  end
+  redis.call('hset', KEYS[1], ARGV[2], 1)
+  redis.call('pexpire', KEYS[1], ARGV[1])
+  return nil
+end
+if redis.call('zscore', KEYS[3], ARGV[2]) then return math.max(0, redis.call('pttl', KEYS[1])) end
+local last, base = redis.call('lindex', KEYS[2], -1), nil
+if last and last ~= ARGV[2] and redis.call('zscore', KEYS[3], last) then
+  base = tonumber(redis.call('zscore', KEYS[3], last)) - tonumber(ARGV[4])
+else
+  base = redis.call('pttl', KEYS[1])
+end
+if redis.call('zadd', KEYS[3], base + tonumber(ARGV[3]) + tonumber(ARGV[4]), ARGV[2]) == 1 then
+  redis.call('rpush', KEYS[2], ARGV[2])
+end
+return base
+"""
+
+UNLOCK = """
+if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then return nil end
+redis.call('del', KEYS[1])
+local head = redis.call('lindex', KEYS[2], 0)
+if head then redis.call('publish', KEYS[3] .. ':' .. head, ARGV[1]) end
+return 1
+"""
+
+
+class Java:
+    """One thread of a Java program with the fair lock, by the recorded scripts of Redisson 4.7."""
+
+    def __init__(self, client: redis.Redis, key: str, thread: int) -> None:
+        self.redis = client
+        self.key = key
+        self.owner = f"6b7b6e8c-7ad5-4e0c-a2ae-18cd1f5b2b60:{thread}"
+        self.queue, self.places = f"redisson_lock_queue:{{{key}}}", f"redisson_lock_timeout:{{{key}}}"
+        self.channel = f"redisson_lock__channel:{{{key}}}"
+
+    def lock(self, lease: float = 30.0) -> bool:
+        """Take the lock, or stay in the queue."""
+        keys = self.key, self.queue, self.places
+        return self.redis.eval(ACQUIRE, 3, *keys, round(lease * 1000), self.owner, WAIT, self.now()) is None
+
+    def unlock(self) -> int | None:
+        return self.redis.eval(UNLOCK, 3, self.key, self.queue, self.channel, "0", self.owner)
+
+    def now(self) -> int:
+        return round(time.time() * 1000)
+
+    def waiting(self) -> list[str]:
+        return [owner.decode() for owner in self.redis.lrange(self.queue, 0, -1)]
+
+    def place(self, owner: str) -> float:
+        """Return seconds after which the place of an owner ends."""
+        return (float(self.redis.zscore(self.places, owner)) - self.now()) / 1000
+
+
+@pytest.fixture
+def url(redis_server):
+    return url_of(redis_server.url, "redisson")
+
+
+@pytest.fixture
+def java(redis_server, namespace):
+    """Three threads of a Java program."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        yield [Java(client, f"{namespace}:x", thread) for thread in (1, 2, 3)]
+
+
+def fair(locks, **options):
+    return locks.lock("x", fair=True, **options)
+
+
+@both
+def test_a_waiter_takes_its_place_in_the_queue_of_redisson(redis_server, java, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder, behind, _ = java
+            assert holder.lock()
+            waiter = harness.spawn(lambda: fair(locks, lease=20).acquire())
+            await until_in(harness, lambda: len(holder.waiting()) == 1)
+            (ours,) = holder.waiting()
+            assert ours.endswith(":1")
+            assert 18 < holder.place(ours) <= 20.1
+            assert not behind.lock()
+            assert holder.waiting() == [ours, behind.owner]
+            assert 317 < holder.place(behind.owner) <= 320.1, "its own time after ours"
+            assert holder.unlock() == 1
+            start = harness.now()
+            hold = await waiter.result()
+            assert harness.now() - start < NOTIFIED
+            assert java[0].redis.hgetall(f"{namespace}:x") == {ours.encode(): b"1"}
+            assert holder.waiting() == [behind.owner]
+            assert 297 < holder.place(behind.owner) <= 300.1, "our time is subtracted when we leave the queue"
+            assert not behind.lock()
+            with holder.redis.pubsub() as listener:
+                listener.subscribe(f"{holder.channel}:{behind.owner}")
+                assert listener.get_message(timeout=1)["type"] == "subscribe"
+                await hold.release()
+                assert listener.get_message(timeout=1)["data"] == b"0"
+            assert behind.lock()
+            assert behind.unlock() == 1
+        assert_clean(redis_server, "redisson", namespace)
+
+    harness.run(body)
+
+
+@both
+def test_nobody_overtakes_the_first(java, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder, first, second = java
+            assert holder.lock()
+            assert not first.lock()
+            waiter = harness.spawn(lambda: fair(locks).acquire())
+            await until_in(harness, lambda: len(first.waiting()) == 2)
+            assert not second.lock()
+            assert holder.unlock() == 1
+            await harness.sleep(0.2)
+            assert await fair(locks).acquire(blocking=False) is None
+            assert len(first.waiting()) == 3, "who does not wait has no place"
+            assert first.lock()
+            assert first.unlock() == 1
+            hold = await waiter.result()
+            assert not second.lock()
+            await hold.release()
+            assert second.lock()
+            assert second.unlock() == 1
+
+    harness.run(body)
+
+
+@both
+def test_a_waiter_that_gives_up_leaves_the_queue_and_the_next_is_notified(java, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder, behind, _ = java
+            assert holder.lock()
+            waiter = harness.spawn(lambda: fair(locks, lease=20).acquire(timeout=1.0))
+            await until_in(harness, lambda: len(holder.waiting()) == 1)
+            assert not behind.lock()
+            await harness.sleep(0.3)  # it claims again when it is subscribed
+            holder.redis.delete(holder.key)  # the holder's lease ends
+            with holder.redis.pubsub() as listener:
+                listener.subscribe(f"{holder.channel}:{behind.owner}")
+                assert listener.get_message(timeout=1)["type"] == "subscribe"
+                assert await waiter.result() is None
+                assert listener.get_message(timeout=1)["data"] == b"0"
+            assert holder.waiting() == [behind.owner]
+            assert behind.place(behind.owner) <= 300.1
+            assert behind.lock()
+            assert behind.unlock() == 1
+
+    harness.run(body)
+
+
+@both
+def test_the_watchdog_keeps_the_place_of_a_waiter_which_sends_nothing_else(redis_server, java, namespace, harness):
+    async def body(harness):
+        with FaultProxy(redis_server.port) as proxy:
+            through = url_of(f"redis://127.0.0.1:{proxy.port}", "redisson")
+            async with harness.client(through, namespace=namespace) as locks:
+                holder, ahead, _ = java
+                assert holder.lock(lease=60)
+                assert not ahead.lock()
+                waiter = harness.spawn(lambda: fair(locks, lease=0.6).acquire())
+                await until_in(harness, lambda: len(holder.waiting()) == 2)
+                _, ours = holder.waiting()
+                before, sent = holder.place(ours), proxy.count(b"EVALSHA")
+                assert before > 300
+                await harness.sleep(2.0)
+                assert abs(holder.place(ours) - before) < 0.5, "three times its lease has passed"
+                assert proxy.count(b"EVALSHA") - sent <= 12, "renewals only"
+                assert holder.unlock() == 1
+                assert ahead.lock()
+                assert 0 < ahead.place(ours) < 61, "the time of the one ahead is subtracted"
+                await until_in(harness, lambda: ahead.place(ours) <= 0.61)
+                await harness.sleep(1.0)
+                assert ahead.unlock() == 1
+                await (await waiter.result()).release()
+
+    harness.run(body)
+
+
+@both
+def test_a_place_that_has_ended_is_taken_out_and_the_next_acquires(java, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            _, dead, _ = java
+            hold = await fair(locks).acquire()
+            assert not dead.lock()
+            waiter = harness.spawn(lambda: fair(locks, lease=30).acquire())
+            await until_in(harness, lambda: len(dead.waiting()) == 2)
+            dead.redis.zadd(dead.places, {dead.owner: dead.now() + 1000})
+            ends = harness.now() + 1.0
+            await hold.release()
+            got = await waiter.result()
+            assert -0.02 < harness.now() - ends < NOTIFIED
+            await got.release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_waiter_that_redisson_has_taken_out_takes_a_place_again(java, url, namespace, harness, holds):
+    """Its client was late, or a Java clock is ahead. Nobody would wake it any more."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder, behind, _ = java
+            assert holder.lock(lease=60)
+            waiter = harness.spawn(lambda: fair(locks, lease=1.5).acquire())
+            await until_in(harness, lambda: len(holder.waiting()) == 1)
+            (ours,) = holder.waiting()
+            assert not behind.lock()
+            await harness.sleep(0.3)
+            holder.redis.lrem(holder.queue, 1, ours)
+            holder.redis.zrem(holder.places, ours)
+            if not holds:
+                assert holder.unlock() == 1
+                assert behind.lock()
+                assert behind.unlock() == 1
+                await (await waiter.result()).release()
+                return
+            await until_in(harness, lambda: holder.waiting() == [behind.owner, ours])
+            assert holder.unlock() == 1
+            assert behind.lock()
+            assert behind.unlock() == 1
+            await (await waiter.result()).release()
+
+    harness.run(body)
+
+
+@both
+def test_a_place_does_not_end_early_in_a_queue_that_is_never_empty(java, url, namespace, harness):
+    """Redisson's places begin when the last one's does, so they are older and older."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder, first, second = java
+            assert holder.lock(lease=60)
+            assert not first.lock()
+            first.redis.zadd(first.places, {first.owner: first.now() + 2000})  # it began 298 s ago
+            waiter = harness.spawn(lambda: fair(locks, lease=1.5).acquire())
+            await until_in(harness, lambda: len(holder.waiting()) == 2)
+            assert not second.lock()
+            (_, ours, _) = holder.waiting()
+            assert 300 < holder.place(ours) < 302
+            assert holder.unlock() == 1
+            assert first.lock()
+            assert 0 < first.place(ours) < 2
+            assert not second.lock()
+            assert first.unlock() == 1
+            hold = await waiter.result()
+            assert not second.lock()
+            await hold.release()
+
+    harness.run(body)
+
+
+@both
+def test_whoever_finds_another_first_wakes_it(java, url, namespace, harness):
+    """Of two waiters of a client, one has the timer of the holder's lease, and the other is first in the queue."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder = java[0]
+            assert holder.lock(lease=2.0)
+            waiters = []
+            for count in (1, 2):
+                waiters.append(harness.spawn(lambda: fair(locks, lease=20).acquire(timeout=10)))
+                await until_in(harness, lambda count=count: len(holder.waiting()) == count)
+            for place, owner in enumerate(reversed(holder.waiting())):  # as if their requests had overtaken each other
+                holder.redis.lset(holder.queue, place, owner)
+            for waiter in reversed(waiters):  # nothing is published when the holder's lease runs out
+                assert await (await waiter.result()).release()
+
+    harness.run(body)
+
+
+@both
+def test_an_owner_without_a_place_blocks_nobody(java, url, namespace, harness):
+    """Redisson waits for it for ever."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            java[0].redis.rpush(java[0].queue, java[1].owner)
+            hold = await fair(locks).acquire(timeout=1)
+            await hold.release()
+            assert not java[0].redis.exists(java[0].queue)
+
+    harness.run(body)
+
+
+@both
+def test_fair_and_other_locks_of_one_name_exclude_and_notify_each_other(java, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            for first, second in ((fair(locks), locks.lock("x")), (locks.lock("x"), fair(locks))):
+                hold = await first.acquire()
+                assert await second.acquire(blocking=False) is None
+                waiter = harness.spawn(lambda second=second: second.acquire(timeout=5))
+                await harness.sleep(0.3)
+                start = harness.now()
+                await hold.release()
+                got = await waiter.result()
+                assert harness.now() - start < NOTIFIED
+                await got.release()
+
+    harness.run(body)

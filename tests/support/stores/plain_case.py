@@ -1,0 +1,21 @@
+"""Both ways of the plain case on a database: by functions on the server, or by the store's own steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.stores._sql import plain
+
+
+@pytest.fixture
+def by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client calls a function."""
+    monkeypatch.setattr(plain, "PLAIN", ())
+
+
+@pytest.fixture(params=["functions", "steps"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Run the test in both ways."""
+    if request.param == "steps":
+        request.getfixturevalue("by_steps")
+    return str(request.param)
