@@ -108,8 +108,8 @@ PRIVATE = [
     uses("redis.asyncio.Connection", "redis", redis.asyncio.Connection, "_reader _writer"),
     uses(
         "pymysql.Connection", "mysql", lambda: pymysql.connections.Connection(defer_connect=True),
-        "_auth_plugin_map _execute_command _force_close _read_packet _read_timeout _result _secure _sock _ssl_required "
-        "_write_timeout", _execute_command=2, _force_close=0, _read_packet=0,
+        "_auth_plugin_map _execute_command _force_close _read_packet _read_timeout _result _rfile _secure _sock "
+        "_ssl_required _write_timeout", _execute_command=2, _force_close=0, _read_packet=0,
     ),
     uses(
         "asyncmy.Connection", "mysql", asyncmy_client,
