@@ -41,4 +41,4 @@ def opened(browser: Browser) -> Iterator[Opened]:
             return page
 
         yield opener
-    assert problems == []
+    assert not problems, problems

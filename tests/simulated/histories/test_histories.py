@@ -20,13 +20,13 @@ from models.history import run
 from models.scenario import Assumptions, Kind, Scenario, draw
 from models.systems import SYSTEMS
 
-HISTORIES = 25_000
-PARTS = 20
+HISTORIES = 10_000
+PARTS = 10
 FIRST = 20_261_122
 """The first seed by day: a build plays the same histories as the one before, and the nights play others."""
 
-BY_NIGHT = 975_000
-NIGHT_PARTS = 39
+BY_NIGHT = 990_000
+NIGHT_PARTS = 45
 
 REPLAYED = 1000
 
