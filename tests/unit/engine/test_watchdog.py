@@ -203,15 +203,15 @@ def test_many_holds_cost_one_watchdog_thread() -> None:
     plan = Switch()
     with Client(Faulty(Memory("threads"), plan)) as client:
         before = threading.active_count()
-        holds = [client.lock(f"n{number}", lease=4.5).acquire() for number in range(10_000)]
+        holds = [client.lock(f"n{number}", lease=6.0).acquire() for number in range(2000)]
         most = 0
-        until = time.monotonic() + 3.2  # two rounds of renewals
+        until = time.monotonic() + 4.3  # two rounds of renewals
         while time.monotonic() < until:
             most = max(most, threading.active_count() - before)
             time.sleep(0.01)
         assert not any(hold is None or hold.lost for hold in holds)
         assert [thread.name for thread in threading.enumerate()].count("leasehold-watchdog") == 1
-        assert len(plan.times("renew")) < 200
+        assert 0 < len(plan.times("renew")) < 100
 
 
 def test_with_nothing_to_do_it_ends_and_the_next_ticket_starts_it() -> None:
