@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-FOLDERS = {"history", "model_tests", "simulated", "specs"}
+FOLDERS = {"api", "history", "model_tests", "simulated", "specs"}
 """Folders of tests that mostly compute."""
 
 NICER = 10

@@ -10,7 +10,8 @@ Each worker is in one room while it runs a test. There are three kinds of tests,
 
 Who needs quiet lets no other enter, and waits for a limited time until those inside have left. Tests that only compute,
 at a lower priority, are not in the room: they go on. So the first workers begin with the tests that measure time, while
-the others compute (`arrange`).
+the others compute (`arrange`). A worker stays in the room from one such test to the next, unless somebody waits to be
+alone: to empty the room takes as long as the longest test inside.
 
 Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
 before that run, and are made anew.
@@ -38,7 +39,7 @@ LEAVES_WITHIN = 30.0
 """Seconds that the other workers have to finish their tests. A few tests take longer, and go on."""
 
 
-QUIET = 2
+QUIET = 3
 """How many workers begin with the tests that measure time."""
 
 
@@ -86,6 +87,15 @@ class Room:
                 fcntl.flock(self._inside, fcntl.LOCK_UN)  # nobody enters before `leave`; another that measures may look
                 return True
 
+    def is_wanted_alone(self) -> bool:
+        """Return whether somebody waits to be alone."""
+        try:
+            fcntl.flock(self._door, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+        return False
+
     def leave(self) -> None:
         """Leave, and let others enter."""
         fcntl.flock(self._inside, fcntl.LOCK_UN)
@@ -104,26 +114,34 @@ class Alone:
 
     def __init__(self, room: Room) -> None:
         self._room = room
+        self._quiet = ""
+        """Which tests may be in the room with this worker, if it measures time there: a "few" or "nobody"."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
         """Stay in the room for all runs of a test. No timeout of a test includes the wait for the room."""
         beside = beside_whom(item)
-        if beside == "nobody":
-            self._room.enter_alone()
-        elif beside == "few":
-            self._room.enter_quiet()
-        elif not (background.computes(item) and background.can_restore()):
-            self._room.enter()
+        if beside == "all":
+            if not (background.computes(item) and background.can_restore()):
+                self._room.enter()
+        elif beside != self._quiet:
+            self._quiet = beside
+            if beside == "few":
+                self._room.enter_quiet()
+            else:
+                self._room.enter_alone()
         try:
             return (yield)
         finally:
-            self._room.leave()
+            if nextitem is None or beside_whom(nextitem) != self._quiet or self._room.is_wanted_alone():
+                self._quiet = ""
+                self._room.leave()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Make the last run alone, with nothing that was set up before it."""
         if getattr(item, "execution_count", 1) == LAST:
+            self._quiet = "nobody"
             self._room.enter_alone()
             end_shared_fixtures(item.session)
 
@@ -139,20 +157,22 @@ def beside_whom(item: pytest.Item) -> str:
 
 
 def arrange(items: list[pytest.Item], workers: int) -> None:
-    """Sort the tests so that `QUIET` workers measure time while the others compute.
+    """Sort the tests so that `QUIET` workers measure time while the others compute; the first one begins alone.
 
     Each worker begins with its share of the list, as long as that of the others, and takes from theirs at the end.
     """
-    measuring = [item for item in items if beside_whom(item) != "all"]
+    alone = [item for item in items if beside_whom(item) == "nobody"]
+    few = [item for item in items if beside_whom(item) == "few"]
     computing = [item for item in items if background.computes(item) and beside_whom(item) == "all"]
-    first = set(measuring).union(computing)
+    first = {*alone, *few, *computing}
     others = [item for item in items if item not in first]
     if workers < 2:
-        items[:] = [*computing, *measuring, *others]
+        items[:] = [*computing, *alone, *few, *others]
         return
     share = -(-len(items) // workers)
     quiet = min(QUIET, workers - 1)
-    parts = [measuring[worker::quiet] for worker in range(quiet)]
+    parts = [few[worker::quiet] for worker in range(quiet)]
+    parts[0][:0] = alone
     parts += [computing[worker :: workers - quiet] for worker in range(workers - quiet)]
     items.clear()
     for part in parts:

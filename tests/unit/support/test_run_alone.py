@@ -60,12 +60,12 @@ def test_the_third_run_has_no_company(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("leasehold-tests-*"))
 
 
-def play(tmp_path: Path, text: str, *options: str) -> list[Run]:
+def play(tmp_path: Path, text: str, *options: str, conftest: str = "") -> list[Run]:
     """Run a suite on three workers; return its runs as it noted them."""
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
     (suite / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
-    (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
+    (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n" + conftest)
     (suite / "test_suite.py").write_text(text)
     words = ["-n", "3", "--timeout", "60", *options]
     done = subprocess.run(
@@ -130,12 +130,27 @@ def test_of_each_kind(number):
 
 def test_two_that_measure_time_have_no_others_beside_them(tmp_path: Path) -> None:
     runs = play(tmp_path, OF_EACH_KIND)
+    measured = [run for run in runs if run[0] == "few"]
     assert len(runs) == 60
     assert alongside("nobody", runs) == [0] * 20
     measuring = alongside("few", runs)
     assert sum(measuring) > 0
-    measured = [run for run in runs if run[0] == "few"]
     assert measuring == alongside("few", measured), "those beside them measure, too"
+
+
+ARRANGED = """
+def pytest_collection_modifyitems(config, items):
+    run_alone.arrange(items, getattr(config, "workerinput", {}).get("workercount", 1))
+"""
+
+
+def test_a_worker_stays_in_the_room_while_it_measures(tmp_path: Path) -> None:
+    text = OF_EACH_KIND.replace('"nobody"', '"few"').replace("0.1", "0.05")
+    runs = play(tmp_path, text, "-n", "2", "--dist", "worksteal", conftest=ARRANGED)
+    measured = [run for run in runs if run[0] == "few"]
+    begin, end = min(run[2] for run in measured), max(run[3] for run in measured)
+    assert len(measured) == 40
+    assert [run for run in runs if run[0] == "all" and run[2] < end and run[3] > begin] == []
 
 
 class Item:
