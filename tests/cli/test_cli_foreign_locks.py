@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+import redis_lock
 from click.testing import CliRunner, Result
 
 from leasehold import Client
@@ -40,6 +41,8 @@ def locks_of_others(server: redis.Redis, namespace: str) -> Iterator[dict[str, s
     server.set(permits, 2)
     server.zadd(f"{{{permits}}}:timeout", {secrets.token_bytes(16): 2e12})
     assert server.lock(plain, timeout=60).acquire()
+    signalled = redis_lock.Lock(server, f"{namespace}:signalled", expire=60)
+    assert signalled.acquire()
     for key in (lock, rw):
         server.pexpire(key, 60_000)
     yield {
@@ -47,13 +50,15 @@ def locks_of_others(server: redis.Redis, namespace: str) -> Iterator[dict[str, s
         rw: f"'{rw}' is a Redisson read-write lock, held by {SHOWN} for another ",
         f"{{{permits}}}:timeout": f"'{permits}' is a Redisson semaphore, of which permits are out; to share it, ",
         plain: f"'{plain}' looks like a plain lock, as of redis-py, redlock-py, redsync or node-redlock, held for ano",
+        f"lock:{namespace}:signalled": f"'{namespace}:signalled' looks like a lock of python-redis-lock, held for",
     }
+    signalled.release()
     server.delete(lock, rw, permits, f"{{{permits}}}:timeout", plain)
 
 
 def test_ls_names_them(redis_server: RedisServer, namespace: str, locks_of_others: dict[str, str]) -> None:
     result = call("ls", namespace, url=redis_server.url)
-    named = [text for key, text in locks_of_others.items() if not key.startswith("{")]
+    named = [text for key, text in locks_of_others.items() if key.startswith(namespace)]
     assert len(result.stderr.splitlines()) == 1 + len(named)
     for text in named:
         assert text in result.stderr
@@ -95,7 +100,7 @@ def test_a_value_that_frees_a_lock_is_never_shown(
 def test_our_own_keys_and_other_data_are_no_locks_of_others(
     redis_server: RedisServer, server: redis.Redis, namespace: str
 ) -> None:
-    values = "7", "x" * 32, "a b", secrets.token_urlsafe(99)
+    values = "7", "x" * 32, "a b", secrets.token_urlsafe(99), "x" * 24
     other = {f"{namespace}:{number}": value for number, value in enumerate(values)}
     server.mset(other)
     server.hset(f"{namespace}:hash", mapping={"mode": "read", "name": "x"})

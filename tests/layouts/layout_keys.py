@@ -35,6 +35,7 @@ def permits(client: Any, name: str, **options: Any) -> Any:
 
 LOCKS = {
     "plain": Shape("plain", "plain", lock),
+    "python-redis-lock": Shape("python-redis-lock", "python_redis_lock", lock),
     "spring": Shape("spring", "spring", lock),
     "redisson": Shape("redisson", "redisson", lock),
     "redisson-fair": Shape("redisson", "redisson", partial(lock, fair=True)),
@@ -42,7 +43,7 @@ LOCKS = {
     "redisson-permits": Shape("redisson", "redisson_permits", permits),
 }
 
-FOREVER = {"plain": (), "redisson": ("redisson_lock_token:",), "spring": ()}
+FOREVER = {"plain": (), "python-redis-lock": (), "redisson": ("redisson_lock_token:",), "spring": ()}
 """Beginnings of the keys of each layout that have no time to live, since the other library keeps them for ever.
 
 So is the key of a semaphore of Redisson: the number of its permits, two in `LOCKS`.
@@ -52,8 +53,11 @@ So is the key of a semaphore of Redisson: the number of its permits, two in `LOC
 REQUIRED = {"spring": {"registry": "locks"}}
 """Options without which a layout has no URL."""
 
-BEFORE = {"spring": "locks:"}
+BEFORE = {"python-redis-lock": "lock:", "spring": "locks:"}
 """What precedes the namespace in the keys of a layout."""
+
+SIGNAL = "lock-signal:"
+"""What precedes it in a list of python-redis-lock, which outlives a release by a second."""
 
 
 def url_of(url: str, layout: str, **options: str) -> str:
@@ -73,6 +77,10 @@ def assert_clean(server, layout, namespace):
     with ThreadPoolExecutor(1) as thread:  # a test of asyncio has a running loop here
         assert thread.submit(held).result() == []
     for key in server.command("KEYS", f"*{namespace}:*"):
+        if layout == "python-redis-lock" and key.startswith(SIGNAL):
+            left = server.command("PTTL", key)
+            assert left == -2 or 0 <= left <= 1000
+            continue
         permits = layout == "redisson" and server.command("TYPE", key) == "string" and server.command("GET", key) == "2"
         if not permits and not key.startswith(FOREVER[layout]):
             assert key.startswith(f"leasehold:layout:{layout}:{{{BEFORE.get(layout, '')}{namespace}:"), key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from layout_keys import LOCKS, assert_clean, url_of
+from layout_keys import BEFORE, LOCKS, SIGNAL, assert_clean, url_of
 
 from leasehold import StoreUnavailable
 from leasehold_lab.servers import RedisServer
@@ -32,6 +32,7 @@ def full(server):
 @pytest.mark.parametrize("lock", RENEWED)
 def test_a_holder_renews_and_releases_and_a_waiter_gives_up(server, full, namespace, harness, lock):
     layout, _, make = LOCKS[lock]
+    key = f"{BEFORE.get(layout, '')}{namespace}:x"
 
     async def body(harness):
         async with (
@@ -53,13 +54,13 @@ def test_a_holder_renews_and_releases_and_a_waiter_gives_up(server, full, namesp
             await harness.sleep(1.2)
             hold.raise_if_lost()
             await hold.release()
+            if layout == "python-redis-lock":
+                assert server.command("LLEN", f"{SIGNAL}{namespace}:x") == 1
             for waiter in waiters:
                 with pytest.raises(StoreUnavailable):
                     await waiter.result()
             server.command("CONFIG", "SET", "maxmemory", "0")
-            await until_in(
-                harness, lambda: not server.command("EXISTS", f"leasehold:layout:{layout}:{{{namespace}:x}}:queue")
-            )
+            await until_in(harness, lambda: not server.command("EXISTS", f"leasehold:layout:{layout}:{{{key}}}:queue"))
             assert await make(locks, "x").acquire(timeout=0)
 
     harness.run(body)

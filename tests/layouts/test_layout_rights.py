@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from layout_keys import BEFORE, LAYOUT_NAMES, LOCKS, url_of
+from layout_keys import BEFORE, LAYOUT_NAMES, LOCKS, SIGNAL, url_of
 
 from leasehold import StoreRefused
 from support.flavors import both
@@ -26,7 +26,7 @@ def commands() -> list[str]:
 def rules(layout: str, namespace: str) -> list[str]:
     channels = ["&leasehold:*", f"&redisson_*:{{{namespace}:*", f"&locks-channel:locks:{namespace}:*"]
     redisson = f"~redisson_lock_*:{{{namespace}:*", f"~{{{namespace}:*"
-    ours = [f"~{BEFORE.get(layout, '')}{namespace}:*", "~leasehold:layout:*", *redisson]
+    ours = [f"~{BEFORE.get(layout, '')}{namespace}:*", "~leasehold:layout:*", f"~{SIGNAL}{namespace}:*", *redisson]
     return [*ours, *channels, *(f"+{command.lower()}" for command in commands())]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import redis
+import redis_lock
 
 from leasehold import AsyncClient, Client
 
@@ -79,6 +80,21 @@ class RedisPy:
         self._lock.release()
 
 
+class PythonRedisLock:
+    """The lock of python-redis-lock, which renews; its lease has whole seconds."""
+
+    def __init__(self, url: str, key: str, lease: float, shape: str) -> None:
+        assert not shape
+        self._client = redis.StrictRedis.from_url(url.partition("?")[0])
+        self._lock = redis_lock.Lock(self._client, key, expire=int(lease), auto_renewal=True)
+
+    def acquire(self, wait: bool) -> int | None:
+        return 0 if self._lock.acquire(blocking=wait) else None
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 class Ours:
     """The blocking client."""
 
@@ -126,7 +142,12 @@ def lock_of(client: Any, shape: str, key: str, lease: float) -> Any:
     return client.lock(key, fair=shape == "fair", lease=lease)
 
 
-KINDS: dict[str, Any] = {"redis-py": RedisPy, "ours": Ours, "ours-asyncio": OursInAsyncio}
+KINDS: dict[str, Any] = {
+    "redis-py": RedisPy,
+    "python-redis-lock": PythonRedisLock,
+    "ours": Ours,
+    "ours-asyncio": OursInAsyncio,
+}
 
 
 def main() -> None:

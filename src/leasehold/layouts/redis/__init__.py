@@ -14,10 +14,15 @@ from leasehold.layouts.redis.store import LayoutStore, SentinelLayoutStore
 from leasehold.store_api import Opener, Store
 from leasehold.stores.redis import openers
 
-LAYOUTS = ("plain", "redisson", "spring")
-"""The names in a URL; each is a module here."""
+LAYOUTS = ("plain", "python-redis-lock", "redisson", "spring")
+"""The names in a URL; each is a module here, with ``_`` for ``-``."""
 
-OPTIONS: Mapping[str, tuple[str, ...]] = {"plain": ("prefix",), "redisson": (), "spring": ("registry",)}
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "plain": ("prefix",),
+    "python-redis-lock": (),
+    "redisson": (),
+    "spring": ("registry",),
+}
 """The options in the URL of each layout."""
 
 SHEDLOCK = (
@@ -75,5 +80,5 @@ def from_url(url: StoreURL) -> Opener:
     own = {"layout", *OPTIONS[name]}
     given = {key: value for key, value in url.options.items() if key in own and key != "layout"}
     rest = {key: value for key, value in url.options.items() if key not in own}
-    make: Callable[..., Layout] = import_module(f"{__name__}.{name}").layout
+    make: Callable[..., Layout] = import_module(f"{__name__}.{name.replace('-', '_')}").layout
     return Shared(openers.from_url(replace(url, options=Veiled(rest))), make(**given))

@@ -43,6 +43,12 @@ PLAIN = re.compile(
     rb"|[0-9a-f]{32}|[0-9A-Za-z]{22}|[0-9A-Za-z+/]{22}=="  # node-redlock, redlock-py, redsync
 )
 
+SIGNALLED = re.compile(r"lock:(.+)", re.DOTALL)
+"""The key of a lock of python-redis-lock, by its name."""
+
+SIGNALLED_ID = re.compile(rb"[0-9A-Za-z+/]{24}")
+"""The value of such a key: 18 bytes in base64."""
+
 
 async def look(transport: Transport, prefix: str, *, exact: bool = False) -> list[str]:
     """Describe the keys that begin with ``prefix``, or are it, and look like locks of other libraries.
@@ -109,6 +115,9 @@ def _described(key: bytes, type_: bytes, value: Any, left: int) -> str:
     if type_ == b"string" and isinstance(value, bytes) and PLAIN.fullmatch(value):
         of = "redis-py, redlock-py, redsync or node-redlock"
         return f"{name!r} looks like a plain lock, as of {of}, {held}; to share it, use layout=plain"
+    if type_ == b"string" and isinstance(value, bytes) and SIGNALLED_ID.fullmatch(value):
+        base, share = SIGNALLED.fullmatch(name), "to share it, use layout=python-redis-lock"
+        return f"{base[1]!r} looks like a lock of python-redis-lock, {held}; {share}" if base else ""
     parts = cast(list[bytes], value) if isinstance(value, list) else []
     what = ""
     if type_ == b"hash" and (owners := _owners(parts)):
