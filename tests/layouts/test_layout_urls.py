@@ -88,7 +88,8 @@ def test_each_scheme_of_these_servers_has_layouts():
 
 
 WRONG = {
-    "layout=plain": "unknown layout 'plain' in the .* URL; known are: spring, shedlock",
+    "layout=plain": "unknown layout 'plain' in the .* URL; known are: spring, shedlock, medallion",
+    "layout=medallion&mode=session&region=a": "unknown option 'region' in the .* URL",
     "layout=spring&table=a": "unknown option 'table' in the .* URL",
     "layout=shedlock&region=a": "unknown option 'region' in the .* URL",
     "layout=spring&prefix=a b": "white space",
@@ -111,6 +112,14 @@ def test_a_wrong_option_is_named(database, options):
 def test_a_mode_is_refused(database, layout):
     with pytest.raises(Unsupported, match=f"layout={layout} has no mode=: .* leave mode= out, or leave out layout="):
         Client.from_url(f"{database}?layout={layout}&mode=session")
+
+
+@databases
+@pytest.mark.parametrize("mode", ["", "&mode=rows"])
+def test_medallion_needs_its_mode(database, mode):
+    with pytest.raises(Unsupported, match="layout=medallion needs mode=session in the URL: Medallion's locks are"):
+        Client.from_url(f"{database}?layout=medallion{mode}")
+    Client.from_url(f"{database}?layout=medallion&mode=session").close()
 
 
 @databases

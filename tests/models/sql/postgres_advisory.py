@@ -68,7 +68,7 @@ class AdvisoryLocks(Generic[S]):
         return [(int(had),)]
 
     def _known(self, session: S) -> list[Row]:
-        return [(who.number, key) for key, who in self._locks.known()]
+        return [(who.number, key, 0) for key, who in self._locks.known()]
 
     def _queued(self, session: S, pid: int, key: int) -> list[Row]:
         found = [who for known, who in self._locks.known() if known == key and who.number == pid]

@@ -65,7 +65,8 @@ def read(url: StoreURL, dialect: Dialect, settings: Callable[[StoreURL], Any], c
     """
     name = url.options["layout"]
     if name not in LAYOUTS:
-        raise ValueError(f"unknown layout {name!r} in the {url.scheme} URL; known are: {', '.join(LAYOUTS)}")
+        known = ", ".join((*LAYOUTS, "medallion"))
+        raise ValueError(f"unknown layout {name!r} in the {url.scheme} URL; known are: {known}")
     if "mode" in url.options:
         raise Unsupported(
             f"layout={name} has no mode=: the programs that share its locks use the rows of its table; leave mode= "

@@ -68,7 +68,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
 
     def _no_sessions(self) -> Sessions:
         self._broken = BrokenSessions(self._runtime, self.mysql)
-        return Sessions(self._runtime, self.mysql, self._space, self._broken)
+        return Sessions(self._runtime, self.mysql, self._lock, self._broken)
 
     # --- holds -------------------------------------------------------------------------------------------------
 
@@ -184,6 +184,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
         return sql.store_waiter(self._row_key(waiter.name), waiter.ticket)
 
     def _lock(self, name: bytes) -> str:
+        """Return the server's name of a name's lock."""
         return sql.lock_name(self.mysql.database, (self._space, name))
 
 

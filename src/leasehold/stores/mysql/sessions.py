@@ -110,14 +110,16 @@ class BrokenSessions:
 class Sessions(sessions.Sessions[Session]):
     """Those of one client."""
 
-    def __init__(self, runtime: Runtime, transport: MySQLTransport, space: bytes, broken: BrokenSessions) -> None:
+    def __init__(
+        self, runtime: Runtime, transport: MySQLTransport, lock_of: Callable[[bytes], str], broken: BrokenSessions
+    ) -> None:
         super().__init__(runtime)
         self._transport = transport
-        self._space = space
+        self._lock_of = lock_of
         self._broken = broken
 
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
-        lock = sql.lock_name(self._transport.database, (self._space, name.encode()))
+        lock = self._lock_of(name.encode())
         while True:
             connection, new = await self._transport.pool.take(until, urgent=True)
             if connection.greeting.galera:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from leasehold.stores._sql.advisory_key import key_of as key_of  # noqa: PLC0414  (exported)
 from leasehold.stores._sql.queue_snapshot import COLUMNS
+from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.statements import CLOCK
 
 SPACE = b"\xffsession"
@@ -57,15 +60,38 @@ STALE = f"""
 
 RAISE = f"UPDATE leasehold_name SET fence = greatest(fence + 1, {CLOCK} / 1000) WHERE space = $1 AND name = $2"
 
-_OURS = """
-    FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 _KEY = "(classid::bigint << 32) | objid::bigint"
+_HERE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+_OURS = f"FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {_HERE}"
 
-LOCKS = f"SELECT pid, {_KEY} {_OURS}"
+LOCKS = f"SELECT pid, {_KEY}, objsubid - 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid < 3 AND {_HERE}"
+"""→ backend, key, and 1 if that is a pair, of each session that has a lock or waits for it."""
+
 QUEUED = f"SELECT granted::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key) → whether a session has this lock; no row if it neither has it nor waits for it."""
 
 END = f"SELECT pg_terminate_backend(pid)::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key): ends a session that has this lock or waits for it."""
+
+_PAIR = "($1::bigint >> 32)::int, ($1::bigint << 32 >> 32)::int"
+
+_OF_PAIRS = {
+    text: text.replace("lock($1::bigint)", f"lock({_PAIR})").replace("objsubid = 1", "objsubid = 2")
+    for text in (TRY, WAIT, UNLOCK, QUEUED, END)
+}
+
+
+class Key(NamedTuple):
+    """The key of an advisory lock.
+
+    Attributes:
+        number: 64 bits, signed. Those of a pair are its two numbers of 32 bits.
+        pair: whether the server has it among the pairs, which never equal a single number.
+    """
+
+    number: int
+    pair: bool = False
+
+    def about(self, text: str, *first: int) -> Statement:
+        """Return one of the statements above on the lock with this key; ``first`` are the arguments before the key."""
+        return Statement(_OF_PAIRS[text] if self.pair else text, (*first, self.number))

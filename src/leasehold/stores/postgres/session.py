@@ -47,7 +47,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
         self._begin(self._space + advisory.SPACE, self._postgres.settings.pool)
 
     def _no_sessions(self) -> Sessions:
-        return Sessions(self._runtime, self._postgres, self._namespace)
+        return Sessions(self._runtime, self._postgres, self._lock_key)
 
     # --- holds -------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
             await self._write([drop, session.end], until)
             return False
         try:
-            _, (freed,) = await self._sessions.leave(session, until, drop, Statement(advisory.UNLOCK, (session.key,)))
+            _, (freed,) = await self._sessions.leave(session, until, drop, session.key.about(advisory.UNLOCK))
         except BaseException as error:
             self._sessions.close(session)  # this frees the lock
             if isinstance(error, LeaseholdError) and session.failed is not None:
@@ -107,7 +107,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
             if not found or not found[0][0]:
                 return False  # it does not exist, or waits without a session
             backend = int(found[0][0].removeprefix("pid:"))
-            ends = Statement(advisory.END, (backend, advisory.key_of(self._namespace, name)))
+            ends = self._lock_key(name).about(advisory.END, backend)
             removes = statements.remove_entry(key, ticket)
             ended, *_ = await tx.commit(ends, Statement(advisory.RAISE, key), removes)
             return bool(ended)
@@ -151,16 +151,20 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
 
     async def _living(self, tx: Transaction, names: Statement, now: float) -> list[Row]:
         found, locks = await tx.commit(names, Statement(advisory.LOCKS))
-        there = {(f"pid:{pid}", key) for pid, key in locks}
+        there = {(f"pid:{pid}", advisory.Key(key, pair == 1)) for pid, key, pair in locks}
 
         def lives(row: Row) -> bool:
             hint: str = row[19]
             if not hint:
                 return bool(row[7] > ns(now))
-            return (hint, advisory.key_of(self._namespace, row[1].decode("utf-8", "surrogatepass"))) in there
+            return (hint, self._lock_key(row[1].decode("utf-8", "surrogatepass"))) in there
 
         living = [row for row in found if row[4] is not None and lives(row)]
         return [(*row[:7], max(row[7], ns(now) + SHOWN), *row[8:]) for row in living]
+
+    def _lock_key(self, name: str) -> advisory.Key:
+        """Return the key of a name's advisory lock."""
+        return advisory.Key(advisory.key_of(self._namespace, name))
 
     def _remove_stale(self, key: Key) -> Statement:
         return Statement(advisory.STALE, key)

@@ -30,7 +30,7 @@ class Session(sessions.Session):
         failed: why it cannot be used any more.
     """
 
-    key: int
+    key: advisory.Key
     connection: Connection = field(repr=False)
     silence: float = 0.0
     failed: StoreUnavailable | None = None
@@ -54,12 +54,12 @@ class Session(sessions.Session):
     @property
     def end(self) -> Statement:
         """What lets the server end it: after a broken connection it would stay in the server's queue for a while."""
-        return Statement(advisory.END, (self.backend, self.key))
+        return self.key.about(advisory.END, self.backend)
 
     @property
     def queue_state(self) -> Statement:
         """What asks whether it has its lock, or waits for it."""
-        return Statement(advisory.QUEUED, (self.backend, self.key))
+        return self.key.about(advisory.QUEUED, self.backend)
 
     def limit_silence(self) -> Statement:
         """Return what sets after how much silence the server ends it."""
@@ -70,21 +70,21 @@ class Session(sessions.Session):
 class Sessions(sessions.Sessions[Session]):
     """Those of one client."""
 
-    def __init__(self, runtime: Runtime, transport: PostgresTransport, namespace: str) -> None:
+    def __init__(self, runtime: Runtime, transport: PostgresTransport, key_of: Callable[[str], advisory.Key]) -> None:
         super().__init__(runtime)
         self._transport = transport
-        self._namespace = namespace
+        self._key_of = key_of
 
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
-        key, connection = advisory.key_of(self._namespace, name), await self._transport.session(until)
+        key, connection = self._key_of(name), await self._transport.session(until)
         mutex = Semaphore(self._runtime, 1)
         session = Session(name=name, ticket=ticket, mutex=mutex, key=key, connection=connection)
-        ((locked,), _) = await self.ask(session, until, Statement(advisory.TRY, (key,)), session.limit_silence())
+        ((locked,), _) = await self.ask(session, until, key.about(advisory.TRY), session.limit_silence())
         return session, bool(locked[0])
 
     async def wait(self, session: Session, name: str, until: Callable[[], float]) -> None:
         where, has = self._transport.where, False
-        waits = session.connection.exchange([Statement(advisory.WAIT, (session.key,))])
+        waits = session.connection.exchange([session.key.about(advisory.WAIT)])
         try:
             while not has:
                 limit = until()
@@ -105,7 +105,7 @@ class Sessions(sessions.Sessions[Session]):
 
     async def free(self, session: Session, name: str, until: float, *, has: bool) -> None:
         if has and not session.dead:
-            await self.ask(session, until, Statement(advisory.UNLOCK, (session.key,)))
+            await self.ask(session, until, session.key.about(advisory.UNLOCK))
         self._keep(session)
 
     async def end(self, session: Session, name: str, until: float) -> None:
