@@ -50,6 +50,8 @@ def test_strict_mode_is_refused(layout, option):
 @layouts
 @pytest.mark.parametrize("url", ["redis+cluster://a,b", "redlock://a,b,c"])
 def test_several_primaries_are_refused(layout, url):
+    if (layout, url) == ("plain", "redlock://a,b,c"):
+        pytest.skip("the plain key is shared by a quorum, too")
     with pytest.raises(
         Unsupported, match=r"works on one Redis server and on the primary under Sentinel, not with \w+;"
     ):
@@ -60,6 +62,16 @@ def test_several_primaries_are_refused(layout, url):
 @pytest.mark.parametrize("url", ["redis://a", "rediss://a", "unix:///a", "valkey://a", "redis+sentinel://a/b"])
 def test_one_primary_is_taken(layout, url):
     Client.from_url(url_of(url, layout)).close()
+
+
+@pytest.mark.parametrize("url", ["redlock://a,b,c?", "redlocks://a,b,c?", "redlock:redis://a|rediss://b|unix:///c|?"])
+def test_a_quorum_is_taken_with_plain_keys(url):
+    with Client.from_url(f"{url}layout=plain&prefix=a") as locks:
+        assert repr(locks.store).startswith("<PlainRedlockStore ")
+        with pytest.raises(Unsupported, match=r"cannot promise a lock delay .* the programs that share its key"):
+            locks.lock("a", lock_delay=1)
+    with pytest.raises(Unsupported, match="no quarantine: the programs that share its locks would not keep to them"):
+        Client.from_url(f"{url}layout=plain&quarantine=60")
 
 
 def test_each_scheme_of_redis_has_layouts():

@@ -20,6 +20,7 @@ from typing import Any
 
 import redis
 import redis_lock
+import redlock
 
 from leasehold import AsyncClient, Client
 
@@ -95,6 +96,26 @@ class PythonRedisLock:
         self._lock.release()
 
 
+class RedlockPy:
+    """The lock of redlock-py on the servers of a ``redlock://`` URL."""
+
+    def __init__(self, url: str, key: str, lease: float, shape: str) -> None:
+        assert not shape
+        hosts = url.partition("?")[0].removeprefix("redlock://").split(",")
+        servers = [redis.StrictRedis.from_url(f"redis://{host}") for host in hosts]
+        self._waits = redlock.Redlock(servers, retry_count=1_000_000, retry_delay=0.01)
+        self._once = redlock.Redlock(servers, retry_count=1, retry_delay=0.001)
+        self._key, self._lease = key, round(lease * 1000)
+        self._held: Any = None
+
+    def acquire(self, wait: bool) -> int | None:
+        self._held = (self._waits if wait else self._once).lock(self._key, self._lease)
+        return 0 if self._held else None
+
+    def release(self) -> None:
+        self._once.unlock(self._held)
+
+
 class Ours:
     """The blocking client."""
 
@@ -145,6 +166,7 @@ def lock_of(client: Any, shape: str, key: str, lease: float) -> Any:
 KINDS: dict[str, Any] = {
     "redis-py": RedisPy,
     "python-redis-lock": PythonRedisLock,
+    "redlock-py": RedlockPy,
     "ours": Ours,
     "ours-asyncio": OursInAsyncio,
 }

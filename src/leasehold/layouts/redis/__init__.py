@@ -43,7 +43,8 @@ class Shared:
 
     def __post_init__(self) -> None:
         """Refuse servers on which the other library's locks are not."""
-        if not isinstance(self.on, openers.Redis | openers.Sentinel):
+        quorum = isinstance(self.on, openers.Redlock) and self.layout.quorum
+        if not quorum and not isinstance(self.on, openers.Redis | openers.Sentinel):
             raise Unsupported(
                 f"layout={self.layout.name} works on one Redis server and on the primary under Sentinel, not with "
                 f"{type(self.on).__name__}; write redis://, rediss://, unix:// or redis+sentinel://"
@@ -56,6 +57,10 @@ class Shared:
                 return LayoutStore(runtime, settings, namespace, layout=self.layout)
             case openers.Sentinel(watched):
                 return SentinelLayoutStore(runtime, watched, namespace, layout=self.layout)
+            case openers.Redlock():
+                from leasehold.layouts.redis.redlock import PlainRedlockStore
+
+                return PlainRedlockStore(runtime, self.on._members, namespace, self.layout.prefix)
         raise AssertionError("refused when it was made")
 
 

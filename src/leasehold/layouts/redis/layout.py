@@ -31,6 +31,7 @@ class Layout:
         poll: seconds between two looks of the first waiter; 0 if the other library notifies.
         kinds: of lock that it has.
         topics: whether the other library notifies by channels.
+        quorum: whether it also has a lock on several servers, of which a majority decides.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Layout:
     poll: float = 0.0
     kinds: Sequence[Kind] = (Kind.MUTEX,)
     topics: bool = False
+    quorum: bool = False
 
     def lock_key(self, namespace: str, name: str) -> bytes:
         """Return the key of a lock, as the other library has it."""

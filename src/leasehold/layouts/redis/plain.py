@@ -14,18 +14,22 @@ from leasehold.layouts.redis.scripts import Scripts
 POLL = 0.1
 """Seconds, on average, between two looks of the first waiter; redis-py's lock has the same."""
 
+WHY_NOT = (
+    "the programs that share its key (layout=plain) know a value and a lease, and nothing else: leave it out, or leave "
+    "out layout= where no other program shares the name"
+)
+
 CAPABILITIES = Capabilities(
     fair=False,
     lock_delay=False,
     cells=False,
     hands_over=False,
     crash_bound="within the lease + 150 ms",
-    why_not="the programs that share its key (layout=plain) know a value and a lease, and nothing else: leave it "
-    "out, or leave out layout= where no other program shares the name",
+    why_not=WHY_NOT,
 )
 
 
 def layout(prefix: str = "") -> Layout:
     """Return the layout for keys with this prefix."""
     of = "redis-py's Lock, redlock-py, redsync, node-redlock"
-    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL)
+    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL, quorum=True)

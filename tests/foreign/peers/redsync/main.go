@@ -1,4 +1,5 @@
-// A process that shares one lock of redsync: KIND URL KEY LEASE_MS. Its orders are those of lock_peer.py.
+// A process that shares one lock of redsync: KIND URL KEY LEASE_MS [ROOM]. Its orders are those of lock_peer.py. A URL
+// redlock://h1,h2,h3 names the servers of several pools.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	goredislib "github.com/redis/go-redis/v9"
 )
@@ -22,10 +24,16 @@ func main() {
 	kind, key := os.Args[1], os.Args[3]
 	lease, err := strconv.Atoi(os.Args[4])
 	check(err)
-	options, err := goredislib.ParseURL(strings.Split(os.Args[2], "?")[0])
-	check(err)
-	client := goredislib.NewClient(options)
-	mutex := redsync.New(goredis.NewPool(client)).NewMutex(key,
+	url := strings.Split(os.Args[2], "?")[0]
+	pools := []redis.Pool{}
+	for _, host := range strings.Split(strings.SplitN(url, "://", 2)[1], ",") {
+		pools = append(pools, goredis.NewPool(connect("redis://"+host)))
+	}
+	client := connect(url)
+	if len(os.Args) > 5 {
+		client = connect(os.Args[5])
+	}
+	mutex := redsync.New(pools...).NewMutex(key,
 		redsync.WithExpiry(time.Duration(lease)*time.Millisecond),
 		redsync.WithTries(100000),
 		redsync.WithRetryDelay(5*time.Millisecond))
@@ -60,6 +68,15 @@ func main() {
 			say("released")
 		}
 	}
+}
+
+func connect(url string) *goredislib.Client {
+	if strings.HasPrefix(url, "redlock:") {
+		return nil
+	}
+	options, err := goredislib.ParseURL(url)
+	check(err)
+	return goredislib.NewClient(options)
 }
 
 func unlock(mutex *redsync.Mutex) {

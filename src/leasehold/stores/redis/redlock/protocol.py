@@ -249,7 +249,7 @@ def _voted(reply: Any) -> QueueEntry | None:
     left = (int(reply[2]) - int(lock_delay or 0)) / 1000
     if not ticket or left <= 0:
         return None
-    return QueueEntry(ticket_of(ticket, lease, lock_delay, owner, meta), 0, left, int(token))
+    return QueueEntry(ticket_of(ticket, lease, lock_delay, owner, meta), 0, left, int(token) or None)
 
 
 def _waiters(replies: Sequence[Any], answered: int, holder: str) -> tuple[QueueEntry, ...]:

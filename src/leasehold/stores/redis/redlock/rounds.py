@@ -98,6 +98,7 @@ class Rounds:
         waiting: Waiting,
         namespace: str,
         quarantine: float,
+        at_node: Callable[[Command], Command],
     ) -> None:
         self._runtime = runtime
         self._quorum = quorum
@@ -106,6 +107,7 @@ class Rounds:
         self._waiting = waiting
         self._namespace = namespace
         self._quarantine = quarantine
+        self._at_node = at_node
 
     async def try_acquire(self, proposal: Proposal, *, join: bool, until: float) -> Granted | Wait:
         """Ask for votes until a majority has decided, or the time is over.
@@ -163,9 +165,10 @@ class Rounds:
             proposal.asked.add(node.index)
             channel = channels[node.index]
             if (found := made.get(channel)) is None:
-                found = made[channel] = protocol.try_acquire(
+                asks = protocol.try_acquire(
                     self._namespace, proposal, token, join=join, channel=channel, quarantine=quarantine, memory=memory
                 )
+                found = made[channel] = self._at_node(asks)
             return found
 
         return command
@@ -198,12 +201,13 @@ class Rounds:
     ) -> None:
         """Give back the vote of each node that has voted for us, or may have, without waiting for it."""
         token, now = proposal.token, self._runtime.now()
-        back = protocol.release(self._namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE)
+        releases = protocol.release(self._namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE)
+        back = self._at_node(releases)
         over = now + protocol.life(proposal.ticket)
 
         def command(node: Node) -> Command:
             if join:
-                return protocol.give_back(self._namespace, proposal, token, channels[node.index])
+                return self._at_node(protocol.give_back(self._namespace, proposal, token, channels[node.index]))
             return back
 
         def retry(node: Node) -> None:

@@ -63,7 +63,7 @@ from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
 from leasehold.stores.redis.scripts.calls import names
-from leasehold.stores.redis.scripts.commands import PER_SCRIPT, chunks
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks
 
 CLOSE_WITHIN = 0.5
 """Seconds that closing waits for each background task or thread."""
@@ -77,6 +77,12 @@ SLOW = 0.25
 
 class RedlockStore:
     """See `leasehold.store_api.Store` for what each method promises."""
+
+    role = "vote"
+    """What the key of a vote ends with."""
+
+    poll = 0.0
+    """Seconds, on average, between two looks of a waiter; 0 if all who share the locks notify."""
 
     capabilities = Capabilities(
         fair=False,
@@ -99,10 +105,17 @@ class RedlockStore:
         ]
         self._quorum = QuorumNodes(runtime, nodes)
         self._pending = PendingReleases(runtime, nodes)
-        self._waiting = Waiting(runtime, self._quorum)
+        self._waiting = Waiting(runtime, self._quorum, self.poll)
         self._proposals = Proposals(runtime)
         self._rounds = Rounds(
-            runtime, self._quorum, self._proposals, self._pending, self._waiting, namespace, quarantine
+            runtime,
+            self._quorum,
+            self._proposals,
+            self._pending,
+            self._waiting,
+            namespace,
+            quarantine,
+            self._at_node,
         )
 
     # --- the store protocol -------------------------------------------------------------------------------------
@@ -130,7 +143,7 @@ class RedlockStore:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
-        command = protocol.release(self._namespace, name, ticket, token, reason)
+        command = self._at_node(protocol.release(self._namespace, name, ticket, token, reason))
         over = self._runtime.now() + protocol.life(ticket)
 
         def read(node: Node, found: int) -> bool:
@@ -168,7 +181,7 @@ class RedlockStore:
         ids = [ticket.id for _, ticket in tickets]
 
         async def renew(node: Node) -> dict[str, int]:
-            replies = await node.run_all([command for command, _ in batch], within)
+            replies = await node.run_all([self._at_node(command) for command, _ in batch], within)
             found: dict[str, int] = {}
             for (_, some), reply in zip(batch, replies, strict=True):
                 if not isinstance(reply, ReplyError):
@@ -198,13 +211,13 @@ class RedlockStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        pattern = keys.lock_pattern(self._namespace, prefix, "vote")
+        pattern = keys.lock_pattern(self._namespace, prefix, self.role)
 
         async def ask(node: Node) -> dict[str, Any]:
             known = [prefix] if exact else [name async for name in names(node.transport, node.where, pattern, WITHIN)]
             found: dict[str, Any] = {}
             for some in chunks(known, PER_SCRIPT):
-                looks = [protocol.inspect(self._namespace, name) for name in some]
+                looks = [self._at_node(protocol.inspect(self._namespace, name)) for name in some]
                 for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
                     if isinstance(reply, ReplyError):
                         raise refused(node.where, reply)
@@ -281,6 +294,10 @@ class RedlockStore:
                 "a server of its own, or one failure takes away two votes"
             )
             raise self._duplicate
+
+    def _at_node(self, command: Command) -> Command:
+        """Return what is sent to a node for a command of the protocol."""
+        return command
 
     def _on_message(self, node: Node, message: bytes) -> None:
         self._waiting.on_message(node, message)

@@ -42,9 +42,11 @@ TRY_AGAIN = 0.05
 class Waiting:
     """The waiters of a client. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, quorum: QuorumNodes) -> None:
+    def __init__(self, runtime: Runtime, quorum: QuorumNodes, poll: float) -> None:
+        """Begin without waiters; ``poll``: seconds, on average, after which one of each name retries; 0 for never."""
         self._runtime = runtime
         self._quorum = quorum
+        self._poll = poll
         self._slots = Slots(runtime)
         self._reset()
 
@@ -82,7 +84,7 @@ class Waiting:
         """Return seconds after which a ticket retries. One waiter of each name watches the holder's lease for all."""
         slot = self._slots.get(ticket.id)
         if slot is None or self._slots.enlist(slot):
-            return after + AT_LEAST
+            return min(after + AT_LEAST, self._poll * (0.5 + self._runtime.jitter()) or after + AT_LEAST)
         return after + IDLE * ticket.terms.lease
 
     async def wait(self, ticket: Ticket, mark: tuple[int, ...] | None, timeout: float) -> None:
