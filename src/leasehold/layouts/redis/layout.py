@@ -31,6 +31,7 @@ class Layout:
         poll: seconds between two looks of the first waiter; 0 if the other library notifies.
         kinds: of lock that it has.
         topics: whether the other library notifies by channels.
+        option: of the URL, which changes all keys; empty if there is none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Layout:
     poll: float = 0.0
     kinds: Sequence[Kind] = (Kind.MUTEX,)
     topics: bool = False
+    option: str = ""
 
     def lock_key(self, namespace: str, name: str) -> bytes:
         """Return the key of a lock, as the other library has it."""
@@ -60,9 +62,25 @@ class Layout:
         """Return the layout's further keys of a lock."""
         return ()
 
+    def keys_inside(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
+        """Return a key like each kind of key that the scripts name themselves."""
+        return ()
+
+    def rule_of(self, namespace: str, name: str, key: bytes) -> str:
+        """Return the access rule that grants a key of a lock, and the same of all locks of the namespace."""
+        lock = self.lock_key(namespace, name)
+        stem, found, _ = key.partition(lock)
+        if key.startswith(SIDE.encode()) or not found:
+            return f"~{SIDE}*"
+        return f"~{stem.decode()}{self._before(namespace)}*"
+
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         """Return the channel on which the other library notifies a waiter of a release."""
         return b""
+
+    def message(self, lock: bytes) -> bytes:
+        """Return a message on that channel: that of a release."""
+        return b"0"
 
     def wakes_all(self, topic: bytes) -> bool:
         """Return whether each waiter that follows a channel claims again at its messages, or one of them."""

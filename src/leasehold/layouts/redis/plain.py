@@ -28,4 +28,4 @@ CAPABILITIES = Capabilities(
 def layout(prefix: str = "") -> Layout:
     """Return the layout for keys with this prefix."""
     of = "redis-py's Lock, redlock-py, redsync, node-redlock"
-    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL)
+    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL, option="prefix")

@@ -68,6 +68,9 @@ class Redisson(Layout):
             case Kind.SEMAPHORE:
                 return (braced(lock) + b":timeout",)
 
+    def keys_inside(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
+        return (braced(lock) + b":hold",) if kind is Kind.READ_WRITE else ()
+
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         mode = ticket.terms.mode
         owner = b":" + self.id_in(ticket).encode() if mode.fair else b""

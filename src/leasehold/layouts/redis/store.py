@@ -35,12 +35,11 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
-from leasehold.layouts.redis import inspecting
+from leasehold.layouts.redis import inspecting, rights
 from leasehold.layouts.redis.connection.topics import Topics
 from leasehold.layouts.redis.connection.transports import topic_transport
-from leasehold.layouts.redis.layout import SIDE, Layout
+from leasehold.layouts.redis.layout import Layout
 from leasehold.layouts.redis.scripts import Scripts
-from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import DEMOTED, MakeTransport, NotPermitted, ReplyError
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.doctor import foreign
@@ -82,12 +81,19 @@ class LayoutStore(RedisStore):
     def _prepare(self, runtime: Runtime, layout: Layout, make: MakeTransport | None) -> MakeTransport | None:
         """Set the layout; return what makes the transports to servers."""
         self.layout = layout
+        self._asked: tuple[str, Ticket] | None = None  # of the last claim: its rights are asked after a refusal
+        self._permitted = set[Kind]()  # kinds of lock for which the user has all rights
         self._topics = Topics(runtime, self._news) if layout.topics else None
         return topic_transport(runtime, self._topics) if make is None and self._topics is not None else make
 
     # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        self._asked, kind = (name, ticket), ticket.terms.mode.kind
+        if self._settings.restricted and kind not in self._permitted:
+            if lacking := await self._lacking(name, ticket, within):
+                raise rights.error(self.where, lacking)
+            self._permitted.add(kind)
         slot = self._waiters.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         mark, since = self._mark(name, ticket), self._runtime.now()
         repeated = ticket.id in self._unanswered
@@ -189,12 +195,14 @@ class LayoutStore(RedisStore):
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
 
     async def _check_rights(self, within: float) -> None:
-        """Name the rights that a script needs; which of them is missing, the server does not say."""
-        key = self.layout.lock_key(self._namespace, "").decode()
-        rules = f"~{key}* ~{SIDE}* &{keys.PREFIX}:*"
-        raise NotPermitted(
-            f"Redis at {self.where}: its user lacks a right; grant {rules} and what docs/interop.md lists"
-        )
+        """Name the rights that the user lacks, after a script was denied one."""
+        asked = self._asked
+        lacking = () if asked is None else await self._lacking(*asked, within)
+        raise rights.error(self.where, lacking)
+
+    async def _lacking(self, name: str, ticket: Ticket, within: float) -> Sequence[str]:
+        where = self._transport, self.layout, self._namespace
+        return await rights.missing(*where, name, ticket, self._channel, within)
 
     async def diagnose(self) -> list[Finding]:
         shared = f"locks are shared with {self.layout.of}"
@@ -281,7 +289,8 @@ class LayoutStore(RedisStore):
     def _no_lock(self, name: str, kind: str) -> NameInUse:
         key = self.layout.lock_key(self._namespace, name).decode()
         text = f"{name!r} cannot be a lock: its key {key!r} at {self.where} is a {kind} of another program"
-        return NameInUse(f"{text}; choose another name, or another prefix= in the URL", name=name)
+        other = f", or another {self.layout.option}= in the URL" if self.layout.option else ""
+        return NameInUse(f"{text}; choose another name{other}", name=name)
 
     def __repr__(self) -> str:
         return f"<LayoutStore {self.layout.name} {self.where} namespace={self._namespace!r}>"

@@ -13,13 +13,14 @@ if refused and string.find(refused, id, 1, true) then return {0, whole(now()), 1
 if value == id or not value and turn(id) then
   local mine = beside(id)
   local known = redis.call('HMGET', mine, 't', 'f')
-  if value then extend(id, lease) else take(id, lease) end
+  if value then extend(id, lease) end
   local token = value and known[1] == id and known[2] or whole(next_token(redis.call('HGET', side, 'f')))
   redis.call('HSET', side, 'f', token)
   redis.call('HSET', mine, 't', id, 'f', token, 'o', ARGV[5], 'm', ARGV[6], 'l', lease)
   redis.call('PEXPIRE', mine, lease)
   redis.call('PEXPIRE', side, whole(lease + KEEP))
   forget(id)
+  if not value then take(id, lease) end  -- last: a user without the right to one of these commands leaves no lock behind
   return {1, token}
 end
 

@@ -32,12 +32,18 @@ local function live(record)  -- whether a waiter's entry has not ended
   return record and tonumber(string.match(record, '^%d+')) > now() / 1000
 end
 
+-- The type of the lock's key, after a command for another type has failed; other failures end the script.
+local function type_after(failed)
+  if not string.find(failed.err, 'WRONGTYPE', 1, true) then error(failed.err) end
+  return redis.call('TYPE', lock).ok
+end
+
 -- A lock that is a string, with its holder's id as the value. The parts of other layouts have functions of these names.
 
 -- The id of the holder, false if there is none; and the type of the key if it is no lock.
 local function holder()
   local value = redis.pcall('GET', lock)
-  if type(value) == 'table' then return false, redis.call('TYPE', lock).ok end
+  if type(value) == 'table' then return false, type_after(value) end
   return value
 end
 

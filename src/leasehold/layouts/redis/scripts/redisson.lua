@@ -18,7 +18,7 @@ local topic = 'redisson_lock__channel:' .. (string.find(lock, '{', 1, true) and 
 -- The id of the holder, false if there is none; and the type of the key if it is no such lock.
 local function holder()
   local fields = redis.pcall('HKEYS', lock)
-  if fields.err then return false, redis.call('TYPE', lock).ok end
+  if fields.err then return false, type_after(fields) end
   for _, field in ipairs(fields) do
     if field == 'mode' then return false, 'read-write lock' end
   end
