@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
@@ -116,6 +116,21 @@ def test_a_random_value_is_listed_only_where_the_key_calls_itself_a_lock(
     assert (whole in call("ls", namespace, url=redis_server.url).output) is listed
     assert f"'{whole}' looks like a plain lock" in call("show", whole, url=redis_server.url).stderr
     server.delete(whole)
+
+
+def test_a_lock_that_ends_while_it_is_looked_at_is_not_shown_as_held(
+    redis_server: RedisServer, locks_of_others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = foreign._ask
+
+    async def ends(transport: object, commands: Sequence[tuple[bytes, ...]]) -> Sequence[object]:
+        if commands and commands[0][0] == b"PTTL":
+            return [-2] * len(commands)
+        return await ask(transport, commands)
+
+    monkeypatch.setattr(foreign, "_ask", ends)
+    for key in locks_of_others:
+        assert "held" not in call("show", key, url=redis_server.url).output
 
 
 def test_show_names_a_semaphore(redis_server: RedisServer, server: redis.Redis, namespace: str) -> None:

@@ -55,19 +55,19 @@ local function next_token(last)  -- above our last one, and not below the server
   return math.max((tonumber(last) or 0) + 1, now())
 end
 
--- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash beside(id).
-local function turn(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
-local function place(id, lease) end             -- our entry was made, or goes on
-local function displace(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
-local function pass() end                       -- wakes who is next in the other library's queue
-local function left(id) return redis.call('PTTL', lock) end  -- ms until a waiter for this holder claims again
+-- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
+local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
+local function set_place(id, lease) end             -- our entry was made, or goes on
+local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
+local function wake_next() end                      -- wakes who is next in the other library's queue
+local function ms_until_retry(id) return redis.call('PTTL', lock) end  -- until a waiter for this holder claims again
 local function extend(id, lease) redis.call('PEXPIRE', lock, lease) end
-local function beside(id) return side end
-local function limit() return 0 end             -- permits that there are
-local holders                                   -- all holders: {id, ms left} of each
+local function holder_key(id) return side end
+local function limit() return 0 end                 -- permits that there are
+local holders                                       -- all holders: {id, ms left} of each
 
 local function forget(id)
-  local found = displace(id)
+  local found = remove_place(id)
   redis.call('HDEL', waiters, id)
   return math.max(redis.call('ZREM', queue, id), found)
 end
@@ -81,8 +81,8 @@ local function first()
   end
 end
 
-local function prolong(id, lease)
+local function renew_hold(id, lease)
   extend(id, lease)
-  redis.call('PEXPIRE', beside(id), lease)
+  redis.call('PEXPIRE', holder_key(id), lease)
   redis.call('PEXPIRE', side, whole(lease + KEEP))
 end

@@ -18,11 +18,11 @@ local function permits(id)  -- the bytes of each
   return all
 end
 
-beside = function(id) return side .. ':' .. string.sub(id, 1, 32) end
+holder_key = function(id) return side .. ':' .. string.sub(id, 1, 32) end
 
 local function id_of(permit)  -- ours has noted its id
   local hex = string.gsub(permit, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
-  return redis.call('HGET', beside(hex), 't') or hex
+  return redis.call('HGET', holder_key(hex), 't') or hex
 end
 
 local function add(n)  -- before they are taken out of the set: it fails if memory is full
@@ -79,7 +79,7 @@ local function free(id)
   for _, permit in ipairs(held) do redis.call('ZREM', out, permit) end
 end
 
-left = function()  -- until the next permit expires
+ms_until_retry = function()  -- until the next permit expires
   local ends = tonumber(redis.call('ZRANGE', out, '0', '0', 'WITHSCORES')[2])
   return ends and ends < ENDLESS and math.max(ends - now() / 1000, 1) or -1
 end

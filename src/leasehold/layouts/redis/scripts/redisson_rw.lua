@@ -74,4 +74,4 @@ local function free(id)
   if longest > 0 then redis.call('PEXPIRE', lock, longest) end
 end
 
-beside = function(id) return side .. ':' .. id end
+holder_key = function(id) return side .. ':' .. id end
