@@ -116,9 +116,9 @@ noted: list[dict[str, Any]] = []
 """What the present test has measured, for `support.foreign_table`."""
 
 
-def note(peers: Peers, theirs: str, what: str, **figures: Any) -> None:
+def note(peers: Peers, kind: str, what: str, **figures: Any) -> None:
     """Note figures of the lock that a foreign kind shares: ``visits``, ``woken`` or ``killed``."""
-    noted.append({"kind": theirs, "server": peers.server_kind, "what": what, **figures})
+    noted.append({"kind": kind, "server": peers.server_kind, "what": what, **figures})
 
 
 def ours(kind: str) -> bool:
