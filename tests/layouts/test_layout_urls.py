@@ -48,12 +48,11 @@ def test_strict_mode_is_refused(layout, option):
 
 
 @layouts
-@pytest.mark.parametrize("url", ["redis+cluster://a,b", "redlock://a,b,c"])
-def test_several_primaries_are_refused(layout, url):
+def test_independent_primaries_are_refused(layout):
     with pytest.raises(
         Unsupported, match=r"works on one Redis server and on the primary under Sentinel, not with \w+;"
     ):
-        Client.from_url(url_of(url, layout))
+        Client.from_url(url_of("redlock://a,b,c", layout))
 
 
 @layouts

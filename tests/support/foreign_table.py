@@ -76,6 +76,7 @@ ROWS = [
         spring_redis="`RedisLockRegistry`, `SPIN_LOCK`",
         spring_redis_pubsub="`RedisLockRegistry`, `PUB_SUB_LOCK`",
     ),
+    *_rows("redis+cluster", redisson="`getLock`", redisson_fenced="`getFencedLock`"),
     *_rows("postgresql", spring_jdbc="`JdbcLockRegistry`"),
     *_rows("mysql", spring_jdbc="`JdbcLockRegistry`"),
     *_rows("postgresql", shedlock="`usingDbTime`", shedlock_clock="the host's clock"),
@@ -83,7 +84,13 @@ ROWS = [
     *_rows("zookeeper", spring_zookeeper="`ZookeeperLockRegistry`"),
 ]
 
-SERVERS = {"redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MariaDB", "zookeeper": "ZooKeeper"}
+SERVERS = {
+    "redis": "Redis",
+    "redis+cluster": "Redis Cluster",
+    "postgresql": "PostgreSQL",
+    "mysql": "MariaDB",
+    "zookeeper": "ZooKeeper",
+}
 
 
 def versions() -> Mapping[str, str]:

@@ -85,7 +85,7 @@ class Peers:
         self.server = server
         self.key = key
         there = [layout, server.url] if "://" in layout else [f"{server.url}?layout={layout}"]
-        self.server_kind = there[0].partition(":")[0].partition("+")[0]
+        self.server_kind = there[0].partition(":")[0]
         self._args = there[0], key, round(lease * 1000), *there[1:]
         self._commands = commands
         self.all: list[Peer] = []

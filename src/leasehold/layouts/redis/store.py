@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from leasehold._model import (
     Cell,
@@ -40,8 +41,17 @@ from leasehold.layouts.redis.connection.topics import Topics
 from leasehold.layouts.redis.connection.transports import topic_transport
 from leasehold.layouts.redis.layout import Layout
 from leasehold.layouts.redis.scripts import Scripts
-from leasehold.stores.redis.connection.base import DEMOTED, MakeTransport, NotPermitted, ReplyError
+from leasehold.stores.redis.connection.base import (
+    DEMOTED,
+    MakeTransport,
+    NotPermitted,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    Transport,
+)
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import foreign
 from leasehold.stores.redis.renewing import Refusal
 from leasehold.stores.redis.scripts import Script
@@ -71,11 +81,12 @@ class LayoutStore(RedisStore):
         *,
         layout: Layout | None = None,
         make: MakeTransport | None = None,
+        **of_node: Any,
     ) -> None:
-        """Make the store of one server; ``layout`` is left out after `_prepare`."""
+        """Make the store of one server; ``layout`` is left out after `_prepare`. ``of_node``: see `RedisStore`."""
         if layout is not None:
             make = self._prepare(runtime, layout, make)
-        super().__init__(runtime, settings, namespace, make=make)
+        super().__init__(runtime, settings, namespace, make=make, **of_node)
         self.capabilities = self.layout.capabilities
 
     def _prepare(self, runtime: Runtime, layout: Layout, make: MakeTransport | None) -> MakeTransport | None:
@@ -84,7 +95,22 @@ class LayoutStore(RedisStore):
         self._asked: tuple[str, Ticket] | None = None  # of the last claim: its rights are asked after a refusal
         self._permitted = set[Kind]()  # kinds of lock for which the user has all rights
         self._topics = Topics(runtime, self._news) if layout.topics else None
-        return topic_transport(runtime, self._topics) if make is None and self._topics is not None else make
+        if self._topics is not None:
+            return topic_transport(runtime, self._topics) if make is None else make
+        return self._by_ticket(make or single_transport(runtime))
+
+    def _by_ticket(self, make: MakeTransport) -> MakeTransport:
+        """Return what makes the same transports; they pass on the ticket of a waiter whose id is the message."""
+
+        def make_it(
+            runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+        ) -> Transport:
+            def receive(message: bytes) -> None:
+                on_message(self.layout.ticket_of(message.decode()).encode())
+
+            return make(runtime, settings, channel, receive, on_silence)
+
+        return make_it
 
     # --- the store protocol --------------------------------------------------------------------------------------
 
@@ -205,10 +231,8 @@ class LayoutStore(RedisStore):
         return await rights.missing(*where, name, ticket, self._channel, within)
 
     async def diagnose(self) -> list[Finding]:
-        shared = f"locks are shared with {self.layout.of}"
-        means = "tokens count our holds only, and the other programs are not told of a lost lease"
-        note = Finding(Severity.NOTE, "layout", f"{self.layout.name}: {shared}", means, "see docs/interop.md")
-        return [*(one for one in await super().diagnose() if one.subject != foreign.SUBJECT), note]
+        found = [one for one in await super().diagnose() if one.subject != foreign.SUBJECT]
+        return [*found, layout_finding(self.layout)]
 
     def after_fork(self) -> None:
         if self._topics is not None:
@@ -271,7 +295,12 @@ class LayoutStore(RedisStore):
         return self.layout.scripts_of(ticket.terms.mode.kind)
 
     def _command(self, script: Script, name: str, ticket: Ticket, *args: bytes) -> Command:
-        return script, self.layout.keys(self._namespace, name, ticket.terms.mode.kind), args
+        all_keys = self.layout.keys(self._namespace, name, ticket.terms.mode.kind)
+        if self.layout.clustered and script is self._scripts(ticket).renew:
+            all_keys = all_keys[
+                :2
+            ]  # while a slot migrates, its new node refuses scripts with a key that does not exist
+        return script, all_keys, args
 
     def _renewed(self, ticket: Ticket) -> tuple[bytes, bytes]:
         return self._id(ticket), b"%d" % ms(ticket.terms.lease)
@@ -310,3 +339,10 @@ class SentinelLayoutStore(SentinelStore, LayoutStore):
     ) -> None:
         make = self._prepare(runtime, layout, make)  # for the primary, which the transport that finds it makes
         super().__init__(runtime, watched, namespace, make=make)
+
+
+def layout_finding(layout: Layout) -> Finding:
+    """Return what `doctor` says of a layout."""
+    shared = f"{layout.name}: locks are shared with {layout.of}"
+    means = "tokens count our holds only, and the other programs are not told of a lost lease"
+    return Finding(Severity.NOTE, "layout", shared, means, "see docs/interop.md")

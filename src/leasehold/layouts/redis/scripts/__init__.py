@@ -36,16 +36,16 @@ class Scripts:
 
     @classmethod
     @cache
-    def of(cls, layout: str) -> Scripts:
-        """Load the scripts of the layout with this name."""
+    def of(cls, *layout: str) -> Scripts:
+        """Load the scripts of the layout with this name; a part that changes some of it may follow."""
         claim, leave, renew, stay, look, rights = (_load(layout, step) for step in STEPS)
         texts = (script.text for script in (claim, leave, renew, stay, look))
         commands = sorted({found[1] for text in texts for found in COMMAND.finditer(text)})
         return cls(claim, leave, renew, stay, look, rights, commands)
 
 
-def _load(layout: str, step: str) -> Script:
+def _load(layout: Sequence[str], step: str) -> Script:
     folder = files(__name__)
-    parts = [folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in ("common", layout, step)]
+    parts = [folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in ("common", *layout, step)]
     text = "\n".join(parts).encode()
-    return Script(f"{layout}_{step}", text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    return Script(f"{'_'.join(layout)}_{step}", text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())

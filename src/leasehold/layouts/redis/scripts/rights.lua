@@ -6,11 +6,11 @@ local none = side .. ':rights'  -- no such key
 local forms = {
   DECRBY = {none, 'no number'}, DEL = {none}, EXISTS = {none}, GET = {none}, HDEL = {none, ''}, HEXISTS = {none, ''},
   HGET = {none, ''}, HGETALL = {none}, HKEYS = {none}, HMGET = {none, ''}, HSET = {none, '', '', 'no value'},
-  INCRBY = {none, 'no number'}, LINDEX = {none, '0'}, LLEN = {none}, LPOP = {none}, LRANGE = {none, '0', '0'},
-  LREM = {none, '0', ''}, PEXPIRE = {none, '1'}, PTTL = {none}, PUBLISH = {ARGV[1], ARGV[2]}, RPUSH = {none, ''},
-  SET = {none, '', 'NX', 'XX'}, TIME = {}, TYPE = {none}, ZADD = {none, 'XX', '0', ''}, ZCARD = {none},
-  ZCOUNT = {none, '0', '0'}, ZRANGE = {none, '0', '0'}, ZREM = {none, ''}, ZREMRANGEBYSCORE = {none, '0', '0'},
-  ZSCORE = {none, ''},
+  INCRBY = {none, 'no number'}, LINDEX = {none, '0'}, LLEN = {none}, LPOP = {none}, LPUSH = {none, ''},
+  LRANGE = {none, '0', '0'}, LREM = {none, '0', ''}, PEXPIRE = {none, '1'}, PTTL = {none},
+  PUBLISH = {ARGV[1], ARGV[2]}, RPUSH = {none, ''}, SET = {none, '', 'NX', 'XX'}, SPUBLISH = {ARGV[1], ARGV[2]},
+  TIME = {}, TYPE = {none}, ZADD = {none, 'XX', '0', ''}, ZCARD = {none}, ZCOUNT = {none, '0', '0'},
+  ZRANGE = {none, '0', '0'}, ZREM = {none, ''}, ZREMRANGEBYSCORE = {none, '0', '0'}, ZSCORE = {none, ''},
 }
 local missing = {}
 for i = 3, #ARGV do
@@ -20,7 +20,7 @@ for i = 3, #ARGV do
     or string.find(err, 'NOPERM', 1, true) then
     missing[#missing + 1] = string.find(err, 'channel', 1, true) and '&' or '+' .. string.lower(ARGV[i])
   end
-  if ARGV[i] == 'RPUSH' then  -- the only one that writes
+  if ARGV[i] == 'RPUSH' or ARGV[i] == 'LPUSH' then  -- these write
     redis.pcall('LPOP', none)
     redis.pcall('DEL', none)
   end
