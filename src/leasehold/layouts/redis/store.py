@@ -106,7 +106,7 @@ class LayoutStore(RedisStore):
             runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence
         ) -> Transport:
             def receive(message: bytes) -> None:
-                on_message(self.layout.ticket_of(message.decode()).encode())
+                on_message(self.layout.ticket_of(message.decode("ascii", "replace")).encode())
 
             return make(runtime, settings, channel, receive, on_silence)
 
