@@ -28,7 +28,7 @@ from leasehold_lab.servers import (
 from leasehold_lab.servers.base import ROOTS
 from releases.archive import fetch
 from releases.catalogue import RELEASES
-from support import background, leaks, reruns, run_alone, summary, tiers
+from support import background, foreign_table, leaks, reruns, run_alone, summary, tiers
 from support.leaks import lasting
 
 pytest.register_assert_rewrite("leasehold_lab.conformance")
@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run all tests, not only those of the default tier")
     parser.addoption("--nightly", action="store_true", help="run the long tests, too; implies --all")
     parser.addoption("--foreign", action="store_true", help="run only the tests with programs of other libraries")
+    parser.addoption("--write-table", action="store_true", help="with --foreign: write what it measured to the docs")
     named = f"one of {', '.join(RELEASES)}"
     parser.addoption(
         "--servers-of", action="append", default=[], metavar="RELEASE", choices=RELEASES,
@@ -61,7 +62,7 @@ def heed_signals() -> None:
 
 @pytest.hookimpl(trylast=True)  # when other plugins are ready
 def pytest_configure(config: pytest.Config) -> None:
-    for plugin in (background, leaks, reruns, summary, tiers):  # each has hooks or fixtures
+    for plugin in (background, foreign_table, leaks, reruns, summary, tiers):  # each has hooks or fixtures
         config.pluginmanager.register(plugin, plugin.__name__)
     run_alone.join(config)
     run_alone.send_at_once(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
@@ -35,7 +35,7 @@ def call(*arguments: str, url: str) -> Result:
 @pytest.fixture
 def locks_of_others(server: redis.Redis, namespace: str) -> Iterator[dict[str, str]]:
     """Return the description of each, by its key."""
-    lock, rw, permits, plain = (f"{namespace}:{kind}" for kind in ("lock", "rw", "permits", "plain"))
+    lock, rw, permits, plain = (f"{namespace}:{kind}" for kind in ("lock", "rw", "permits", "lock:plain"))
     server.hset(lock, OWNER, 1)
     server.hset(rw, mapping={"mode": "write", f"{OWNER}:write": 1})
     server.set(permits, 2)
@@ -92,9 +92,60 @@ def test_doctor_names_some(
 def test_a_value_that_frees_a_lock_is_never_shown(
     redis_server: RedisServer, server: redis.Redis, namespace: str, locks_of_others: dict[str, str]
 ) -> None:
-    value = server.get(f"{namespace}:plain").decode()
-    for arguments in (("ls",), ("ls", namespace), ("show", f"{namespace}:plain"), ("doctor",)):
+    value = server.get(f"{namespace}:lock:plain").decode()
+    for arguments in (("ls",), ("ls", namespace), ("show", f"{namespace}:lock:plain"), ("doctor",)):
         assert value not in call(*arguments, url=redis_server.url).output
+
+
+@pytest.mark.parametrize(
+    ("key", "listed"),
+    [
+        ("session:7f3ab1", False),
+        ("clock:7", False),
+        ("blocked-7", False),
+        ("orders:7:lock", True),
+        ("Locks/7", True),
+        ("stockLock7", True),
+        ("redlock:stock", True),
+        ("job_mutex", True),
+    ],
+)
+def test_a_random_value_is_listed_only_where_the_key_calls_itself_a_lock(
+    redis_server: RedisServer, server: redis.Redis, namespace: str, key: str, listed: bool
+) -> None:
+    whole = f"{namespace}:{key}"
+    server.set(whole, secrets.token_hex(16), px=60_000)
+    for arguments in (("ls", namespace), ("doctor",)):
+        output = call(*arguments, url=redis_server.url).output
+        assert not (whole in output and not listed)
+    assert (whole in call("ls", namespace, url=redis_server.url).output) is listed
+    assert f"'{whole}' looks like a plain lock" in call("show", whole, url=redis_server.url).stderr
+    server.delete(whole)
+
+
+def test_a_lock_that_ends_while_it_is_looked_at_is_not_shown_as_held(
+    redis_server: RedisServer, locks_of_others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = foreign._ask
+
+    async def ends(transport: object, commands: Sequence[tuple[bytes, ...]]) -> Sequence[object]:
+        if commands and commands[0][0] == b"PTTL":
+            return [-2] * len(commands)
+        return await ask(transport, commands)
+
+    monkeypatch.setattr(foreign, "_ask", ends)
+    for key in locks_of_others:
+        assert "held" not in call("show", key, url=redis_server.url).output
+
+
+def test_show_names_a_semaphore(redis_server: RedisServer, server: redis.Redis, namespace: str) -> None:
+    for name, permits in ((f"{namespace}:s", f"{{{namespace}:s}}:timeout"), (f"{{{namespace}}}s",) * 2):
+        server.set(name, 2)
+        key = permits if permits != name else f"{name}:timeout"
+        server.zadd(key, {secrets.token_bytes(16): 2e12})
+        shown = call("show", name, url=redis_server.url).stderr
+        assert f"'{name}' is a Redisson semaphore, of which permits are out; to share it, " in shown
+        server.delete(name, key)
 
 
 def test_our_own_keys_and_other_data_are_no_locks_of_others(

@@ -6,13 +6,14 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from leasehold_lab.servers import MissingServer
+from support import foreign_table, lock_peers
 
 PEERS = Path(__file__).parent / "peers"
 
@@ -55,6 +56,14 @@ PROGRAMS = {
     ),
 }
 """By library, as the folder of its sources is called."""
+
+
+@pytest.fixture(autouse=True)
+def figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Report what a test has measured to the run, for the table in the documentation."""
+    lock_peers.noted.clear()
+    yield
+    request.node.user_properties += [(foreign_table.FIGURES, one) for one in lock_peers.noted]
 
 
 @pytest.fixture(scope="session")

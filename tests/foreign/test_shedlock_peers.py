@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import tables
 from support import lock_peers as peers_module
-from support.lock_peers import check_counting, lock_peers
+from support.lock_peers import check_counting, lock_peers, note_kill
 
 THEIRS = ("shedlock", "shedlock-clock")
 """With the server's clock (``usingDbTime``), and with that of the host."""
@@ -70,5 +70,6 @@ def test_a_killed_run_blocks_for_its_lease(redis_server, url, namespace, command
                 time.sleep(0.02)
             took = time.monotonic() - at
             assert took < 2.0 + 0.3
+            note_kill(peers, killed, next_, took, 2.0)
             record_property("ms:layouts: free after kill -9, shedlock", round(took * 1000))
             assert other.ask("end") == "released"

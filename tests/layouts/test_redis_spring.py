@@ -8,6 +8,7 @@ import pytest
 import redis
 from layout_keys import assert_clean, url_of
 
+from leasehold import NameInUse
 from support.flavors import both
 
 SOON = 1.0
@@ -134,5 +135,19 @@ def test_a_dead_program_is_followed_at_its_end(spring, url, namespace, harness):
             assert not spring.unlock(), "its late release frees nobody else's lock"
             hold.raise_if_lost()
             await hold.release()
+
+    harness.run(body)
+
+
+@both
+def test_a_key_of_another_type_is_refused_with_a_remedy(spring, url, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            spring.redis.rpush(spring.key, "a")
+            with pytest.raises(
+                NameInUse, match=r"is a list of .*; choose another name, or another registry= in the URL$"
+            ):
+                await locks.lock("x").acquire(timeout=1)
+            spring.redis.delete(spring.key)
 
     harness.run(body)

@@ -11,6 +11,7 @@ import pytest
 import redis
 from layout_keys import assert_clean, url_of
 
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold_lab.proxy.proxy import FaultProxy
 from support.flavors import both
 from support.patience import until_in
@@ -326,6 +327,32 @@ def test_an_owner_without_a_place_blocks_nobody(java, url, namespace, harness):
             hold = await fair(locks).acquire(timeout=1)
             await hold.release()
             assert not java[0].redis.exists(java[0].queue)
+
+    harness.run(body)
+
+
+@both
+def test_a_dead_one_at_the_head_is_taken_out_though_one_behind_it_came_earlier(java, url, namespace, harness):
+    """Redisson took the earlier one out when its client was late, so that one had to queue again."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder = java[0]
+            assert holder.lock(lease=2.0)
+            start = harness.now()
+            waiter = harness.spawn(lambda: fair(locks, lease=20).acquire(timeout=10))
+            await until_in(harness, lambda: len(holder.waiting()) == 1)
+            (ours,) = holder.waiting()
+            dead = Ticket(ticket_id(b"d" * 16), LeaseTerms(LockMode(fair=True), Owner("h", 1, "c"), 1.0))
+            await locks.store.try_acquire("x", dead, join=True, within=5)
+            holder.redis.lrem(holder.queue, 1, ours)
+            holder.redis.rpush(holder.queue, ours)
+            holder.redis.zadd(holder.places, {holder.waiting()[0]: holder.now() + WAIT})
+            hold = await waiter.result()
+            assert hold is not None
+            assert harness.now() - start < 2.0 + NOTIFIED
+            assert not holder.redis.exists(holder.queue)
+            await hold.release()
 
     harness.run(body)
 

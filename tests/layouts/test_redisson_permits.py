@@ -253,9 +253,9 @@ def test_what_the_format_cannot_carry_is_refused_when_it_is_made():
 
 
 @both
-def test_a_user_who_may_not_publish_changes_no_count(redis_server, java, key, namespace, harness):
+def test_a_user_who_may_no_longer_publish_changes_no_count(redis_server, java, key, namespace, harness):
     user = f"user-{namespace}"
-    redis_server.command("ACL", "SETUSER", user, "on", ">secret", "+@all", "~*", "resetchannels", "&leasehold:*")
+    redis_server.command("ACL", "SETUSER", user, "on", ">secret", "+@all", "~*", "allchannels")
 
     async def body(harness):
         url = url_of(f"redis://{user}:secret@127.0.0.1:{redis_server.port}", "redisson")
@@ -265,6 +265,7 @@ def test_a_user_who_may_not_publish_changes_no_count(redis_server, java, key, na
                 assert java.redis.get(key) == b"1"
                 assert await hold.release()
                 assert java.redis.get(key) == b"3"
+                redis_server.command("ACL", "SETUSER", user, "resetchannels", "&leasehold:*")
 
     try:
         harness.run(body)

@@ -296,6 +296,26 @@ def test_a_reader_whose_lease_has_ended_is_lost_while_others_read(java, url, key
 
 
 @both
+def test_a_writer_frees_the_lock_beside_readers_whose_leases_have_ended(java, url, key, namespace, harness):
+    """Redisson leaves the field of a dead reader in the hash as long as that lives."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            hold = await rw(locks).writer().acquire()
+            java.redis.hset(key, OWNER, 1)
+            with java.redis.pubsub() as listener:
+                listener.subscribe(java.channel)
+                assert listener.get_message(timeout=1)["type"] == "subscribe"
+                await hold.release()
+                assert listener.get_message(timeout=1)["data"] == b"1"
+            assert not java.redis.exists(key)
+            assert java.write()
+            assert java.write_unlock() == 1
+
+    harness.run(body)
+
+
+@both
 def test_watchdogs_keep_both_sides(java, url, key, namespace, harness):
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:

@@ -176,6 +176,7 @@ def test_ticks_and_long_names_are_refused(url, namespace, harness):
             with pytest.raises(Unsupported, match="keeps no ticks; layout=shedlock shares runs of jobs alone"):
                 await job(locks).run(lambda: harness.sleep(0), tick=1)
             long = locks.scheduled("x" * 65, at_most=5, at_least=1)
+            assert await locks.inspect("x" * 65) is None
             with pytest.raises(Unsupported, match=r"ShedLock's names have at most 64 characters, and .* has"):
                 await long.run(lambda: harness.sleep(0))
 

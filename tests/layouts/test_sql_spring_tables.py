@@ -127,6 +127,28 @@ def test_init_prints_and_makes_the_table_that_spring_documents(sql_server, names
 
 
 @both
+@pytest.mark.parametrize(
+    ("skew", "margin", "remedy"),
+    [
+        (3, 1, r"run NTP on its host; until then use margin=(5|6) or more"),
+        (3, 20, r"run NTP on its host; until then use margin=20 or more"),
+        (3600, 1, r"its clock or its time zone is wrong"),
+    ],
+)
+def test_doctor_names_a_margin_that_is_large_enough(sql_server, namespace, harness, skew, margin, remedy):
+    ahead = Spring(sql_server, skew=skew)
+
+    async def body(harness):
+        async with harness.client(sql_server.url("spring", margin=str(margin)), namespace=namespace) as locks:
+            assert ahead.lock(name_in(namespace))
+            one = {one.subject: one for one in await locks.diagnose()}["clocks of other programs"]
+            assert re.fullmatch(remedy, one.remedy), one.remedy
+            assert ahead.unlock(name_in(namespace))
+
+    harness.run(body)
+
+
+@both
 def test_doctor_compares_the_clocks(sql_server, namespace, harness):
     ahead = Spring(sql_server, skew=30)
 

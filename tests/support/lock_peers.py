@@ -85,6 +85,7 @@ class Peers:
         self.server = server
         self.key = key
         there = [layout, server.url] if "://" in layout else [f"{server.url}?layout={layout}"]
+        self.server_kind = there[0].partition(":")[0]
         self._args = there[0], key, round(lease * 1000), *there[1:]
         self._commands = commands
         self.all: list[Peer] = []
@@ -109,6 +110,20 @@ class Peers:
         """Return kind and token of each visit, in order."""
         lines = [str(line).split() for line in self.server.command("LRANGE", f"{self.key}:log", 0, -1)]
         return [(kind, int(token)) for kind, token in lines]
+
+
+noted: list[dict[str, Any]] = []
+"""What the present test has measured, for `support.foreign_table`."""
+
+
+def note(peers: Peers, kind: str, what: str, **figures: Any) -> None:
+    """Note figures of the lock that a foreign kind shares: ``visits``, ``woken`` or ``killed``."""
+    noted.append({"kind": kind, "server": peers.server_kind, "what": what, **figures})
+
+
+def ours(kind: str) -> bool:
+    """Return whether a kind is one of ours."""
+    return kind == "ours" or kind.startswith("ours-")
 
 
 @contextmanager
@@ -136,12 +151,16 @@ def check_counting(peers: Peers, kinds: Sequence[str], visits: int) -> None:
     for peer in running:
         assert (answer := peer.answer()) == "counted", f"{peer.kind}: {answer}"
     assert peers.counted() == visits * len(kinds)
-    assert peers.visits() == {kind: visits * count for kind, count in Counter(kinds).items()}
+    each = {kind: visits * count for kind, count in Counter(kinds).items()}
+    assert peers.visits() == each
+    mine = sum(count for kind, count in each.items() if ours(kind))
+    for theirs in each.keys() - set(filter(ours, each)):
+        note(peers, theirs, "visits", theirs=each[theirs], ours=mine)
 
 
-def check_exclusion(peers: Peers, ours: str, theirs: str, wakes_within: float) -> None:
+def check_exclusion(peers: Peers, mine: str, theirs: str, wakes_within: float) -> None:
     """Each side keeps the other out, and gets the lock when the other releases it."""
-    for first, second in (peers.start(ours, theirs), peers.start(theirs, ours)):
+    for first, second in (peers.start(mine, theirs), peers.start(theirs, mine)):
         first.acquires()
         assert second.ask("try") == "none"
         second.order("lock")
@@ -151,6 +170,7 @@ def check_exclusion(peers: Peers, ours: str, theirs: str, wakes_within: float) -
         assert second.answer().startswith("held")
         took = time.monotonic() - start
         assert took < wakes_within, f"{second.kind} was woken {took:.3f} s after the release of {first.kind}"
+        note(peers, theirs, "woken", side="ours" if second.kind == mine else "theirs", ms=round(took * 1000))
         assert first.ask("try") == "none"
         assert second.ask("unlock") == "released"
         assert first.ask("try").startswith("held")
@@ -167,5 +187,12 @@ def check_kill(peers: Peers, killed: str, next_: str, lease: float, noise: float
     assert waiter.answer().startswith("held")
     took = time.monotonic() - at
     assert took < lease + noise, f"{next_} acquired {took:.3f} s after the kill of {killed}"
+    note_kill(peers, killed, next_, took, lease)
     assert waiter.ask("unlock") == "released"
     return took
+
+
+def note_kill(peers: Peers, killed: str, next_: str, took: float, lease: float) -> None:
+    """Note how long the kill of a holder blocked another, of which one at least is foreign."""
+    for theirs in {killed, next_} - set(filter(ours, (killed, next_))):
+        note(peers, theirs, "killed", side="ours" if ours(killed) else "theirs", ms=round(took * 1000), lease=lease)

@@ -32,7 +32,7 @@ def test_only_the_folders_that_compute_have_a_lower_priority(tmp_path: Path) -> 
         pytest.skip("this user cannot raise a priority again")
     now = os.getpriority(os.PRIO_PROCESS, 0)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    for folder in ("api", "simulated/histories", "stores"):
+    for folder in ("cli", "simulated/histories", "stores"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(NEIGHBOURS)
     done = subprocess.run(

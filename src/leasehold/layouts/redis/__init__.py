@@ -44,7 +44,9 @@ class Shared:
     def __post_init__(self) -> None:
         """Refuse servers on which the other library's locks are not."""
         quorum = isinstance(self.on, openers.Redlock) and self.layout.quorum
-        if not quorum and not isinstance(self.on, openers.Redis | openers.Sentinel):
+        if isinstance(self.on, openers.Cluster):
+            self.layout.on_cluster()
+        elif not quorum and not isinstance(self.on, openers.Redis | openers.Sentinel):
             raise Unsupported(
                 f"layout={self.layout.name} works on one Redis server and on the primary under Sentinel, not with "
                 f"{type(self.on).__name__}; write redis://, rediss://, unix:// or redis+sentinel://"
@@ -57,6 +59,10 @@ class Shared:
                 return LayoutStore(runtime, settings, namespace, layout=self.layout)
             case openers.Sentinel(watched):
                 return SentinelLayoutStore(runtime, watched, namespace, layout=self.layout)
+            case openers.Cluster(seeds):
+                from leasehold.layouts.redis.cluster import ClusterLayoutStore
+
+                return ClusterLayoutStore(runtime, seeds, namespace, layout=self.layout.on_cluster())
             case openers.Redlock():
                 from leasehold.layouts.redis.redlock import PlainRedlockStore
 

@@ -43,7 +43,7 @@ async def names(transport: Transport, where: str, layout: Layout, namespace: str
                 raise refused(where, reply)
             cursor = reply[0]
             found.update(filter(None, (layout.name_of(namespace, key) for key in reply[1])))
-    return sorted(found)
+    return sorted(name for name in found if name.startswith(prefix))  # on a cluster the pattern has no prefix
 
 
 def view(layout: Layout, name: str, kind: Kind, reply: Any) -> View:

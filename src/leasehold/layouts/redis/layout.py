@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from leasehold._model import Capabilities, Kind, LockMode, Ticket
+from leasehold.errors import Unsupported
 from leasehold.layouts.names import before
 from leasehold.layouts.redis.scripts import Scripts
 
@@ -32,6 +33,8 @@ class Layout:
         kinds: of lock that it has.
         topics: whether the other library notifies by channels.
         quorum: whether it also has a lock on several servers, of which a majority decides.
+        option: of the URL, which changes all keys; empty if there is none.
+        clustered: whether the locks are on a cluster, so that all keys of one are in one slot.
     """
 
     name: str
@@ -43,6 +46,19 @@ class Layout:
     kinds: Sequence[Kind] = (Kind.MUTEX,)
     topics: bool = False
     quorum: bool = False
+    option: str = ""
+    clustered: bool = False
+
+    def on_cluster(self) -> Layout:
+        """Return the layout on a cluster.
+
+        Raises:
+            Unsupported: the other library's locks are not on clusters, or ours cannot share them there.
+        """
+        raise Unsupported(
+            f"layout={self.name} works on one Redis server and on the primary under Sentinel, not on a cluster; "
+            "write redis://, rediss://, unix:// or redis+sentinel://"
+        )
 
     def lock_key(self, namespace: str, name: str) -> bytes:
         """Return the key of a lock, as the other library has it."""
@@ -55,16 +71,43 @@ class Layout:
     def keys(self, namespace: str, name: str, kind: Kind = Kind.MUTEX) -> Sequence[bytes]:
         """Return all keys of a lock, in the order in which the scripts take them."""
         lock = self.lock_key(namespace, name)
-        stem = f"{SIDE}{self.name}:{{{quote(lock, safe=_SAFE)}".encode()
-        return (lock, *(stem + role for role in ROLES), *self.more_keys(lock, kind))
+        return (lock, *(self._stem(lock) + role for role in ROLES), *self.more_keys(lock, kind))
+
+    def _stem(self, lock: bytes) -> bytes:
+        """Return what our keys beside a lock begin with, up to the role."""
+        begin, encoded = f"{SIDE}{self.name}:{{".encode(), quote(lock, safe=_SAFE).encode()
+        if not self.clustered:
+            return begin + encoded
+        tag = slot_tag(lock)
+        if b"}" in tag or b"{" in tag:
+            raise Unsupported(f"the key {lock.decode()!r} cannot be a lock on a cluster: its braces are not in pairs")
+        return begin + tag if tag == encoded else begin + tag + b"}:{" + encoded
 
     def more_keys(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
         """Return the layout's further keys of a lock."""
         return ()
 
+    def keys_inside(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
+        """Return a key like each kind of key that the scripts name themselves."""
+        return ()
+
+    def rule_of(self, namespace: str, name: str, key: bytes) -> str:
+        """Return the access rule that grants a key of a lock, and the same of all locks of the namespace."""
+        lock = self.lock_key(namespace, name)
+        stem, found, _ = key.partition(lock)
+        if key.startswith(SIDE.encode()):
+            return f"~{SIDE}*"
+        if not found:
+            return f"~{key.decode()}"
+        return f"~{stem.decode()}{self._before(namespace)}*"
+
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         """Return the channel on which the other library notifies a waiter of a release."""
         return b""
+
+    def message(self, lock: bytes) -> bytes:
+        """Return a message on that channel: that of a release."""
+        return b"0"
 
     def wakes_all(self, topic: bytes) -> bool:
         """Return whether each waiter that follows a channel claims again at its messages, or one of them."""
@@ -72,12 +115,14 @@ class Layout:
 
     def pattern(self, namespace: str, prefix: str, role: bytes = ROLES[0]) -> bytes:
         """Return the glob pattern of our keys beside the locks whose names begin with ``prefix``."""
+        if self.clustered:  # a key may begin with a part of the name
+            return f"{SIDE}{self.name}:{{*".encode() + role
         begins = quote((self._before(namespace) + prefix).encode(), safe=_SAFE)
         return f"{SIDE}{self.name}:{{{begins}*".encode() + role
 
     def name_of(self, namespace: str, key: bytes) -> str | None:
         """Return the name to which a key of ours belongs; None if it is of another namespace."""
-        inside = unquote(key.decode().partition("{")[2].rpartition("}")[0])
+        inside = unquote(key.decode().partition("{")[2].rpartition("}")[0].rpartition("}:{")[2])
         before = self._before(namespace)
         return inside.removeprefix(before) if inside.startswith(before) else None
 
@@ -104,3 +149,9 @@ class Layout:
     def _before(self, namespace: str) -> str:
         """Return what precedes the name: the prefix and the namespace."""
         return self.prefix + before(namespace)
+
+
+def slot_tag(key: bytes) -> bytes:
+    """Return the part of a key that decides its slot in a cluster: what is in its first braces, else all of it."""
+    inside, end, _ = key.partition(b"{")[2].partition(b"}")
+    return inside if end and inside else key

@@ -7,6 +7,8 @@ releases send it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from leasehold._model import Capabilities
 from leasehold.layouts.redis.layout import Layout
 from leasehold.layouts.redis.scripts import Scripts
@@ -29,7 +31,14 @@ CAPABILITIES = Capabilities(
 )
 
 
+class Plain(Layout):
+    """The same on one server and on a cluster."""
+
+    def on_cluster(self) -> Layout:
+        return replace(self, clustered=True)
+
+
 def layout(prefix: str = "") -> Layout:
     """Return the layout for keys with this prefix."""
     of = "redis-py's Lock, redlock-py, redsync, node-redlock"
-    return Layout("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL, quorum=True)
+    return Plain("plain", of, CAPABILITIES, Scripts.of("plain"), prefix, POLL, quorum=True, option="prefix")

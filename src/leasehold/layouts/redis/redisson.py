@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from uuid import UUID
 
 from leasehold._model import Capabilities, Kind, LockMode, Ticket, ticket_id
 from leasehold.layouts.redis.layout import Layout
+from leasehold.layouts.redis.plain import POLL
 from leasehold.layouts.redis.scripts import Scripts
 
 CAPABILITIES = Capabilities(
@@ -31,6 +33,17 @@ CAPABILITIES = Capabilities(
     why_not="layout=redisson keeps what the locks of Redisson keep: leave it out, or leave out layout= where no Java "
     "program shares the name",
 )
+
+CLUSTERED = replace(
+    CAPABILITIES,
+    shared=False,
+    permits=False,
+    fair=False,
+    crash_bound="within the lease + 150 ms",
+    why_not="on a cluster layout=redisson shares the locks of getLock and getFencedLock alone; connect to one primary, "
+    "alone or under Sentinel, for the others, or leave out layout=",
+)
+"""On a cluster: our waiters would have to follow channels of shards for the other kinds of lock."""
 
 OWNER = ":1"
 """What follows the uuid in an owner of ours: in Redisson's, the number of a thread."""
@@ -56,7 +69,20 @@ class Redisson(Layout):
     def _scripts(self) -> Mapping[Kind, Scripts]:
         return {kind: Scripts.of(part) for kind, part in PARTS.items()}
 
+    def on_cluster(self) -> Layout:
+        return replace(
+            self,
+            capabilities=CLUSTERED,
+            scripts=Scripts.of("redisson", "sharded"),
+            poll=POLL,
+            kinds=(Kind.MUTEX,),
+            topics=False,
+            clustered=True,
+        )
+
     def scripts_of(self, kind: Kind) -> Scripts:
+        if self.clustered:
+            return self.scripts
         return self._scripts[kind]
 
     def more_keys(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
@@ -68,8 +94,13 @@ class Redisson(Layout):
             case Kind.SEMAPHORE:
                 return (braced(lock) + b":timeout",)
 
+    def keys_inside(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
+        return (braced(lock) + b":hold",) if kind is Kind.READ_WRITE else ()
+
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         mode = ticket.terms.mode
+        if not self.topics:
+            return b""
         owner = b":" + self.id_in(ticket).encode() if mode.fair else b""
         return TOPICS[mode.kind] + braced(lock) + owner
 

@@ -29,6 +29,9 @@ class Spring(Layout):
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         return self.prefix.removesuffix(":").encode() + b"-channel:" + lock
 
+    def message(self, lock: bytes) -> bytes:
+        return lock
+
 
 def layout(registry: str = "") -> Layout:
     """Return the layout for a registry.
@@ -39,4 +42,6 @@ def layout(registry: str = "") -> Layout:
     if not registry:
         raise ValueError("layout=spring needs registry=NAME in the URL: the registryKey of the RedisLockRegistry")
     of = "Spring Integration's RedisLockRegistry"
-    return Spring("spring", of, CAPABILITIES, Scripts.of("spring"), f"{registry}:", POLL, topics=True)
+    return Spring(
+        "spring", of, CAPABILITIES, Scripts.of("spring"), f"{registry}:", POLL, topics=True, option="registry"
+    )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from leasehold._model import (
     Cell,
@@ -35,14 +36,22 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
-from leasehold.layouts.redis import inspecting
+from leasehold.layouts.redis import inspecting, rights
 from leasehold.layouts.redis.connection.topics import Topics
 from leasehold.layouts.redis.connection.transports import topic_transport
-from leasehold.layouts.redis.layout import SIDE, Layout
+from leasehold.layouts.redis.layout import Layout
 from leasehold.layouts.redis.scripts import Scripts
-from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import DEMOTED, MakeTransport, NotPermitted, ReplyError
+from leasehold.stores.redis.connection.base import (
+    DEMOTED,
+    MakeTransport,
+    NotPermitted,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    Transport,
+)
 from leasehold.stores.redis.connection.settings import Settings
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.doctor import foreign
 from leasehold.stores.redis.renewing import Refusal
 from leasehold.stores.redis.scripts import Script
@@ -72,22 +81,45 @@ class LayoutStore(RedisStore):
         *,
         layout: Layout | None = None,
         make: MakeTransport | None = None,
+        **of_node: Any,
     ) -> None:
-        """Make the store of one server; ``layout`` is left out after `_prepare`."""
+        """Make the store of one server; ``layout`` is left out after `_prepare`. ``of_node``: see `RedisStore`."""
         if layout is not None:
             make = self._prepare(runtime, layout, make)
-        super().__init__(runtime, settings, namespace, make=make)
+        super().__init__(runtime, settings, namespace, make=make, **of_node)
         self.capabilities = self.layout.capabilities
 
     def _prepare(self, runtime: Runtime, layout: Layout, make: MakeTransport | None) -> MakeTransport | None:
         """Set the layout; return what makes the transports to servers."""
         self.layout = layout
+        self._asked: tuple[str, Ticket] | None = None  # of the last claim: its rights are asked after a refusal
+        self._permitted = set[Kind]()  # kinds of lock for which the user has all rights
         self._topics = Topics(runtime, self._news) if layout.topics else None
-        return topic_transport(runtime, self._topics) if make is None and self._topics is not None else make
+        if self._topics is not None:
+            return topic_transport(runtime, self._topics) if make is None else make
+        return self._by_ticket(make or single_transport(runtime))
+
+    def _by_ticket(self, make: MakeTransport) -> MakeTransport:
+        """Return what makes the same transports; they pass on the ticket of a waiter whose id is the message."""
+
+        def make_it(
+            runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+        ) -> Transport:
+            def receive(message: bytes) -> None:
+                on_message(self.layout.ticket_of(message.decode("ascii", "replace")).encode())
+
+            return make(runtime, settings, channel, receive, on_silence)
+
+        return make_it
 
     # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
+        self._asked, kind = (name, ticket), ticket.terms.mode.kind
+        if self._settings.restricted and kind not in self._permitted:
+            if lacking := await self._lacking(name, ticket, within):
+                raise rights.error(self.where, lacking)
+            self._permitted.add(kind)
         slot = self._waiters.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         mark, since = self._mark(name, ticket), self._runtime.now()
         repeated = ticket.id in self._unanswered
@@ -189,18 +221,18 @@ class LayoutStore(RedisStore):
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
 
     async def _check_rights(self, within: float) -> None:
-        """Name the rights that a script needs; which of them is missing, the server does not say."""
-        key = self.layout.lock_key(self._namespace, "").decode()
-        rules = f"~{key}* ~{SIDE}* &{keys.PREFIX}:*"
-        raise NotPermitted(
-            f"Redis at {self.where}: its user lacks a right; grant {rules} and what docs/interop.md lists"
-        )
+        """Name the rights that the user lacks, after a script was denied one."""
+        asked = self._asked
+        lacking = () if asked is None else await self._lacking(*asked, within)
+        raise rights.error(self.where, lacking)
+
+    async def _lacking(self, name: str, ticket: Ticket, within: float) -> Sequence[str]:
+        where = self._transport, self.layout, self._namespace
+        return await rights.missing(*where, name, ticket, self._channel, within)
 
     async def diagnose(self) -> list[Finding]:
-        shared = f"locks are shared with {self.layout.of}"
-        means = "tokens count our holds only, and the other programs are not told of a lost lease"
-        note = Finding(Severity.NOTE, "layout", f"{self.layout.name}: {shared}", means, "see docs/interop.md")
-        return [*(one for one in await super().diagnose() if one.subject != foreign.SUBJECT), note]
+        found = [one for one in await super().diagnose() if one.subject != foreign.SUBJECT]
+        return [*found, layout_finding(self.layout)]
 
     def after_fork(self) -> None:
         if self._topics is not None:
@@ -263,7 +295,12 @@ class LayoutStore(RedisStore):
         return self.layout.scripts_of(ticket.terms.mode.kind)
 
     def _command(self, script: Script, name: str, ticket: Ticket, *args: bytes) -> Command:
-        return script, self.layout.keys(self._namespace, name, ticket.terms.mode.kind), args
+        all_keys = self.layout.keys(self._namespace, name, ticket.terms.mode.kind)
+        if self.layout.clustered and script is self._scripts(ticket).renew:
+            all_keys = all_keys[
+                :2
+            ]  # while a slot migrates, its new node refuses scripts with a key that does not exist
+        return script, all_keys, args
 
     def _renewed(self, ticket: Ticket) -> tuple[bytes, bytes]:
         return self._id(ticket), b"%d" % ms(ticket.terms.lease)
@@ -281,7 +318,8 @@ class LayoutStore(RedisStore):
     def _no_lock(self, name: str, kind: str) -> NameInUse:
         key = self.layout.lock_key(self._namespace, name).decode()
         text = f"{name!r} cannot be a lock: its key {key!r} at {self.where} is a {kind} of another program"
-        return NameInUse(f"{text}; choose another name, or another prefix= in the URL", name=name)
+        other = f", or another {self.layout.option}= in the URL" if self.layout.option else ""
+        return NameInUse(f"{text}; choose another name{other}", name=name)
 
     def __repr__(self) -> str:
         return f"<LayoutStore {self.layout.name} {self.where} namespace={self._namespace!r}>"
@@ -301,3 +339,10 @@ class SentinelLayoutStore(SentinelStore, LayoutStore):
     ) -> None:
         make = self._prepare(runtime, layout, make)  # for the primary, which the transport that finds it makes
         super().__init__(runtime, watched, namespace, make=make)
+
+
+def layout_finding(layout: Layout) -> Finding:
+    """Return what `doctor` says of a layout."""
+    shared = f"{layout.name}: locks are shared with {layout.of}"
+    means = "tokens count our holds only, and the other programs are not told of a lost lease"
+    return Finding(Severity.NOTE, "layout", shared, means, "see docs/interop.md")

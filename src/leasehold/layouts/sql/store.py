@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from leasehold._model import (
     Cell,
@@ -43,8 +43,9 @@ from leasehold._model import (
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.layouts.names import before
-from leasehold.layouts.sql import doctor
+from leasehold.layouts.sql import doctor, rights
 from leasehold.layouts.sql.format import Format, us
+from leasehold.layouts.sql.found import Found, found_in
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores._common.unanswered import MOST, Unanswered
 from leasehold.stores._sql import tables
@@ -54,6 +55,9 @@ T = TypeVar("T")
 
 POLL = 0.1
 """Seconds, on average, between two looks of a client's first waiter; Spring's registry has the same."""
+
+SHORTEST_PAUSE = 0.005
+"""Seconds, on average, after the first rollback by a conflict; doubled after each further one, up to `POLL`."""
 
 SELDOM = 10.0
 """How many times more seldom the waiters behind it look."""
@@ -68,19 +72,6 @@ ALONE_WITHIN = 0.25
 """Part of the time for a batch of renewals that one locked row may take."""
 
 
-class Found(NamedTuple):
-    """A row as it was read; times in microseconds since 1970."""
-
-    holder: str
-    since: int
-    until: int
-    now: int
-
-    def held_by(self, holder: str) -> bool:
-        """Return whether this holder's lease has not ended."""
-        return self.holder == holder and self.until > self.now
-
-
 class SharedRowStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
@@ -91,6 +82,7 @@ class SharedRowStore:
         self.layout = layout
         self.capabilities = layout.capabilities
         self._slots = Slots(runtime)
+        self._rights_known = False
         self._begin()
 
     def _begin(self) -> None:
@@ -101,6 +93,9 @@ class SharedRowStore:
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         key, me = self.layout.row_key(self._namespace, name), self.layout.id_of(ticket)
+        if not self._rights_known:
+            await rights.check(self._transport, self.layout, within)
+            self._rights_known = True
         slot = self._slots.add(name, ticket) if join else None
         repeated, since = ticket.id in self._unanswered, self._runtime.now()
         self._unanswered[ticket.id] = None  # until there is a reply: a release may overtake this claim
@@ -177,11 +172,15 @@ class SharedRowStore:
         return None
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        layout, known = self.layout, {name for name, _ in list(self._mine.values())}
+        layout = self.layout
+        names = {layout.row_key(self._namespace, name): name for name, _ in list(self._mine.values())}
+        read = layout.look_at()
         if exact:
-            known.add(prefix)
-        names = {layout.row_key(self._namespace, name): name for name in known}
-        read = layout.look_at(layout.row_key(self._namespace, prefix)) if exact else layout.look_at()
+            try:
+                key = layout.row_key(self._namespace, prefix)
+            except Unsupported:  # no row can have this name
+                return []
+            names[key], read = prefix, layout.look_at(key)
         answers = await self._transact(lambda tx: self._ask(tx, read), self._runtime.now() + WITHIN)
         start = before(self._namespace)
         views = list[View]()
@@ -189,7 +188,7 @@ class SharedRowStore:
             found, name = Found(*rest), names.get(key)
             if name is None and key.startswith(start) and (layout.named or not start):
                 name = key.removeprefix(start)  # a key that is made from a name is shown itself
-            if name is not None and name.startswith(prefix) and found.until > found.now:
+            if name is not None and (name == prefix if exact else name.startswith(prefix)) and found.until > found.now:
                 views.append(self._view(name, found))
         return sorted(views, key=lambda view: view.name)
 
@@ -230,6 +229,7 @@ class SharedRowStore:
         Raises:
             Refused: its text says what to do about the other library's table.
         """
+        pause = SHORTEST_PAUSE
         while True:
             try:
                 within = max(until - self._runtime.now(), 0.001)
@@ -238,8 +238,11 @@ class SharedRowStore:
                 if why := self.layout.wrong_table(error.code):
                     text = f"the database at {self._transport.where} refused: {why}"
                     raise Refused(text, code=error.code, outcome=Outcome.LASTING) from None
-                if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
+                left = until - self._runtime.now()
+                if error.outcome is not Outcome.AGAIN or left <= 0:
                     raise
+            await self._runtime.sleep(min(pause * (0.5 + self._runtime.jitter()), left))
+            pause = min(2 * pause, POLL)
 
     async def _ask(self, tx: Transaction, *statements: Statement) -> list[list[Row]]:
         return await tx.ask(*self.layout.dialect.first, *statements)
@@ -247,11 +250,11 @@ class SharedRowStore:
     async def _claim(self, tx: Transaction, *, key: str, me: str, length: int, look_first: bool) -> Found:
         layout, look = self.layout, self.layout.look(key)
         if look_first:
-            found = _found(await self._ask(tx, look))
+            found = found_in(await self._ask(tx, look))
             if found is not None and not found.held_by(me) and self._left(found) > 0:
                 return found
         steps = layout.take(key, me, length), layout.add(key, me, length), look
-        while (found := _found(await self._ask(tx, *steps))) is None:
+        while (found := found_in(await self._ask(tx, *steps))) is None:
             pass  # it was deleted between the steps
         if found.held_by(me):
             await tx.commit()
@@ -260,7 +263,7 @@ class SharedRowStore:
     async def _free(self, tx: Transaction, *, key: str, me: str, at_least: int, late: bool) -> Found | None:
         layout = self.layout
         adds = [layout.add(key, me, 0)] if late else []
-        found = _found(await self._ask(tx, *adds, layout.lock(key)))
+        found = found_in(await self._ask(tx, *adds, layout.lock(key)))
         if found is not None and found.holder == me:
             await tx.commit(layout.free(key, me, at_least))
         return found
@@ -276,7 +279,7 @@ class SharedRowStore:
             answers = (await self._ask(tx, *looks))[-len(looks) :]
             results, writes = dict[str, RenewalResult](), list[Statement]()
             for (key, ticket), rows in zip(holding, answers, strict=True):
-                me, found = layout.id_of(ticket), _found([rows])
+                me, found = layout.id_of(ticket), found_in([rows])
                 if found is not None and found.held_by(me):
                     at_least = us(ticket.terms.at_least or 0)
                     writes.append(layout.renew(key, me, us(ticket.terms.lease + layout.margin), at_least))
@@ -325,11 +328,6 @@ class SharedRowStore:
 
     def __repr__(self) -> str:
         return f"<SharedRowStore {self.layout.name} {self._transport.where} namespace={self._namespace!r}>"
-
-
-def _found(answers: Sequence[Sequence[Row]]) -> Found | None:
-    rows = answers[-1]
-    return Found(*rows[0]) if rows else None
 
 
 def _wake(slot: Slot) -> None:

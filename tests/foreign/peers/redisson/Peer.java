@@ -9,15 +9,17 @@ import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 
-/** A process that shares one lock of Redisson: KIND URL KEY LEASE_MS. Kinds and orders are those of lock_peer.py. */
+/** A process that shares one lock of Redisson: KIND URL KEY LEASE_MS [ROOM_URL]. Kinds and orders are those of lock_peer.py. */
 public final class Peer {
     private static final int PERMITS = 3;
     private static RPermitExpirableSemaphore permits;
     private static String permit;
     private static long lease;
     private static RedissonClient client;
+    private static RedissonClient rooms;
     private static RLock lock;
     private static String kind;
     private static String key;
@@ -28,13 +30,9 @@ public final class Peer {
         kind = args[0];
         key = args[2];
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
-        Config config = new Config();
-        config.setLockWatchdogTimeout(Long.parseLong(args[3]));
-        config.setCodec(StringCodec.INSTANCE);
-        config.useSingleServer().setAddress(args[1].split("\\?")[0]).setConnectionMinimumIdleSize(2)
-                .setConnectionPoolSize(8);
-        client = Redisson.create(config);
         lease = Long.parseLong(args[3]);
+        client = connect(args[1].split("\\?")[0]);
+        rooms = args.length > 4 ? connect(args[4]) : client;
         switch (kind) {
             case "redisson-fenced" -> lock = client.getFencedLock(key);
             case "redisson-fair" -> lock = client.getFairLock(key);
@@ -71,6 +69,22 @@ public final class Peer {
         System.exit(0);
     }
 
+    private static RedissonClient connect(String url) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(lease);
+        config.setCodec(StringCodec.INSTANCE);
+        if (url.startsWith("redis+cluster://")) {
+            ClusterServersConfig cluster = config.useClusterServers();
+            for (String node : url.substring("redis+cluster://".length()).split(",")) {
+                cluster.addNodeAddress("redis://" + node);
+            }
+            cluster.setMasterConnectionMinimumIdleSize(2).setMasterConnectionPoolSize(8);
+        } else {
+            config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(2).setConnectionPoolSize(8);
+        }
+        return Redisson.create(config);
+    }
+
     private static boolean tries() throws InterruptedException {
         if (permits == null) {
             return lock.tryLock();
@@ -104,16 +118,16 @@ public final class Peer {
     }
 
     private static void visit(long token) throws InterruptedException {
-        RBucket<String> room = client.getBucket(key + ":room", StringCodec.INSTANCE);
-        RBucket<String> count = client.getBucket(key + ":count", StringCodec.INSTANCE);
-        RAtomicLong inside = client.getAtomicLong(key + ":inside");
+        RBucket<String> room = rooms.getBucket(key + ":room", StringCodec.INSTANCE);
+        RBucket<String> count = rooms.getBucket(key + ":count", StringCodec.INSTANCE);
+        RAtomicLong inside = rooms.getAtomicLong(key + ":inside");
         if (kind.endsWith("-read") || permits != null) {
             if (inside.incrementAndGet() > (permits == null ? 1_000_000 : PERMITS) || room.isExists()) {
                 say("overlap");
             }
             TimeUnit.MICROSECONDS.sleep(500);
-            client.getAtomicLong(key + ":count").incrementAndGet();
-            client.getList(key + ":log", StringCodec.INSTANCE).add(kind + " " + token);
+            rooms.getAtomicLong(key + ":count").incrementAndGet();
+            rooms.getList(key + ":log", StringCodec.INSTANCE).add(kind + " " + token);
             inside.decrementAndGet();
             return;
         }
@@ -123,7 +137,7 @@ public final class Peer {
         String seen = count.get();
         TimeUnit.MICROSECONDS.sleep(500);
         count.set(String.valueOf((seen == null ? 0 : Long.parseLong(seen)) + 1));
-        client.getList(key + ":log", StringCodec.INSTANCE).add(kind + " " + token);
+        rooms.getList(key + ":log", StringCodec.INSTANCE).add(kind + " " + token);
         room.delete();
     }
 

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from leasehold.stores.redis.scripts import Script
 
+STEPS = ("claim", "leave", "renew", "stay", "look", "rights")
+
+COMMAND = re.compile(rb"redis\.p?call\('([A-Z]+)'")
+"""A command in a script."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The scripts of one layout."""
+    """The scripts of one layout.
+
+    Attributes:
+        rights: tries the commands that the others use.
+        commands: those commands, in order of their names.
+    """
 
     claim: Script
     leave: Script
     renew: Script
     stay: Script
     look: Script
+    rights: Script
+    commands: Sequence[bytes]
 
     @classmethod
-    def of(cls, layout: str) -> Scripts:
-        """Load the scripts of the layout with this name."""
-        return cls(*(_load(layout, step) for step in ("claim", "leave", "renew", "stay", "look")))
+    @cache
+    def of(cls, *layout: str) -> Scripts:
+        """Load the scripts of the layout with this name; a part that changes some of it may follow."""
+        claim, leave, renew, stay, look, rights = (_load(layout, step) for step in STEPS)
+        texts = (script.text for script in (claim, leave, renew, stay, look))
+        commands = sorted({found[1] for text in texts for found in COMMAND.finditer(text)})
+        return cls(claim, leave, renew, stay, look, rights, commands)
 
 
-def _load(layout: str, step: str) -> Script:
+def _load(layout: Sequence[str], step: str) -> Script:
     folder = files(__name__)
-    parts = [folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in ("common", layout, step)]
+    parts = [folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in ("common", *layout, step)]
     text = "\n".join(parts).encode()
-    return Script(f"{layout}_{step}", text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    return Script(f"{'_'.join(layout)}_{step}", text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())

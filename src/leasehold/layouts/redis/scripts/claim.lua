@@ -10,16 +10,17 @@ if other then return {2, other} end
 local refused = redis.call('HGET', side, 'g')
 if refused and string.find(refused, id, 1, true) then return {0, whole(now()), 1000, '', 1, ''} end
 
-if value == id or not value and turn(id) then
-  local mine = beside(id)
+if value == id or not value and may_take(id) then
+  local mine = holder_key(id)
   local known = redis.call('HMGET', mine, 't', 'f')
-  if value then extend(id, lease) else take(id, lease) end
+  if value then extend(id, lease) end
   local token = value and known[1] == id and known[2] or whole(next_token(redis.call('HGET', side, 'f')))
   redis.call('HSET', side, 'f', token)
   redis.call('HSET', mine, 't', id, 'f', token, 'o', ARGV[5], 'm', ARGV[6], 'l', lease)
   redis.call('PEXPIRE', mine, lease)
   redis.call('PEXPIRE', side, whole(lease + KEEP))
   forget(id)
+  if not value then take(id, lease) end  -- last: a user without the right to one of these commands leaves no lock behind
   return {1, token}
 end
 
@@ -27,12 +28,12 @@ if ARGV[3] == '1' then
   redis.call('ZADD', queue, 'NX', whole(now()), id)
   redis.call('HSET', waiters, id,
     table.concat({whole(now() / 1000 + lease), lease, ARGV[4], ARGV[5], ARGV[6]}, SEP))
-  place(id, lease)
+  set_place(id, lease)
   for _, key in ipairs({queue, waiters}) do
     if redis.call('PTTL', key) < tonumber(lease) then redis.call('PEXPIRE', key, lease) end
   end
 end
 local ahead = first()
-local known = value and redis.call('HMGET', beside(value), 't', 'o') or {}
+local known = value and redis.call('HMGET', holder_key(value), 't', 'o') or {}
 local owner = known[1] == value and known[2] or ''
-return {0, whole(now()), whole(left(value)), owner, ahead == id and 1 or 0, value or ''}
+return {0, whole(now()), whole(ms_until_retry(value)), owner, ahead == id and 1 or 0, value or ''}

@@ -32,12 +32,18 @@ local function live(record)  -- whether a waiter's entry has not ended
   return record and tonumber(string.match(record, '^%d+')) > now() / 1000
 end
 
+-- The type of the lock's key, after a command for another type has failed; other failures end the script.
+local function type_after(failed)
+  if not string.find(failed.err, 'WRONGTYPE', 1, true) then error(failed.err) end
+  return redis.call('TYPE', lock).ok
+end
+
 -- A lock that is a string, with its holder's id as the value. The parts of other layouts have functions of these names.
 
 -- The id of the holder, false if there is none; and the type of the key if it is no lock.
 local function holder()
   local value = redis.pcall('GET', lock)
-  if type(value) == 'table' then return false, redis.call('TYPE', lock).ok end
+  if type(value) == 'table' then return false, type_after(value) end
   return value
 end
 
@@ -49,19 +55,19 @@ local function next_token(last)  -- above our last one, and not below the server
   return math.max((tonumber(last) or 0) + 1, now())
 end
 
--- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash beside(id).
-local function turn(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
-local function place(id, lease) end             -- our entry was made, or goes on
-local function displace(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
-local function pass() end                       -- wakes who is next in the other library's queue
-local function left(id) return redis.call('PTTL', lock) end  -- ms until a waiter for this holder claims again
+-- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
+local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
+local function set_place(id, lease) end             -- our entry was made, or goes on
+local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
+local function wake_next() end                      -- wakes who is next in the other library's queue
+local function ms_until_retry(id) return redis.call('PTTL', lock) end  -- until a waiter for this holder claims again
 local function extend(id, lease) redis.call('PEXPIRE', lock, lease) end
-local function beside(id) return side end
-local function limit() return 0 end             -- permits that there are
-local holders                                   -- all holders: {id, ms left} of each
+local function holder_key(id) return side end
+local function limit() return 0 end                 -- permits that there are
+local holders                                       -- all holders: {id, ms left} of each
 
 local function forget(id)
-  local found = displace(id)
+  local found = remove_place(id)
   redis.call('HDEL', waiters, id)
   return math.max(redis.call('ZREM', queue, id), found)
 end
@@ -75,8 +81,8 @@ local function first()
   end
 end
 
-local function prolong(id, lease)
+local function renew_hold(id, lease)
   extend(id, lease)
-  redis.call('PEXPIRE', beside(id), lease)
+  redis.call('PEXPIRE', holder_key(id), lease)
   redis.call('PEXPIRE', side, whole(lease + KEEP))
 end

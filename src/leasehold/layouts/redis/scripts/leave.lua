@@ -4,14 +4,14 @@
 local id, found = ARGV[1], 0
 if holder(id) == id then
   free(id)
-  if beside(id) ~= side then redis.call('DEL', beside(id)) end
+  if holder_key(id) ~= side then redis.call('DEL', holder_key(id)) end
   redis.call('HDEL', side, 't', 'o', 'm', 'l')
   redis.call('PEXPIRE', side, KEEP)
   found = 1
 end
 if forget(id) == 1 then found = 1 end
 local waiting = first()  -- also removes those before it whose entries have ended
-pass()
+wake_next()
 if ARGV[2] == '1' then
   local refused = redis.call('HGET', side, 'g') or ''
   if not string.find(refused, id, 1, true) then

@@ -10,6 +10,6 @@ for i = 1, #entries, 2 do
   end
 end
 for _, one in ipairs(other and {} or holders and holders() or value and {{value, redis.call('PTTL', lock)}} or {}) do
-  held[#held + 1] = {one[1], whole(one[2]), redis.call('HMGET', beside(one[1]), 't', 'f', 'o', 'm', 'l')}
+  held[#held + 1] = {one[1], whole(one[2]), redis.call('HMGET', holder_key(one[1]), 't', 'f', 'o', 'm', 'l')}
 end
 return {whole(now()), other and 0 or limit(), redis.call('HGET', side, 'f'), held, found}

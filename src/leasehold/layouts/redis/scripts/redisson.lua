@@ -18,7 +18,7 @@ local topic = 'redisson_lock__channel:' .. (string.find(lock, '{', 1, true) and 
 -- The id of the holder, false if there is none; and the type of the key if it is no such lock.
 local function holder()
   local fields = redis.pcall('HKEYS', lock)
-  if fields.err then return false, redis.call('TYPE', lock).ok end
+  if fields.err then return false, type_after(fields) end
   for _, field in ipairs(fields) do
     if field == 'mode' then return false, 'read-write lock' end
   end
@@ -41,32 +41,35 @@ local function free()
   redis.call('PUBLISH', topic, '0')
 end
 
--- The first in the fair queue; those before it whose places have ended are removed, and ours that have died.
+-- The first in the fair queue; those before it whose places have ended are removed, and ours that have died. One of ours
+-- that came earlier may be behind a dead one: Redisson had taken it out, and it queued again.
 local function head()
   first()
   while true do
     local owner = redis.call('LINDEX', fair, '0')
     local ends = owner and redis.call('ZSCORE', places, owner)
-    if not owner or ends and tonumber(ends) > now() / 1000 then return owner end
-    redis.call('LPOP', fair)
+    local record = owner and redis.call('HGET', waiters, owner)
+    if not owner or ends and tonumber(ends) > now() / 1000 and (not record or live(record)) then return owner end
+    if record then forget(owner) end
+    redis.call('LREM', fair, '1', owner)
     redis.call('ZREM', places, owner)
   end
 end
 
-turn = function(id)
+may_take = function(id)
   if ARGV[7] ~= '1' then return true end
   local before = redis.call('LLEN', fair)
   local owner = head()
   if not owner or owner == id then return true end
   if redis.call('LLEN', fair) < before then
-    pass()
+    wake_next()
   else
     redis.call('PUBLISH', topic .. ':' .. owner, '0')  -- it may sleep: nothing is published when a lease runs out
   end
   return false
 end
 
-place = function(id, lease)
+set_place = function(id, lease)
   if not string.find(redis.call('HGET', waiters, id), SEP .. 'mutex fair' .. SEP, 1, true) then return end
   local ends, there = now() / 1000 + lease, false
   for _, owner in ipairs(redis.call('LRANGE', fair, '0', '-1')) do
@@ -78,10 +81,10 @@ place = function(id, lease)
   redis.call('ZADD', places, whole(ends), id)
   if there then return end
   redis.call('RPUSH', fair, id)  -- it is new; or it was late, and Redisson has taken it out: nobody would wake it
-  pass()
+  wake_next()
 end
 
-displace = function(id)
+remove_place = function(id)
   if redis.call('ZREM', places, id) == 0 then return 0 end
   local record, behind = redis.call('HGET', waiters, id), false
   local lease = record and string.match(record, '^%d+' .. SEP .. '(%d+)') or 0
@@ -94,7 +97,7 @@ displace = function(id)
 end
 
 -- Redisson wakes the first alone. Where that does not listen, the next of ours is to learn when the first one's place ends.
-pass = function()
+wake_next = function()
   if not redis.call('LINDEX', fair, '0') or holder() or not head() then return end
   for at, owner in ipairs(redis.call('LRANGE', fair, '0', MOST_WOKEN)) do
     local asked = at == 1 or redis.call('HEXISTS', waiters, owner) == 1
@@ -102,7 +105,7 @@ pass = function()
   end
 end
 
-left = function(id)
+ms_until_retry = function(id)
   if id then return redis.call('PTTL', lock) end
   local owner = head()
   local ends, record = redis.call('ZSCORE', places, owner), redis.call('HGET', waiters, owner)

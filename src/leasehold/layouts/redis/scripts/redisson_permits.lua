@@ -18,11 +18,11 @@ local function permits(id)  -- the bytes of each
   return all
 end
 
-beside = function(id) return side .. ':' .. string.sub(id, 1, 32) end
+holder_key = function(id) return side .. ':' .. string.sub(id, 1, 32) end
 
 local function id_of(permit)  -- ours has noted its id
   local hex = string.gsub(permit, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
-  return redis.call('HGET', beside(hex), 't') or hex
+  return redis.call('HGET', holder_key(hex), 't') or hex
 end
 
 local function add(n)  -- before they are taken out of the set: it fails if memory is full
@@ -36,7 +36,7 @@ limit = function() return (tonumber(redis.call('GET', lock)) or 0) + redis.call(
 -- such semaphore.
 local function holder(id)
   local free = redis.pcall('GET', lock)
-  if type(free) == 'table' then return false, redis.call('TYPE', lock).ok end
+  if type(free) == 'table' then return false, type_after(free) end
   if free and not string.match(free, '^-?%d+$') then return false, 'string' end
   if not id then return false end
   local wanted = permits(id)
@@ -65,6 +65,7 @@ extend = function(id, lease)
 end
 
 local function take(id, lease)
+  redis.call('ZADD', out, 'XX', '0', '')  -- changes nothing: without that right, the count is to stay as it is
   redis.call('DECRBY', lock, #permits(id))
   extend(id, lease)
 end
@@ -78,7 +79,7 @@ local function free(id)
   for _, permit in ipairs(held) do redis.call('ZREM', out, permit) end
 end
 
-left = function()  -- until the next permit expires
+ms_until_retry = function()  -- until the next permit expires
   local ends = tonumber(redis.call('ZRANGE', out, '0', '0', 'WITHSCORES')[2])
   return ends and ends < ENDLESS and math.max(ends - now() / 1000, 1) or -1
 end

@@ -14,7 +14,7 @@ local function writes(id) return string.sub(id, -6) == ':write' end
 -- lock.
 local function holder(id)
   local mode = redis.pcall('HGET', lock, 'mode')
-  if type(mode) == 'table' then return false, redis.call('TYPE', lock).ok end
+  if type(mode) == 'table' then return false, type_after(mode) end
   if not mode then return false, redis.call('EXISTS', lock) == 1 and 'lock' or nil end
   if not id then return false end
   if redis.call('HEXISTS', lock, id) == 1 and (writes(id) or redis.call('EXISTS', hold_key(id, 1)) == 1) then
@@ -33,14 +33,15 @@ extend = function(id, lease)
 end
 
 local function take(id, lease)  -- nobody keeps it out
+  local longer = redis.call('PTTL', lock) < tonumber(lease)
   if writes(id) then
-    redis.call('HSET', lock, 'mode', 'write')
+    redis.call('HSET', lock, 'mode', 'write', id, '1')
   else
-    redis.call('HSETNX', lock, 'mode', 'read')
     redis.call('SET', hold_key(id, 1), '1', 'PX', lease)
+    local mode = redis.call('HGET', lock, 'mode') or 'read'
+    redis.call('HSET', lock, 'mode', mode, id, '1')
   end
-  redis.call('HSET', lock, id, '1')
-  extend(id, lease)
+  if longer then redis.call('PEXPIRE', lock, lease) end
 end
 
 holders = function()
@@ -73,4 +74,4 @@ local function free(id)
   if longest > 0 then redis.call('PEXPIRE', lock, longest) end
 end
 
-beside = function(id) return side .. ':' .. id end
+holder_key = function(id) return side .. ':' .. id end

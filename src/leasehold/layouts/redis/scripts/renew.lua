@@ -2,5 +2,5 @@
 -- ARGV  1 id  2 lease ms
 -- Reply 1 held, 0 gone
 if holder(ARGV[1]) ~= ARGV[1] then return 0 end
-prolong(ARGV[1], ARGV[2])
+renew_hold(ARGV[1], ARGV[2])
 return 1

@@ -7,11 +7,11 @@ for i = 1, #ARGV, 2 do
   local record = redis.call('HGET', waiters, id)
   local reply = 0
   if holder(id) == id then
-    prolong(id, lease)
+    renew_hold(id, lease)
     reply = 1
   elseif live(record) then
     redis.call('HSET', waiters, id, (string.gsub(record, '^%d+', whole(now() / 1000 + lease), 1)))
-    place(id, lease)
+    set_place(id, lease)
     for _, key in ipairs({queue, waiters}) do
       if redis.call('PTTL', key) < tonumber(lease) then redis.call('PEXPIRE', key, lease) end
     end

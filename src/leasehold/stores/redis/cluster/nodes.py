@@ -6,7 +6,7 @@ are chosen here, by the slot map, so that the node has that slot.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -29,11 +29,19 @@ from leasehold.stores.redis.store import RedisStore
 class Nodes:
     """The nodes of one client. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, topology: Topology, namespace: str, make: MakeTransport) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        topology: Topology,
+        namespace: str,
+        make: MakeTransport,
+        open_node: Callable[..., RedisStore] = RedisStore,
+    ) -> None:
         self._runtime = runtime
         self._topology = topology
         self._namespace = namespace
         self._make = make
+        self._open_node = open_node
         self._mutex = runtime.mutex()
         self._make_asking: MakeTransport = lambda runtime, settings, channel, on_message, on_silence: cast(
             Transport, AskingTransport(make(runtime, settings, channel, on_message, on_silence))
@@ -59,7 +67,7 @@ class Nodes:
                 raise StoreUnavailable(f"{self._topology.where}: the client is closed")
             found = self._stores.get((address, asking))
             if found is None:
-                found = self._stores[address, asking] = RedisStore(
+                found = self._stores[address, asking] = self._open_node(
                     self._runtime,
                     self._topology.settings(address),
                     self._namespace,

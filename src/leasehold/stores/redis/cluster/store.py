@@ -60,14 +60,20 @@ class ClusterStore:
     capabilities = replace(RedisStore.capabilities, together=False)  # no script has names of two slots
 
     def __init__(
-        self, runtime: Runtime, seeds: Sequence[Settings], namespace: str, *, make: MakeTransport | None = None
+        self,
+        runtime: Runtime,
+        seeds: Sequence[Settings],
+        namespace: str,
+        *,
+        make: MakeTransport | None = None,
+        open_node: Callable[..., RedisStore] = RedisStore,
     ) -> None:
-        """Make the store; ``make`` makes the transport to each node."""
+        """Make the store; ``make`` makes the transport to each node, and ``open_node`` its store."""
         self._runtime = runtime
         self._namespace = namespace
         self._make = make or single_transport(runtime)
         self._topology = Topology(runtime, seeds, self._make)
-        self._nodes = Nodes(runtime, self._topology, namespace, self._make)
+        self._nodes = Nodes(runtime, self._topology, namespace, self._make, open_node)
         self._waits: dict[str, RedisStore] = {}
         self._seen: SlotMap | None = None
         if (strict := seeds[0].strict) is not None:
@@ -162,9 +168,12 @@ class ClusterStore:
 
     # --- finding the node ---------------------------------------------------------------------------------------------
 
+    def _slot(self, name: str) -> int:
+        return keys.slot(self._namespace, name)
+
     async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
         """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
-        slot, until = keys.slot(self._namespace, name), self._runtime.now() + within
+        slot, until = self._slot(name), self._runtime.now() + within
         redirections, retries = 0, None
         asked: Address | None = None
         while True:
@@ -230,7 +239,7 @@ class ClusterStore:
     async def _places(self, tickets: Sequence[tuple[str, Ticket]], within: float) -> Places:
         """Return where each ticket is renewed: where it waits, or where its name is."""
         places: Places = {}
-        slots = {name: keys.slot(self._namespace, name) for name, _ in tickets}
+        slots = {name: self._slot(name) for name, _ in tickets}
         if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
             await self._refresh(within / 3)
         for name, ticket in tickets:

@@ -2,6 +2,9 @@
 
 What a key is, nobody says: it is recognised by its type and by what it contains. Its value is never shown, since it
 frees the lock. At most `MOST` keys are looked at.
+
+A plain lock is a short random text, and so are many secrets, of which the key may be one, too, such as a session's. So
+a list names a plain lock only if its key calls itself one. Who asks for a key by its name is told what it looks like.
 """
 
 from __future__ import annotations
@@ -49,6 +52,12 @@ SIGNALLED = re.compile(r"lock:(.+)", re.DOTALL)
 SIGNALLED_ID = re.compile(rb"[0-9A-Za-z+/]{24}")
 """The value of such a key: 18 bytes in base64."""
 
+NAMED = re.compile(r"(?i:(?<![a-z])(red)?(locks?|mutex|lease)(?![a-z]))|[a-z0-9](Lock|Mutex|Lease)(?![a-z])")
+"""A part of a key that calls itself a lock."""
+
+NAMED_OR_NOT = re.compile("")
+"""A part of every key."""
+
 
 async def look(transport: Transport, prefix: str, *, exact: bool = False) -> list[str]:
     """Describe the keys that begin with ``prefix``, or are it, and look like locks of other libraries.
@@ -60,9 +69,10 @@ async def look(transport: Transport, prefix: str, *, exact: bool = False) -> lis
     """
     found = list[str]()
     if exact:
-        return await _some(transport, [prefix.encode()])
+        permits = f"{prefix if '{' in prefix else '{' + prefix + '}'}:timeout"  # a semaphore itself is just a number
+        return await _some(transport, [prefix.encode(), permits.encode()], NAMED_OR_NOT)
     async for some in _keys(transport, prefix):
-        found += await _some(transport, some)
+        found += await _some(transport, some, NAMED)
     return sorted(found)
 
 
@@ -92,8 +102,8 @@ async def _keys(transport: Transport, prefix: str) -> AsyncIterator[Sequence[byt
             return
 
 
-async def _some(transport: Transport, some: Sequence[bytes]) -> list[str]:
-    """Describe those of some keys that look like locks."""
+async def _some(transport: Transport, some: Sequence[bytes], named: re.Pattern[str]) -> list[str]:
+    """Describe those of some keys that look like locks; plain ones only where the key matches ``named``."""
     types = await _ask(transport, [(b"TYPE", key) for key in some])
     sizes = {b"hash": b"HLEN", b"string": b"STRLEN", b"zset": b"ZCARD"}
     known = [(key, _bytes(type_)) for key, type_ in zip(some, types, strict=True) if _bytes(type_) in sizes]
@@ -105,14 +115,14 @@ async def _some(transport: Transport, some: Sequence[bytes]) -> list[str]:
     return [
         text
         for (key, type_), value, left in zip(small, values, lives, strict=True)
-        if isinstance(left, int) and left != -2 and (text := _described(key, type_, value, left))
+        if isinstance(left, int) and left != -2 and (text := _described(key, type_, value, left, named))
     ]
 
 
-def _described(key: bytes, type_: bytes, value: Any, left: int) -> str:
+def _described(key: bytes, type_: bytes, value: Any, left: int, named: re.Pattern[str]) -> str:
     name = key.decode("utf-8", "backslashreplace")
     held = f"held for another {left / 1000:.1f} s" if left >= 0 else "held"
-    if type_ == b"string" and isinstance(value, bytes) and PLAIN.fullmatch(value):
+    if type_ == b"string" and isinstance(value, bytes) and PLAIN.fullmatch(value) and named.search(name):
         of = "redis-py, redlock-py, redsync or node-redlock"
         return f"{name!r} looks like a plain lock, as of {of}, {held}; to share it, use layout=plain"
     if type_ == b"string" and isinstance(value, bytes) and SIGNALLED_ID.fullmatch(value):
