@@ -42,9 +42,9 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.layouts.names import before
 from leasehold.layouts.sql import doctor
 from leasehold.layouts.sql.format import Format, us
+from leasehold.stores._common.names import before
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores._common.unanswered import MOST, Unanswered
 from leasehold.stores._sql import tables
