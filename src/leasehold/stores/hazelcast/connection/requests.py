@@ -1,4 +1,4 @@
-"""The requests of Hazelcast's protocol that locks need, made of the driver's codecs; each with the reader of its answer.
+"""The requests of Hazelcast's protocol that locks need, made of the driver's codecs; each with its answer's reader.
 
 The driver's own ``FencedLock`` is not used: its owner is the calling thread. Here each ticket is an owner, so that two
 tasks of one thread exclude each other. Each request has an id, which makes it safe to repeat.
