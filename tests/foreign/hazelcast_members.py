@@ -91,7 +91,9 @@ class Cluster:
 
     def leader(self) -> HazelcastMember:
         """Return the member that leads the CP group of the locks."""
-        said = [(member.log().rfind("[default] We are the LEADER"), member) for member in self.members if member.running]
+        said = [
+            (member.log().rfind("[default] We are the LEADER"), member) for member in self.members if member.running
+        ]
         return max(said, key=lambda one: one[0])[1]
 
 

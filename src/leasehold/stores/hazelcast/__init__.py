@@ -11,9 +11,10 @@ from leasehold.store_api import Store
 from leasehold.stores._common.names import before
 from leasehold.stores.hazelcast.connection import settings as driver_settings
 from leasehold.stores.hazelcast.connection.settings import Settings
+from leasehold.stores.hazelcast.maps import MapLockStore
 from leasehold.stores.hazelcast.store import FencedLockStore
 
-__all__ = ["FencedLockStore", "Hazelcast", "from_url"]
+__all__ = ["FencedLockStore", "Hazelcast", "MapLockStore", "from_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Hazelcast:
         """Open the store; it connects at first use. The default namespace adds nothing to the names of locks."""
         if runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("Hazelcast cannot be reached from the simulated runtime; use a memory: store there")
+        if self.settings.map:
+            return MapLockStore(runtime, self.settings, before(namespace))
         return FencedLockStore(runtime, self.settings, before(namespace))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from leasehold._model import Finding, Severity
 from leasehold.stores.hazelcast.connection.driver import Driver
@@ -41,10 +42,33 @@ async def diagnose(driver: Driver, sessions: Sessions, until: float) -> list[Fin
     ]
 
 
-def versions(members: list[object]) -> Iterator[Finding]:
+def versions(members: Iterable[Any]) -> Iterator[Finding]:
     """Yield the versions of the members."""
-    found = sorted({str(getattr(member, "version", "unknown")) for member in members})
-    yield Finding(Severity.OK, "version", ", ".join(found) or "unknown")
+    versions = [getattr(member, "version", None) for member in members]
+    numbers = {(one.major, one.minor, one.patch) for one in versions if one is not None}
+    found = ", ".join(".".join(map(str, each)) for each in sorted(numbers))
+    yield Finding(Severity.OK, "version", found or "unknown")
+
+
+async def diagnose_maps(driver: Driver, name: str, until: float) -> list[Finding]:
+    """Check a cluster whose locks are those of a map, and say what they are worth.
+
+    Raises:
+        StoreUnavailable: it does not answer.
+    """
+    members = (await driver.connected(until)).cluster_service.get_members()
+    return [
+        *versions(members),
+        Finding(
+            Severity.WARNING,
+            "without_cp",
+            f"locks are those of the IMap {name!r}, not of the CP subsystem",
+            "while the cluster is split, each part gives a lock to a holder of its own, and nobody is told; a member "
+            "that fails before its backup has the lock loses it; tokens do not fence",
+            "use it for efficiency only; where two holders do harm, use a cluster with CP members, or another store",
+        ),
+        Finding(Severity.OK, "members", str(len(members))),
+    ]
 
 
 def _members(count: int) -> Finding:

@@ -26,7 +26,7 @@ async def inspect(
     now: float,
     until: float,
 ) -> list[View]:
-    """Return the locks that somebody has, of those that begin with ``prefix``, or are it."""
+    """Return the locks that somebody has, of those that begin with ``prefix``, or are it; with our own waiters."""
     begins = before + prefix
     names = [begins]
     if not exact:
@@ -38,8 +38,10 @@ async def inspect(
         for name, call in zip(some, calls, strict=True):
             found: requests.Ownership = await driver.answer(call, until)
             if found.fence:
-                view = _entry(found, mine.get((found.session, found.thread)), now)
-                views.append(View(name.removeprefix(before), Kind.MUTEX, found.fence, (view,)))
+                holder = _entry(found, mine.get((found.session, found.thread)), now)
+                waiters = [state for state in mine.values() if state.lock == name and state.waiting is not None]
+                queue = tuple(QueueEntry(state.ticket, order, state.until - now) for order, state in enumerate(waiters))
+                views.append(View(name.removeprefix(before), Kind.MUTEX, found.fence, (holder,), queue))
     return views
 
 

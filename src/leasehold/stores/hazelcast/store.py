@@ -58,9 +58,7 @@ OVERTAKE = 0.5
 PATIENCE = 10.0
 """Seconds that an operation without a limit of its own may take."""
 
-WHY_NOT = (
-    "a FencedLock of Hazelcast is exclusive and has an owner, and no more: leave it out, or use another store"
-)
+WHY_NOT = "a FencedLock of Hazelcast is exclusive and has an owner, and no more: leave it out, or use another store"
 
 
 class FencedLockStore:
@@ -81,7 +79,7 @@ class FencedLockStore:
         self._settings = settings
         self._before = before
         self._on_loss: LossCallback | None = None
-        self._driver = Driver(runtime, settings)
+        self._driver = Driver(runtime, settings, self._disconnected)
         self._start()
 
     def _start(self) -> None:
@@ -111,7 +109,7 @@ class FencedLockStore:
         if state.token is not None:
             return await self._confirm(state, until)
         if state.waiting is not None:
-            return self._read_wait(state)
+            return self._read_wait(state) if state.waiting.done() else await self._look(state, until)
         if state.wait_uid is None:
             since = self._runtime.now()
             self._extend(state, since)
@@ -124,19 +122,19 @@ class FencedLockStore:
             self._sessions.failed(state.session)
         if not join:
             self._forget(state, reuse=not (state.calls or state.unsure))
-            return Wait(None, ASK_AGAIN)
+            return self._wait_for(state)
         self._extend(state, self._runtime.now())
         state.wait_uid = state.wait_uid or uuid.uuid4()
         state.waiting = await self._driver.send(*requests.lock(*state.owner, state.wait_uid), until)
         state.calls.append(state.waiting)
         state.waiting.when_done(state.wake.set)
-        return Wait(None, ASK_AGAIN)
+        return self._wait_for(state)
 
     def _read_wait(self, state: TicketState) -> Granted | Wait | None:
         """Return what became of the request that waits."""
         call = state.waiting
         if call is None or not call.done():
-            return Wait(None, ASK_AGAIN)
+            return self._wait_for(state)
         state.waiting = None
         state.settle()
         try:
@@ -146,6 +144,18 @@ class FencedLockStore:
             return None
         state.token = fence
         return self._fresh_grant(state)
+
+    async def _look(self, state: TicketState, until: float) -> Granted | Wait | None:
+        """Answer a repeated claim of a waiter: the message with its grant may be on its way, or lost."""
+        call = await self._driver.send(*requests.ownership(*state.owner[:2]), until)
+        if isinstance(result := await self._owner_says(state, call, self._runtime.now(), until), BaseException):
+            raise result
+        return self._wait_for(state) if state.token is None else self._fresh_grant(state)
+
+    def _wait_for(self, state: TicketState) -> Wait:
+        """Return that the lock is taken; by whom, if this client has it: the servers do not name others."""
+        same = [one for one in list(self._states.values()) if one.lock == state.lock]
+        return Wait(None, ASK_AGAIN, next((one.ticket.terms.owner for one in same if one.token), None))
 
     def _fresh_grant(self, state: TicketState) -> Granted | None:
         """Return the grant of a holder, if its session certainly lives for at least half of its length from now."""
@@ -251,7 +261,7 @@ class FencedLockStore:
             self._extend(state, since)
             if mine or state.waiting is None or state.waiting.done():
                 if mine:
-                    state.token = found.fence  # the message with the grant was lost
+                    state.token, state.waiting = found.fence, None  # the message with the grant is late, or lost
                 state.wake.set()
             return RenewalResult.QUEUED
         if not mine or found.fence != state.token:
@@ -342,6 +352,11 @@ class FencedLockStore:
     def report_losses(self, callback: LossCallback) -> None:
         """Call ``callback`` with the tickets of a session that has ended."""
         self._on_loss = callback
+
+    def _disconnected(self) -> None:
+        """Put all holds in doubt: they are renewed as soon as a member can be reached."""
+        if self._on_loss is not None:
+            self._on_loss(RenewalResult.UNKNOWN, None)
 
     def _session_ended(self, session: Session) -> None:
         ended = [state for state in list(self._states.values()) if state.session is session]

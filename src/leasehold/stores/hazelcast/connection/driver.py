@@ -83,9 +83,11 @@ class Call:
 class Driver:
     """Sends requests. The connections are made at the first one."""
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, on_disconnect: Callable[[], None]) -> None:
+        """Make one without connections; ``on_disconnect`` is called when no member can be reached any more."""
         self._runtime = runtime
         self._settings = settings
+        self._on_disconnect = on_disconnect
         self._reset()
 
     def _reset(self) -> None:
@@ -120,11 +122,18 @@ class Driver:
         Raises:
             StoreUnavailable: there is no connection; nothing was sent.
         """
-        client = await self.connected(until)
+        return self.post(await self.connected(until), request, read)
+
+    def post(self, client: Any, request: Any, read: Codec, partition: int = -1) -> Call:
+        """Send a request through a client that `connected` returned, to the owner of a partition if one is named.
+
+        Raises:
+            StoreUnavailable: there is no connection; nothing was sent.
+        """
         connection = client._connection_manager.get_random_connection()
         if connection is None:
             raise not_connected(self.where, self._settings.cluster, OSError("all connections were lost"))
-        invocation = _Invocation(request, connection=connection, timeout=ONCE, response_handler=read)
+        invocation = _Invocation(request, partition, connection=connection, timeout=ONCE, response_handler=read)
         client._invocation_service.invoke(invocation)
         return Call(invocation.future, self._runtime, self.where)
 
@@ -164,6 +173,7 @@ class Driver:
                 heartbeat_interval=BEAT,
                 heartbeat_timeout=SILENT_AFTER,
                 backup_ack_to_client_enabled=False,
+                lifecycle_listeners=[self._lifecycle],
                 **login,
                 **wanted.tls,
             )
@@ -178,6 +188,10 @@ class Driver:
             client.shutdown()
             raise StoreUnavailable("the connection with Hazelcast was closed")
         return client
+
+    def _lifecycle(self, state: str) -> None:
+        if state == "DISCONNECTED" and not self._closed:
+            self._on_disconnect()
 
     async def close(self) -> None:
         """End the connections, and the driver's threads."""
