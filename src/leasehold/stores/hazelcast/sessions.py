@@ -63,7 +63,7 @@ class Session:
     tickets: int = 0
     failed: int = 0
     _threads: int = 0
-    _free: list[int] = field(default_factory=list)
+    _free: list[int] = field(default_factory=list[int])
 
     @property
     def valid(self) -> float:

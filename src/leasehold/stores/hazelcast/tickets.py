@@ -43,7 +43,7 @@ class TicketState:
     until: float = 0.0
     token: int | None = None
     waiting: Call | None = None
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list[Call])
     unsure: bool = False
     over: bool = False
     try_uid: uuid.UUID | None = None

@@ -55,7 +55,11 @@ class Call:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` at the answer, from a thread of the driver."""
-        self._future.add_done_callback(lambda _: callback())
+
+        def ended(_: Any) -> None:
+            callback()
+
+        self._future.add_done_callback(ended)
 
     def done(self) -> bool:
         """Return whether there is an answer, or there will be none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from leasehold.stores.hazelcast.connection.modules import module
-from leasehold.stores.hazelcast.connection.requests import Message
+from leasehold.stores.hazelcast.connection.requests import Message, nothing
 
 _try_lock: Any = module("protocol.codec.map_try_lock_codec")
 _unlock: Any = module("protocol.codec.map_unlock_codec")
@@ -35,12 +35,12 @@ def try_lock(key: Key, thread: int, lease: float, wait: float, reference: int) -
 
 def unlock(key: Key, thread: int, reference: int) -> Message:
     """Give a key back, once for each time that it was taken."""
-    return _unlock.encode_request(key.map, key.data, thread, reference), lambda message: None
+    return _unlock.encode_request(key.map, key.data, thread, reference), nothing
 
 
 def force_unlock(key: Key, reference: int) -> Message:
     """Free a key, whoever has it."""
-    return _force_unlock.encode_request(key.map, key.data, reference), lambda message: None
+    return _force_unlock.encode_request(key.map, key.data, reference), nothing
 
 
 def is_locked(key: Key) -> Message:

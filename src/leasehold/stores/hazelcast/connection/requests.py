@@ -32,6 +32,10 @@ Message = tuple[Any, Any]
 """A request, and the reader of its answer."""
 
 
+def nothing(message: Any) -> None:
+    """Read an answer without content."""
+
+
 class Ownership(NamedTuple):
     """Who has a lock: its fence, 0 if nobody has it, and the session and the thread that have it."""
 
@@ -57,7 +61,7 @@ def close_session(group: Any, session: int) -> Message:
 
 def beat(group: Any, session: int) -> Message:
     """Set a session's time to live to its full length."""
-    return _beat.encode_request(group, session), lambda message: None
+    return _beat.encode_request(group, session), nothing
 
 
 def lock(group: Any, name: str, session: int, thread: int, uid: Any) -> Message:
