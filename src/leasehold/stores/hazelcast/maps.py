@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold._model import (
-    Capabilities,
     Cell,
     Change,
     Finding,
@@ -45,6 +44,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
 from leasehold.stores._common.answers import answered
+from leasehold.stores.hazelcast.capabilities import WITHOUT_CP
 from leasehold.stores.hazelcast.connection import map_requests as requests
 from leasehold.stores.hazelcast.connection.driver import Call, Driver
 from leasehold.stores.hazelcast.connection.errors import NotOwner
@@ -71,8 +71,6 @@ MOST_TAKEN = 16
 OTHER = "other"
 """The ticket that is shown for a lock of another client."""
 
-WHY_NOT = "a lock of an IMap (without_cp=true) has an owner and a time, and no more: leave it out, or use another store"
-
 
 @dataclass(eq=False, slots=True)
 class MapTicket:
@@ -94,16 +92,7 @@ class MapTicket:
 class MapLockStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = Capabilities(
-        fencing=False,
-        fair=False,
-        lock_delay=False,
-        cells=False,
-        hands_over=False,
-        meta=False,
-        crash_bound="within the lease and 2 s",
-        why_not=WHY_NOT,
-    )
+    capabilities = WITHOUT_CP
 
     def __init__(self, runtime: Runtime, settings: Settings, before: str) -> None:
         """Make a store; ``before`` precedes each name in the map."""

@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Sequence
 
 from leasehold._model import (
-    Capabilities,
     Cell,
     Change,
     Finding,
@@ -40,38 +39,28 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
 from leasehold.stores._common.answers import answered
 from leasehold.stores.hazelcast import inspecting
+from leasehold.stores.hazelcast.capabilities import WITH_CP
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Call, Driver
-from leasehold.stores.hazelcast.connection.errors import Answer, NotOwner, SessionEnded, WaitCancelled
+from leasehold.stores.hazelcast.connection.errors import Answer, SessionEnded, WaitCancelled
 from leasehold.stores.hazelcast.connection.settings import Settings
 from leasehold.stores.hazelcast.doctor import diagnose
+from leasehold.stores.hazelcast.releasing import Releaser
 from leasehold.stores.hazelcast.sessions import Session, Sessions
-from leasehold.stores.hazelcast.tickets import TicketState, took_lock
+from leasehold.stores.hazelcast.tickets import TicketState
 from leasehold.stores.hazelcast.upkeep import Upkeep
 
 ASK_AGAIN = 60.0
 """Seconds after which a waiter retries without an event; a backstop."""
 
-OVERTAKE = 0.5
-"""Seconds for which a release waits for the answer to a claim that was sent before it."""
-
 PATIENCE = 10.0
 """Seconds that an operation without a limit of its own may take."""
-
-WHY_NOT = "a FencedLock of Hazelcast is exclusive and has an owner, and no more: leave it out, or use another store"
 
 
 class FencedLockStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = Capabilities(
-        fair=False,
-        lock_delay=False,
-        cells=False,
-        meta=False,
-        crash_bound="within the CP session's time to live, which the servers set (300 s if nobody did), and 2 s",
-        why_not=WHY_NOT,
-    )
+    capabilities = WITH_CP
 
     def __init__(self, runtime: Runtime, settings: Settings, before: str) -> None:
         """Make a store; ``before`` precedes each name in Hazelcast."""
@@ -86,6 +75,7 @@ class FencedLockStore:
         self._mutex = self._runtime.mutex()
         self._states: dict[str, TicketState] = {}
         self._sessions = Sessions(self._runtime, self._driver, self._settings.group, self._session_ended)
+        self._releaser = Releaser(self._runtime, self._driver, self._sessions, self._forget, self._release_again)
         self._upkeep = Upkeep(self._runtime, self._states, self._sessions, self._leave_late)
 
     # --- acquire -------------------------------------------------------------------------------------------------
@@ -274,61 +264,20 @@ class FencedLockStore:
         until = self._runtime.now() + within
         state = self._states.get(ticket.id)
         if state is None:
-            return reason is ReleaseReason.BREAK and await self._release_other(name, ticket.id, until)
+            return reason is ReleaseReason.BREAK and await self._releaser.release_other(
+                self._before + name, ticket.id, until
+            )
         state.over = True
         state.wake.set()
         waited = state.waiting is not None
-        return await self._leave(state, until) or waited
-
-    async def _leave(self, state: TicketState, until: float) -> bool:
-        """Release a ticket of this client, and what its claims take meanwhile; return whether it held."""
-        pending = [call for call in state.calls if not call.done()]
-        found = await self._unlock(state, state.leave_uid, until)
-        for call in pending:
-            await call.signal.wait(max(0.0, min(OVERTAKE, until - self._runtime.now())))
-        if any(took_lock(call) for call in pending):
-            state.leave_uid = uuid.uuid4()
-            found = await self._unlock(state, state.leave_uid, until) or found
-        state.settle()
-        clear = state.session.ended or not (state.calls or state.unsure)
-        self._forget(state, reuse=clear)
-        if not clear:
-            self._upkeep.release_again(state)
-        return found
+        return await self._releaser.leave(state, until) or waited
 
     async def _leave_late(self, state: TicketState) -> None:
         """Release a ticket in the background: it was not renewed, or was released before its claim had an answer."""
-        state.over = True
-        until = self._runtime.now() + PATIENCE / 2
-        if state.id in self._states:
-            await self._leave(state, until)
-        else:
-            await self._unlock(state, uuid.uuid4(), until)
+        await self._releaser.leave_late(state, known=state.id in self._states)
 
-    async def _unlock(self, state: TicketState, uid: uuid.UUID, until: float) -> bool:
-        try:
-            while await self._driver.ask(*requests.unlock(*state.owner, uid), until):
-                uid = uuid.uuid4()  # two claims took it
-        except NotOwner:
-            return False
-        except SessionEnded:
-            self._sessions.end(state.session)
-            return False
-        return True
-
-    async def _release_other(self, name: str, ticket: str, until: float) -> bool:
-        """Release a lock of another client: that of the owner whom `inspect` named."""
-        owner = inspecting.owner_in(ticket)
-        group = await self._sessions.group(until)
-        lock = self._before + name
-        if owner is None:
-            return (await self._driver.ask(*requests.ownership(group, lock), until)) is None
-        try:
-            while await self._driver.ask(*requests.unlock(group, lock, *owner, uuid.uuid4()), until):
-                pass
-        except (NotOwner, SessionEnded):
-            return False
-        return True
+    def _release_again(self, state: TicketState) -> None:
+        self._upkeep.release_again(state)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
