@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import pytest
@@ -77,6 +78,28 @@ def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server,
         dead.kill()
         assert holder.ask("unlock") == "released"
         assert alive.answer(within=EXPIRY + 1.0).startswith("held")
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("ours", OURS)
+def test_a_waiter_is_woken_within_50_ms(redis_server, members, namespace, commands, ours, record_property):
+    """Half of ten waiters of each side are, from the other side's release to their answer, over two pipes."""
+    took = {True: list[float](), False: list[float]()}
+    with lock_peers(redis_server, members.url, namespace, 20.0, commands) as peers:
+        pair = peers.start(ours, THEIRS)
+        pair[0].acquires()
+        for number in range(20):
+            holder, waiter = pair[number % 2], pair[1 - number % 2]
+            waiter.order("lock")
+            time.sleep(0.1)
+            start = time.monotonic()
+            holder.order("unlock")
+            assert waiter.answer().startswith("held")
+            took[waiter.kind == ours].append(time.monotonic() - start)
+            assert holder.answer() == "released"
+    for side, times in ((ours, took[True]), (THEIRS, took[False])):
+        record_property(f"ms:layouts: {side} woken by the other side", round(statistics.median(times) * 1000))
+        assert statistics.median(times) < 0.05, f"{side}: {times}"
 
 
 # --- without CP ----------------------------------------------------------------------------------------------------
