@@ -89,13 +89,6 @@ class Cluster:
         hosts = ",".join(f"127.0.0.1:{member.port}" for member in members)
         self.url = f"hazelcast://{hosts}/{members[0].cluster}"
 
-    def leader(self) -> HazelcastMember:
-        """Return the member that leads the CP group of the locks."""
-        said = [
-            (member.log().rfind("[default] We are the LEADER"), member) for member in self.members if member.running
-        ]
-        return max(said, key=lambda one: one[0])[1]
-
 
 @contextmanager
 def cluster(java: Sequence[str], *, members: int = 3, cp: int = 3) -> Iterator[Cluster]:

@@ -1,8 +1,8 @@
 """Releases a ticket, whatever its claims take meanwhile.
 
 A member handles requests at the same time, so a release may overtake a claim that was sent before it. The claim would
-then take the lock for nobody. So a release waits a moment for the answers of such claims. It is repeated if one of them
-took the lock, or has no answer.
+then take the lock for nobody, or wait for it. So a release waits a moment for the answers of such claims. It is sent
+again if one of them took the lock, or has no answer: a request that waits is answered when a later release ends it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from leasehold.stores.hazelcast.connection.errors import NotOwner, SessionEnded
 from leasehold.stores.hazelcast.sessions import Sessions
 from leasehold.stores.hazelcast.tickets import TicketState, took_lock
 
-OVERTAKE = 0.5
-"""Seconds for which a release waits for the answer to a claim that was sent before it."""
+OVERTAKE = (0.02, 0.1, 0.4)
+"""Seconds for which a release waits for the answers to claims that were sent before it, before it is sent again."""
 
 LATE_WITHIN = 5.0
 """Seconds that a release in the background may take."""
@@ -55,9 +55,13 @@ class Releaser:
         """Release a ticket of this client, and what its claims take meanwhile; return whether it held."""
         pending = [call for call in state.calls if not call.done()]
         found = await self._unlock(state, state.leave_uid, until)
-        for call in pending:
-            await call.signal.wait(max(0.0, min(OVERTAKE, until - self._runtime.now())))
-        if any(took_lock(call) for call in pending):
+        for pause in OVERTAKE:
+            ends = min(self._runtime.now() + pause, until)
+            for call in pending:
+                await call.signal.wait(max(0.0, ends - self._runtime.now()))
+            if all(call.done() and not took_lock(call) for call in pending):
+                break
+            pending = [call for call in pending if not call.done()]  # one that waits is only ended by a later release
             state.leave_uid = uuid.uuid4()
             found = await self._unlock(state, state.leave_uid, until) or found
         state.settle()
