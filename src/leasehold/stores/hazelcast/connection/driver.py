@@ -33,6 +33,9 @@ CONNECT_WITHIN = 5.0
 BEAT, SILENT_AFTER = 1.0, 6.0
 """Seconds between the driver's own messages on a connection, and of silence after which it closes the connection."""
 
+LOOK_AGAIN = 0.25
+"""Seconds after which it is checked whether a client that was lost has ended."""
+
 ONCE = 1.0
 """A time limit of the driver, on the wall clock, that is over: it repeats no request."""
 
@@ -97,6 +100,7 @@ class Driver:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._opening = KeyedLock(self._runtime, f"no connection with Hazelcast at {self._settings.where} in time")
+        self._up = self._runtime.signal()
         self._client: Any = None
         self._closed = False
 
@@ -142,11 +146,23 @@ class Driver:
         return Call(invocation.future, self._runtime, self.where)
 
     async def connected(self, until: float) -> Any:
-        """Return the driver's client, made if there is none that runs.
+        """Return the driver's client, which has a connection.
 
         Raises:
             StoreUnavailable: no member can be reached.
         """
+        while True:
+            client = await self._running(until)
+            self._up.clear()
+            if client._connection_manager.active_connections:
+                return client
+            left = until - self._runtime.now()  # it connects again, or ends
+            if left <= 0:
+                raise not_connected(self.where, self._settings.cluster, OSError("all connections were lost"))
+            await self._up.wait(min(left, LOOK_AGAIN))
+
+    async def _running(self, until: float) -> Any:
+        """Return the driver's client, made if there is none that runs."""
         client = self._client
         if client is not None and client.lifecycle_service.is_running():
             return client
@@ -194,6 +210,8 @@ class Driver:
         return client
 
     def _lifecycle(self, state: str) -> None:
+        if state == "CONNECTED":
+            self._up.set()
         if state == "DISCONNECTED" and not self._closed:
             self._on_disconnect()
 
