@@ -159,7 +159,7 @@ def beside_whom(item: pytest.Item) -> str:
 def arrange(items: list[pytest.Item], workers: int) -> None:
     """Sort the tests so that `QUIET` workers measure time while the others compute; the first one begins alone.
 
-    Each worker begins with its share of the list, as long as that of the others, and takes from theirs at the end.
+    Each worker begins with its share of the list, and takes from those of others at the end.
     """
     alone = [item for item in items if beside_whom(item) == "nobody"]
     few = [item for item in items if beside_whom(item) == "few"]
@@ -169,13 +169,15 @@ def arrange(items: list[pytest.Item], workers: int) -> None:
     if workers < 2:
         items[:] = [*computing, *alone, *few, *others]
         return
-    share = -(-len(items) // workers)
     quiet = min(QUIET, workers - 1)
     parts = [few[worker::quiet] for worker in range(quiet)]
     parts[0][:0] = alone
     parts += [computing[worker :: workers - quiet] for worker in range(workers - quiet)]
+    left = len(items)
     items.clear()
-    for part in parts:
+    for worker, part in enumerate(parts):
+        share = left // (workers - worker)  # as pytest-xdist divides: a plain test too early would wait for all of these
+        left -= share
         rest = max(0, share - len(part))
         items += [*part, *others[:rest]]
         del others[:rest]

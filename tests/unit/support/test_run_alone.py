@@ -165,19 +165,21 @@ class Item:
         return pytest.mark.timing.mark if name == "timing" and self.kind == "measures" else None
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 6])
+@pytest.mark.parametrize("workers", [1, 2, 3, 6, 7, 8])
 def test_some_workers_measure_while_the_others_compute(workers: int, tmp_path: Path) -> None:
     kinds = ["plain", "computes", "plain", "measures", "plain", "plain"] * 20
     items: list[Any] = [Item(kind, tmp_path) for kind in kinds]
     before = list(items)
     run_alone.arrange(items, workers)
     assert sorted(map(id, items)) == sorted(map(id, before))
-    share = len(items) // workers
-    first = [items[worker * share].kind for worker in range(workers)]
+    begins, left = list[int](), len(items)
+    for remaining in range(workers, 0, -1):  # as pytest-xdist divides them
+        begins.append(len(items) - left)
+        left -= left // remaining
     quiet = min(run_alone.QUIET, workers - 1)
-    assert first == (["measures"] * quiet + ["computes"] * (workers - quiet))
-    begin = [items[worker * share : worker * share + 20 // quiet] for worker in range(quiet)]
-    assert all(item.kind == "measures" for part in begin for item in part)
+    assert [items[begin].kind for begin in begins] == (["measures"] * quiet + ["computes"] * (workers - quiet))
+    measured = [items[begin : begin + 20 // quiet] for begin in begins[:quiet]]
+    assert all(item.kind == "measures" for part in measured for item in part)
 
 
 SHARED = """
