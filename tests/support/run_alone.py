@@ -176,7 +176,7 @@ def arrange(items: list[pytest.Item], workers: int) -> None:
     left = len(items)
     items.clear()
     for worker, part in enumerate(parts):
-        share = left // (workers - worker)  # as pytest-xdist divides: one plain test too early would wait for the others
+        share = left // (workers - worker)  # as pytest-xdist divides: a plain test too early would wait for them all
         left -= share
         rest = max(0, share - len(part))
         items += [*part, *others[:rest]]
