@@ -111,7 +111,9 @@ def check(run: Run) -> Result:
         Path(folder, f"{run.spec}.tla").write_text(base, encoding="utf-8")
         Path(folder, f"{run.spec}.cfg").write_text(run.config(), encoding="utf-8")
         heap = "-Xmx3g" if run.nightly else "-Xmx700m"
-        command = [java(), *JAVA, heap, "-cp", str(jar()), "tlc2.TLC", "-workers", str(WORKERS), "-metadir", folder]
+        # TLC unpacks its modules into Java's folder for temporary files, under names that all runs share.
+        options = [heap, f"-Djava.io.tmpdir={folder}", "-cp", str(jar())]
+        command = [java(), *JAVA, *options, "tlc2.TLC", "-workers", str(WORKERS), "-metadir", folder]
         began = time.monotonic()
         ended = subprocess.run(
             [*command, *([] if run.deadlock else ["-deadlock"]), run.spec],
