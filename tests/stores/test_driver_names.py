@@ -41,7 +41,6 @@ asyncmy_pool: Any = importlib.import_module("asyncmy.pool")
 kazoo_client: Any = importlib.import_module("kazoo.client")
 kazoo_connection: Any = importlib.import_module("kazoo.protocol.connection")
 kazoo_threading: Any = importlib.import_module("kazoo.handlers.threading")
-hazelcast_modules: Any = importlib.import_module("leasehold.stores.hazelcast.connection.modules")
 kazoo_requests: Any = importlib.import_module("kazoo.protocol.serialization")
 
 DECISIONS = Path(__file__).parents[2] / "docs" / "decisions"
@@ -102,18 +101,6 @@ def asyncio_socket() -> Any:
         return asyncio.trsock.TransportSocket(plain)
 
 
-def hazelcast_client() -> Any:
-    client_class = hazelcast_modules.hazelcast.HazelcastClient
-    with mock.patch.object(client_class, "_start"):  # it connects
-        client = client_class()
-    client._reactor._loop.waker.close()
-    return client
-
-
-def hazelcast_codec(name: str) -> Callable[[], Any]:
-    return lambda: hazelcast_modules.module(f"protocol.codec.{name}_codec")
-
-
 PRIVATE = [
     uses("redis.Connection", "redis", redis.Connection, "_sock"),
     uses("redis.SSLConnection", "redis", redis.SSLConnection, "_sock"),
@@ -136,10 +123,6 @@ PRIVATE = [
         "kazoo.ConnectionHandler", "zookeeper", lambda: kazoo_client.KazooClient()._connection,
         "_connect _read_sock _socket _write_sock", _connect=3,
     ),
-    uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
-         "_connection_manager _invocation_service _reactor _serialization_service"),
-    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "_loop"),
-    uses("hazelcast.PipedWaker", "hazelcast", lambda: hazelcast_client()._reactor._loop.waker, "_read_fd _write_fd"),
 ]  # fmt: skip
 """Names that begin with an underscore."""
 
@@ -200,31 +183,6 @@ UNDOCUMENTED = [
          "CheckVersion Create Create2 Delete Exists GetACL GetChildren GetChildren2 GetData SetData Sync Transaction",
          CheckVersion=2, Create=4, Create2=4, Delete=2, Exists=2, GetACL=1, GetChildren=2, GetChildren2=2, GetData=2,
          SetData=3, Sync=1, Transaction=1),
-    uses("hazelcast.ConnectionManager", "hazelcast", lambda: hazelcast_client()._connection_manager,
-         "get_random_connection", get_random_connection=0),
-    uses("hazelcast.InvocationService", "hazelcast", lambda: hazelcast_client()._invocation_service,
-         "invoke", invoke=1),
-    uses("hazelcast.SerializationService", "hazelcast", lambda: hazelcast_client()._serialization_service,
-         "to_data", to_data=1),
-    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "map"),
-    uses("hazelcast.AsyncoreLoop", "hazelcast", lambda: hazelcast_client()._reactor._loop, "waker"),
-    uses("hazelcast.invocation", "hazelcast", lambda: hazelcast_modules.module("invocation"), "Invocation",
-         Invocation=2),
-    uses("hazelcast.Future", "hazelcast", lambda: hazelcast_modules.module("future").Future(),
-         "add_done_callback done exception is_success result", add_done_callback=1),
-    *(
-        uses(f"hazelcast.{codec}", "hazelcast", hazelcast_codec(codec), "encode_request decode_response",
-             encode_request=count)
-        for codec, count in (
-            ("fenced_lock_lock", 5), ("fenced_lock_try_lock", 6), ("fenced_lock_unlock", 5),
-            ("fenced_lock_get_lock_ownership", 2), ("cp_session_create_session", 2), ("cp_session_close_session", 2),
-            ("cp_group_create_cp_group", 1), ("map_try_lock", 6), ("map_is_locked", 2),
-        )
-    ),
-    *(
-        uses(f"hazelcast.{codec}", "hazelcast", hazelcast_codec(codec), "encode_request", encode_request=count)
-        for codec, count in (("cp_session_heartbeat_session", 2), ("map_unlock", 4), ("map_force_unlock", 3))
-    ),
 ]  # fmt: skip
 """Names without an underscore that the driver's documentation does not describe, or describes as its inside."""
 
@@ -235,8 +193,6 @@ DOCUMENTED = [
          "NEED_DATA PAUSED RemoteProtocolError Request Response"),
     uses("h11.Connection", "etcd", lambda: h11.Connection(h11.CLIENT),
          "next_event our_state receive_data send start_next_cycle their_state"),
-    uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
-         "cluster_service lifecycle_service partition_service shutdown"),
     uses("psycopg.conninfo", "postgresql", lambda: psycopg.conninfo, "conninfo_to_dict make_conninfo"),
 ]  # fmt: skip
 """Documented names: they are here so that one test shows all that a new release of a driver may take away."""
@@ -263,7 +219,7 @@ def test_the_page_of_the_decision_names_each_private_name(used: Uses, name: str)
     assert f"`{name}`" in (DECISIONS / used.page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["redis.md", "postgresql.md", "mysql.md", "zookeeper.md", "etcd.md", "hazelcast.md"])
+@pytest.mark.parametrize("page", ["redis.md", "postgresql.md", "mysql.md", "zookeeper.md", "etcd.md"])
 def test_the_index_of_decisions_counts_the_private_names_of_each_page(page: str) -> None:
     of_drivers = {(used.of.partition(".")[0], name) for used in PRIVATE if used.page == page for name in split(used)}
     (row,) = [

@@ -1,1 +1,0 @@
-"""The connections with a cluster of Hazelcast, through its driver."""
