@@ -8,15 +8,12 @@ import time
 import pytest
 from hazelcast_members import TTL, cluster
 
-from leasehold_lab.conformance.case_context import held
-from support.flavors import both
+from leasehold import Client
 from support.lock_peers import check_counting, check_exclusion, check_kill, lock_peers
 
 OURS = ("ours", "ours-asyncio")
 
 THEIRS = "hazelcast"
-
-THEIR_MAP = "hazelcast-map"
 
 NOTIFIED = 0.05 + 0.25
 """Seconds from a release to the next holder, and of a busy machine: the servers send a message."""
@@ -35,7 +32,7 @@ def members(program):
 
 @pytest.fixture
 def commands(program):
-    return dict.fromkeys((THEIRS, THEIR_MAP), program("hazelcast"))
+    return {THEIRS: program("hazelcast")}
 
 
 def test_three_and_three_count_together(redis_server, members, namespace, commands):
@@ -80,6 +77,18 @@ def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server,
         assert alive.answer(within=EXPIRY + 1.0).startswith("held")
 
 
+def test_a_holder_in_java_is_listed_and_its_lock_can_be_freed(redis_server, members, namespace, commands):
+    with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers, Client.from_url(members.url) as us:
+        (holder,) = peers.start(THEIRS)
+        token = holder.acquires()
+        (found,) = us.holds(peers.key)
+        assert found.name == peers.key
+        assert found.token == token
+        assert us.force_release(peers.key, token)
+        assert us.lock(peers.key).acquire(timeout=5.0).release()
+        assert holder.ask("unlock") == "LockOwnershipLostException"
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("ours", OURS)
 def test_a_waiter_is_woken_within_50_ms(redis_server, members, namespace, commands, ours, record_property):
@@ -100,56 +109,3 @@ def test_a_waiter_is_woken_within_50_ms(redis_server, members, namespace, comman
     for side, times in ((ours, took[True]), (THEIRS, took[False])):
         record_property(f"ms:layouts: {side} woken by the other side", round(statistics.median(times) * 1000))
         assert statistics.median(times) < 0.05, f"{side}: {times}"
-
-
-# --- without CP ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def map_url(members):
-    return f"{members.url}?without_cp=true&map=locks"
-
-
-def test_three_and_three_count_together_under_a_lock_of_a_map(redis_server, map_url, namespace, commands):
-    with lock_peers(redis_server, map_url, namespace, 10.0, commands=commands) as peers:
-        check_counting(peers, (THEIR_MAP,) * 3 + ("ours", "ours-asyncio", "ours"), 300)
-
-
-@pytest.mark.parametrize("ours", OURS)
-def test_each_side_of_a_map_keeps_the_other_out(redis_server, map_url, namespace, commands, ours):
-    with lock_peers(redis_server, map_url, namespace, 20.0, commands) as peers:
-        check_exclusion(peers, ours, THEIR_MAP, NOTIFIED)
-
-
-@pytest.mark.parametrize("ours", OURS)
-def test_a_killed_holder_of_a_map_blocks_for_its_lease(redis_server, map_url, namespace, commands, ours):
-    with lock_peers(redis_server, map_url, namespace, 4.0, commands) as peers:
-        for killed, next_ in ((ours, THEIR_MAP), (THEIR_MAP, ours), (ours, "ours")):
-            check_kill(peers, killed, next_, 4.0 + 2.0, 0.5)
-
-
-@pytest.mark.parametrize("ours", OURS)
-def test_a_holder_of_a_map_keeps_its_lock_by_renewals(redis_server, map_url, namespace, commands, ours):
-    with lock_peers(redis_server, map_url, namespace, 1.0, commands) as peers:
-        holder, waiter = peers.start(ours, THEIR_MAP)
-        holder.acquires()
-        until = time.monotonic() + 2.5
-        while time.monotonic() < until:
-            assert waiter.ask("try") == "none"
-            time.sleep(0.05)
-        assert holder.ask("unlock") == "released"
-        assert waiter.acquires() == 0
-
-
-@both
-def test_a_wait_for_a_map_that_was_given_up_gives_the_lock_back(harness, map_url, namespace):
-    async def body(harness):
-        client, other = harness.client(map_url), harness.client(map_url)
-        hold = held(await other.lock(namespace).acquire())
-        assert await client.lock(namespace).acquire(timeout=0.3) is None
-        await hold.release()
-        start = harness.now()
-        await held(await other.lock(namespace).acquire(timeout=5.0)).release()
-        assert harness.now() - start < 1.0
-
-    harness.run(body)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
+from functools import partial
 
 import pytest
 from hazelcast_members import TTL, cluster
@@ -17,14 +17,13 @@ from leasehold import Client, LeaseLost
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.hazelcast import sessions, upkeep
 from leasehold.stores.hazelcast.connection import requests
+from leasehold.stores.hazelcast.connection.driver import CONNECT_WITHIN
 from leasehold_lab.conformance.case_context import held
 from support.flavors import both
 from support.patience import until, until_in
 
 SOON = 3.0
 """Seconds within which a name must be free: less than a session's time to live."""
-
-WITHOUT_CP = [("hazelcast", "cp-member-count is 0"), ("hazelcast-5.5", "Enterprise edition from version 5.5")]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -84,6 +83,22 @@ def test_a_session_that_is_closed_by_an_operator_ends_its_holds(harness, members
         await got.release()
         await waits.release()
         await held(await waiter.result()).release()
+
+    harness.run(body)
+
+
+@both
+def test_a_client_that_was_idle_goes_on_without_the_session_that_the_servers_have_closed(harness, members, namespace):
+    async def body(harness):
+        client, other = harness.client(members.url), harness.client(members.url)
+        await held(await client.lock(namespace).acquire()).release()
+        (session,) = client.store._sessions.all
+        await other.ping()
+        await other.store._driver.ask(*requests.close_session(session.group, session.id), harness.now() + 5)
+        assert await client.diagnose()
+        assert await client.inspect(namespace) is None
+        await held(await client.lock(namespace).acquire(timeout=SOON)).release()
+        assert session.ended
 
     harness.run(body)
 
@@ -199,6 +214,14 @@ def test_a_forked_child_has_connections_of_its_own(members, namespace):
         assert hold.release()
 
 
+def test_the_time_limit_of_the_first_request_is_not_that_of_the_connections(members, namespace):
+    with Client.from_url(members.url) as client:
+        client.lock(namespace).acquire(timeout=2.0).release()
+        driver = client.store._driver._client
+        assert driver._config.connection_timeout == CONNECT_WITHIN
+        assert driver._connection_manager._wait_strategy._cluster_connect_timeout == CONNECT_WITHIN
+
+
 # --- members -------------------------------------------------------------------------------------------------------
 
 
@@ -241,17 +264,10 @@ class _Waiter:
     [("hazelcast", "cp-member-count is 0"), ("hazelcast-5.5", "Enterprise edition from version 5.5")],
 )
 def test_a_cluster_without_cp_is_refused(program, namespace, version, why):
-    with cluster(program(version)[:-1], members=1, cp=0) as members:
-        with Client.from_url(members.url) as client:
-            for call in (client.lock(namespace).acquire, client.ping, client.diagnose):
-                with pytest.raises(Unsupported, match=why) as refused:
-                    call()
-                assert "without_cp=true" in str(refused.value)
-        with Client.from_url(f"{members.url}?without_cp=true") as client:
-            with client.lock(namespace):
-                assert client.lock(f"{namespace}-{uuid.uuid4()}").acquire(blocking=False).release()
-            subjects = [finding.subject for finding in client.diagnose() if finding.severity > 1]
-            assert subjects == ["without_cp"]
+    with cluster(program(version)[:-1], members=1, cp=0) as members, Client.from_url(members.url) as client:
+        for call in (client.lock(namespace).acquire, client.ping, client.diagnose):
+            with pytest.raises(Unsupported, match=why):
+                call()
 
 
 @both
@@ -268,9 +284,15 @@ def test_a_client_recovers_from_members_that_did_not_answer(harness, program, na
             member.pause()
         await until_in(harness, lambda: told, TTL)
         assert told[0] - began < TTL
-        await harness.sleep(began + TTL + 2 - harness.now())
+        waiting = [harness.spawn(partial(client.lock(f"{namespace}-{one}").acquire, timeout=60)) for one in range(5)]
+        late = harness.spawn(lambda: client.lock(f"{namespace}-6").acquire(timeout=1.0))
+        await harness.sleep(began + TTL + 4 - harness.now())  # all connections are lost meanwhile
+        with pytest.raises(StoreUnavailable):
+            await late.result()
         for member in members.members:
             member.resume()
+        for one in waiting:
+            await held(await one.result()).release()
         again = held(await client.lock(namespace).acquire(timeout=60))
         assert again.token > hold.token
         await again.release()

@@ -137,7 +137,10 @@ PRIVATE = [
         "_connect _read_sock _socket _write_sock", _connect=3,
     ),
     uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
-         "_connection_manager _invocation_service _reactor _serialization_service"),
+         "_connection_manager _invocation_service _reactor"),
+    uses("hazelcast.ConnectionManager", "hazelcast", lambda: hazelcast_client()._connection_manager, "_wait_strategy"),
+    uses("hazelcast.WaitStrategy", "hazelcast", lambda: hazelcast_client()._connection_manager._wait_strategy,
+         "_cluster_connect_timeout"),
     uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "_loop"),
     uses("hazelcast.PipedWaker", "hazelcast", lambda: hazelcast_client()._reactor._loop.waker, "_read_fd _write_fd"),
 ]  # fmt: skip
@@ -204,12 +207,10 @@ UNDOCUMENTED = [
          "get_random_connection", get_random_connection=0),
     uses("hazelcast.InvocationService", "hazelcast", lambda: hazelcast_client()._invocation_service,
          "invoke", invoke=1),
-    uses("hazelcast.SerializationService", "hazelcast", lambda: hazelcast_client()._serialization_service,
-         "to_data", to_data=1),
     uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "map"),
     uses("hazelcast.AsyncoreLoop", "hazelcast", lambda: hazelcast_client()._reactor._loop, "waker"),
     uses("hazelcast.invocation", "hazelcast", lambda: hazelcast_modules.module("invocation"), "Invocation",
-         Invocation=2),
+         Invocation=1),
     uses("hazelcast.Future", "hazelcast", lambda: hazelcast_modules.module("future").Future(),
          "add_done_callback done exception is_success result", add_done_callback=1),
     *(
@@ -218,13 +219,11 @@ UNDOCUMENTED = [
         for codec, count in (
             ("fenced_lock_lock", 5), ("fenced_lock_try_lock", 6), ("fenced_lock_unlock", 5),
             ("fenced_lock_get_lock_ownership", 2), ("cp_session_create_session", 2), ("cp_session_close_session", 2),
-            ("cp_group_create_cp_group", 1), ("map_try_lock", 6), ("map_is_locked", 2),
+            ("cp_group_create_cp_group", 1),
         )
     ),
-    *(
-        uses(f"hazelcast.{codec}", "hazelcast", hazelcast_codec(codec), "encode_request", encode_request=count)
-        for codec, count in (("cp_session_heartbeat_session", 2), ("map_unlock", 4), ("map_force_unlock", 3))
-    ),
+    uses("hazelcast.cp_session_heartbeat_session", "hazelcast", hazelcast_codec("cp_session_heartbeat_session"),
+         "encode_request", encode_request=2),
 ]  # fmt: skip
 """Names without an underscore that the driver's documentation does not describe, or describes as its inside."""
 
@@ -236,7 +235,11 @@ DOCUMENTED = [
     uses("h11.Connection", "etcd", lambda: h11.Connection(h11.CLIENT),
          "next_event our_state receive_data send start_next_cycle their_state"),
     uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
-         "cluster_service lifecycle_service partition_service shutdown"),
+         "cluster_service lifecycle_service shutdown"),
+    uses("hazelcast.Config", "hazelcast", lambda: hazelcast_modules.module("config").Config(),
+         "backup_ack_to_client_enabled client_name cluster_connect_timeout cluster_members cluster_name "
+         "connection_timeout creds_password creds_username heartbeat_interval heartbeat_timeout lifecycle_listeners "
+         "retry_initial_backoff retry_max_backoff ssl_cafile ssl_certfile ssl_check_hostname ssl_enabled ssl_keyfile"),
     uses("psycopg.conninfo", "postgresql", lambda: psycopg.conninfo, "conninfo_to_dict make_conninfo"),
 ]  # fmt: skip
 """Documented names: they are here so that one test shows all that a new release of a driver may take away."""

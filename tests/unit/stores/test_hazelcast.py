@@ -14,10 +14,9 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreRefused
 from leasehold.stores import registry
 from leasehold.stores.hazelcast import Hazelcast, inspecting
-from leasehold.stores.hazelcast.connection import errors, map_requests, requests
+from leasehold.stores.hazelcast.connection import errors, requests
 from leasehold.stores.hazelcast.connection.driver import Call
 from leasehold.stores.hazelcast.connection.modules import module
-from leasehold.stores.hazelcast.maps import MapLockStore
 from leasehold.stores.hazelcast.sessions import Session
 from leasehold.stores.hazelcast.store import FencedLockStore
 from leasehold.stores.hazelcast.tickets import took_lock
@@ -39,13 +38,13 @@ def opened(url: str) -> Hazelcast:
 def test_a_url_names_members_cluster_and_group() -> None:
     found = opened("hazelcast://app:secret@h1,h2:5702/shop?group=orders").settings
     assert found.hosts == (("h1", 5701), ("h2", 5702))
-    assert (found.cluster, found.group, found.map, found.username) == ("shop", "orders", "", "app")
+    assert (found.cluster, found.group, found.username) == ("shop", "orders", "app")
     assert "secret" not in repr(found)
 
 
 def test_the_least_url() -> None:
     found = opened("hazelcast://").settings
-    assert (found.hosts, found.cluster, found.group, found.map) == ((("localhost", 5701),), "dev", "default", "")
+    assert (found.hosts, found.cluster, found.group) == ((("localhost", 5701),), "dev", "default")
     assert not found.tls
 
 
@@ -67,9 +66,7 @@ def test_a_secure_url_checks_the_certificate() -> None:
         ("hazelcast://h/a/b", "name of the cluster"),
         ("hazelcast://[::1]", "IPv6"),
         ("hazelcast://app@h", "without a password"),
-        ("hazelcast://h?without_cp=yes", "true or false"),
-        ("hazelcast://h?map=m", "without_cp=true"),
-        ("hazelcast://h?without_cp=true&group=g", "does without it"),
+        ("hazelcasts://h?ssl_check_hostname=yes", "true or false"),
         ("hazelcast://h?group=a%40b", "without '@'"),
         ("hazelcast://h?group=Metadata", "METADATA"),
         ("hazelcasts://h?ssl_certfile=/c", "go together"),
@@ -84,15 +81,6 @@ def test_the_default_namespace_adds_nothing_to_the_names_that_java_has() -> None
     runtime = BlockingRuntime()
     stores = [opened("hazelcast://h").open(runtime, namespace) for namespace in ("default", "a:b")]
     assert [store._before for store in stores if isinstance(store, FencedLockStore)] == ["", "a%3Ab:"]
-
-
-def test_locks_of_a_map_are_only_taken_where_the_url_says_so() -> None:
-    runtime = BlockingRuntime()
-    assert isinstance(opened("hazelcast://h").open(runtime, "default"), FencedLockStore)
-    assert isinstance(opened("hazelcast://h?without_cp=false").open(runtime, "default"), FencedLockStore)
-    store = opened("hazelcast://h?without_cp=true").open(runtime, "default")
-    assert isinstance(store, MapLockStore)
-    assert not store.capabilities.fencing
 
 
 # --- what is refused when it is made -------------------------------------------------------------------------------
@@ -113,10 +101,9 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("flavor", [Client, AsyncClient])
-@pytest.mark.parametrize("option", ["", "?without_cp=true"])
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_a_lock_of_hazelcast_cannot_carry_is_refused_with_the_reason(flavor: Any, option: str, what: str) -> None:
-    client = flavor.from_url(f"hazelcast://h{option}")
+def test_what_a_lock_of_hazelcast_cannot_carry_is_refused_with_the_reason(flavor: Any, what: str) -> None:
+    client = flavor.from_url("hazelcast://h")
     with pytest.raises(Unsupported) as refused:
         REFUSED[what](client)
     assert "use another store" in str(refused.value) or "without" in str(refused.value)
@@ -181,7 +168,7 @@ def test_each_error_that_is_listed_is_one_of_the_driver(name: str) -> None:
 
 def test_a_cluster_without_cp_is_told_of_all_ways_out() -> None:
     said = str(errors.no_cp("h:5701", "because"))
-    assert all(words in said for words in ("5.4", "Enterprise", "because", "without_cp=true"))
+    assert all(words in said for words in ("5.4", "Enterprise", "because"))
 
 
 # --- sessions and claims -------------------------------------------------------------------------------------------
@@ -196,12 +183,12 @@ def test_a_session_is_valid_for_its_time_to_live_less_a_heartbeat() -> None:
 
 def test_an_owner_is_used_again_only_if_no_claim_of_it_may_still_arrive() -> None:
     session = Session(1, None, 300.0, 5.0, 0.0)
-    first, second = session.enter(), session.enter()
-    assert first != second
-    session.leave(first, reuse=True)
-    session.leave(second, reuse=False)
-    assert [session.enter(), session.enter()] == [first, 3]
-    assert session.tickets == 2
+    first, second, third = session.enter(), session.enter(), session.enter()
+    assert len({first, second, third}) == 3
+    for thread in (first, second, third):
+        session.leave(thread, reuse=thread != second)
+    assert [session.enter() for _ in range(3)] == [first, third, 4], "the one that is free for longest comes first"
+    assert session.tickets == 3
 
 
 def test_a_confirmed_request_never_sets_a_session_back() -> None:
@@ -231,7 +218,6 @@ def test_a_claim_is_settled_by_an_answer_alone(result: Any, answered: bool, took
         future.set_exception(result)
     else:
         future.set_result(result)
-    assert call.signal.is_set()
     assert (call.answered(), took_lock(call)) == (answered, took)
 
 
@@ -243,7 +229,6 @@ def test_the_id_of_a_holder_that_is_shown_names_its_owner() -> None:
 
 def test_requests_have_the_numbers_of_the_protocol() -> None:
     uid = uuid.uuid4()
-    key = map_requests.Key("m", None, 0)
     made = {
         requests.lock(group_id, "x", 1, 2, uid): 0x070100,
         requests.try_lock(group_id, "x", 1, 2, uid): 0x070200,
@@ -254,4 +239,3 @@ def test_requests_have_the_numbers_of_the_protocol() -> None:
     }
     for (request, _), number in made.items():
         assert int.from_bytes(request.buf[6:10], "little") == number
-    assert key.partition == 0

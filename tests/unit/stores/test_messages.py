@@ -27,8 +27,8 @@ OPTIONS = {
     "etcd://h": "locks",
     "etcds://h": "locks, ssl_ca_certs, ssl_certfile, ssl_check_hostname, ssl_keyfile",
     "zookeeper://h": "acl, auth, principal, service, session_timeout",
-    "hazelcast://h": "group, map, without_cp",
-    "hazelcasts://h": "group, map, ssl_ca_certs, ssl_certfile, ssl_check_hostname, ssl_keyfile, without_cp",
+    "hazelcast://h": "group",
+    "hazelcasts://h": "group, ssl_ca_certs, ssl_certfile, ssl_check_hostname, ssl_keyfile",
     "sqlite:/locks.db": "allow_network",
 }
 

@@ -1,4 +1,4 @@
-"""Hazelcast: locks in its CP subsystem, shared with Java's ``FencedLock``; or those of an ``IMap``, on demand."""
+"""Hazelcast: locks in its CP subsystem, shared with Java's ``FencedLock``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from leasehold.store_api import Store
 from leasehold.stores._common.names import before
 from leasehold.stores.hazelcast.connection import settings as driver_settings
 from leasehold.stores.hazelcast.connection.settings import Settings
-from leasehold.stores.hazelcast.maps import MapLockStore
 from leasehold.stores.hazelcast.store import FencedLockStore
 
-__all__ = ["FencedLockStore", "Hazelcast", "MapLockStore", "from_url"]
+__all__ = ["FencedLockStore", "Hazelcast", "from_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,6 @@ class Hazelcast:
         """Open the store; it connects at first use. The default namespace adds nothing to the names of locks."""
         if runtime.flavor is Flavor.SIMULATED:
             raise Unsupported("Hazelcast cannot be reached from the simulated runtime; use a memory: store there")
-        if self.settings.map:
-            return MapLockStore(runtime, self.settings, before(namespace))
         return FencedLockStore(runtime, self.settings, before(namespace))
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from leasehold._model import Finding, Severity
+from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Driver
-from leasehold.stores.hazelcast.sessions import Session, Sessions
+from leasehold.stores.hazelcast.sessions import PROBE, Session, Sessions
 
 LONG = 60.0
 """Seconds of a session's time to live from which on a crash blocks others for long."""
 
 
-async def diagnose(driver: Driver, sessions: Sessions, until: float) -> list[Finding]:
-    """Check the cluster.
+async def diagnose(driver: Driver, sessions: Sessions, group: Any, until: float) -> list[Finding]:
+    """Check the cluster, and its CP group.
 
     Raises:
         Unsupported: it has no CP subsystem.
@@ -22,12 +23,11 @@ async def diagnose(driver: Driver, sessions: Sessions, until: float) -> list[Fin
     """
     session = await sessions.current(until)
     start = sessions.now()
-    await sessions.beat(session, until)
+    await driver.ask(*requests.ownership(group, PROBE), until)
     latency = sessions.now() - start
     members = (await driver.connected(until)).cluster_service.get_members()
-    group = session.group
     return [
-        *versions(members),
+        _version(members),
         Finding(Severity.OK, "CP group", f"{group.name}, number {group.id}"),
         _members(len(members)),
         _time_to_live(session),
@@ -42,33 +42,11 @@ async def diagnose(driver: Driver, sessions: Sessions, until: float) -> list[Fin
     ]
 
 
-def versions(members: Iterable[Any]) -> Iterator[Finding]:
-    """Yield the versions of the members."""
+def _version(members: Iterable[Any]) -> Finding:
     versions = [getattr(member, "version", None) for member in members]
     numbers = {(one.major, one.minor, one.patch) for one in versions if one is not None}
     found = ", ".join(".".join(map(str, each)) for each in sorted(numbers))
-    yield Finding(Severity.OK, "version", found or "unknown")
-
-
-async def diagnose_maps(driver: Driver, name: str, until: float) -> list[Finding]:
-    """Check a cluster whose locks are those of a map, and say what they are worth.
-
-    Raises:
-        StoreUnavailable: it does not answer.
-    """
-    members = (await driver.connected(until)).cluster_service.get_members()
-    return [
-        *versions(members),
-        Finding(
-            Severity.WARNING,
-            "without_cp",
-            f"locks are those of the IMap {name!r}, not of the CP subsystem",
-            "while the cluster is split, each part gives a lock to a holder of its own, and nobody is told; a member "
-            "that fails before its backup has the lock loses it; tokens do not fence",
-            "use it for efficiency only; where two holders do harm, use a cluster with CP members, or another store",
-        ),
-        Finding(Severity.OK, "members", str(len(members))),
-    ]
+    return Finding(Severity.OK, "version", found or "unknown")
 
 
 def _members(count: int) -> Finding:

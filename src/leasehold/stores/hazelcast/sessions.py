@@ -6,17 +6,20 @@ reading of our clock *before* the last confirmed request was sent, plus that tim
 take the end of a session, on the wall clock, from another member. So a part of the time is left out: one interval
 between heartbeats, the difference between the members' clocks that is tolerated.
 
-The servers remember the result of a failed try until its session ends. So a session with many of them is retired: new
-tickets get another one, and it is closed when its last ticket has ended.
+The servers remember the result of a failed try until its session ends, and a claim without an answer may reach them
+as long as it lives. So a session with many failed tries, or one such claim, is retired: new tickets get another one,
+and it is closed when its last ticket has ended.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -25,6 +28,8 @@ from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Driver
 from leasehold.stores.hazelcast.connection.errors import SessionEnded, no_cp
 from leasehold.stores.hazelcast.connection.settings import GROUP
+
+T = TypeVar("T")
 
 PROBE = "leasehold"
 """A name to ask for its CP group; no lock is made."""
@@ -63,7 +68,7 @@ class Session:
     tickets: int = 0
     failed: int = 0
     _threads: int = 0
-    _free: list[int] = field(default_factory=list[int])
+    _free: deque[int] = field(default_factory=deque[int])
 
     @property
     def valid(self) -> float:
@@ -81,10 +86,13 @@ class Session:
         self.beat_at = max(self.beat_at, since + self.every)
 
     def enter(self) -> int:
-        """Return a thread's number for a new ticket: the owner, together with the session."""
+        """Return a thread's number for a new ticket: the owner, together with the session.
+
+        The one that has been free for longest, so that an owner that was shown to somebody stays a free one for long.
+        """
         self.tickets += 1
         if self._free:
-            return self._free.pop()
+            return self._free.popleft()
         self._threads += 1
         return self._threads
 
@@ -98,16 +106,21 @@ class Session:
 class Sessions:
     """The sessions of one client; one of them takes new tickets."""
 
-    def __init__(self, runtime: Runtime, driver: Driver, group: str, on_end: Callable[[Session], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        driver: Driver,
+        group: str,
+        mutex: AbstractContextManager[Any],
+        on_end: Callable[[Session], None],
+    ) -> None:
+        """Make one without sessions; ``mutex`` guards them, and the tickets of the client."""
         self._runtime = runtime
         self._driver = driver
         self._name = group
+        self._mutex = mutex
         self._on_end = on_end
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all, in a forked child: they are the parent's."""
-        self._mutex = self._runtime.mutex()
+        self._closed = False
         self._making = KeyedLock(self._runtime, f"no CP session with Hazelcast at {self._driver.where} in time")
         self._current: Session | None = None
         self._group: Any = None
@@ -117,6 +130,15 @@ class Sessions:
         """Return our clock."""
         return self._runtime.now()
 
+    async def enter(self, until: float) -> tuple[Session, int]:
+        """Return a session and a thread's number in it, for a new ticket; as `current`."""
+        while True:
+            await self.current(until)
+            with self._mutex:
+                session = self._usable()
+                if session is not None:
+                    return session, session.enter()
+
     async def current(self, until: float) -> Session:
         """Return the session for new tickets.
 
@@ -124,42 +146,61 @@ class Sessions:
             Unsupported: the cluster has no CP subsystem.
             StoreUnavailable: it could not be made.
         """
-        session = self._current
-        if session is not None and self._usable(session):
+        with self._mutex:
+            session = self._usable()
+        if session is not None:
             return session
         async with self._making.turn("session", until):
-            session = self._current
-            if session is None or not self._usable(session):
-                session = await self._make(until)
+            with self._mutex:
+                session = self._usable()
+            if session is None:
+                session = await self.in_group(lambda group: self._make(group, until), until)
                 with self._mutex:
-                    self._current = session
-                    self.all.append(session)
+                    closed = self._closed
+                    if not closed:
+                        self._current = session
+                        self.all.append(session)
+                if closed:
+                    await self._close(session, until)
+                    raise StoreUnavailable("the connection with Hazelcast was closed")
         return session
 
-    def _usable(self, session: Session) -> bool:
-        """Return whether a session takes tickets; one that was idle for too long has been ended by the servers."""
-        if session.ended or session.retired:
-            return False
+    def _usable(self) -> Session | None:
+        """Return the session that takes tickets, under the mutex; the servers have ended one that was idle for long."""
+        session = self._current
+        if session is None or session.retired:
+            return None
         if session.tickets or self._runtime.now() < session.since + session.valid:
-            return True
-        self.end(session)
-        return False
+            return session
+        session.ended = True
+        self._drop(session)
+        return None
 
-    async def _make(self, until: float) -> Session:
-        group = await self.group(until)
+    async def _make(self, group: Any, until: float) -> Session:
         since = self._runtime.now()
         name = f"leasehold-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         made = await self._driver.ask(*requests.create_session(group, name), until)
         ttl, interval = made["ttl_millis"] / 1000, made["heartbeat_millis"] / 1000
         return Session(made["session_id"], group, ttl, interval, since, since + min(interval, ttl / BEATS))
 
-    async def group(self, until: float) -> Any:
-        """Return the CP group.
+    async def in_group(self, work: Callable[[Any], Awaitable[T]], until: float) -> T:
+        """Call ``work`` with the CP group; once more if the group was destroyed, as somebody may have made it anew.
 
         Raises:
             Unsupported: the cluster has no CP subsystem.
+            StoreUnavailable: it was destroyed again, or does not answer.
         """
-        if self._group is None:
+        for _ in range(2):
+            group = await self._find_group(until)
+            try:
+                return await work(group)
+            except SessionEnded:
+                self._group = None
+        raise StoreUnavailable(f"the CP group of Hazelcast at {self._driver.where} was destroyed")
+
+    async def _find_group(self, until: float) -> Any:
+        group = self._group
+        if group is None:
             # A cluster without CP members answers, too, but with a group that is called as the lock.
             where = self._driver.where
             try:
@@ -171,7 +212,7 @@ class Sessions:
             if self._name != GROUP:
                 group = await self._driver.ask(*requests.group(f"{PROBE}@{self._name}"), until)
             self._group = group
-        return self._group
+        return group
 
     async def beat(self, session: Session, until: float) -> None:
         """Keep a session alive.
@@ -212,17 +253,23 @@ class Sessions:
 
     async def close_retired(self, until: float) -> None:
         """Close the retired sessions without tickets."""
-        for session in [one for one in self.all if one.retired and not one.tickets]:
-            with self._mutex:
+        with self._mutex:
+            idle = [session for session in self.all if session.retired and not session.tickets]
+            for session in idle:
                 session.ended = True
                 self._drop(session)
+        for session in idle:
             await self._close(session, until)
 
     async def close(self, until: float) -> None:
         """Close all: the servers free their locks at once. Without an answer they end at their time to live."""
-        sessions, self.all, self._current = self.all, [], None
+        with self._mutex:
+            self._closed = True
+            sessions = list(self.all)
+            for session in sessions:
+                session.ended = True
+                self._drop(session)
         for session in sessions:
-            session.ended = True
             await self._close(session, until)
 
     async def _close(self, session: Session, until: float) -> None:

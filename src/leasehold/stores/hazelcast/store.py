@@ -11,6 +11,8 @@ number of its own, so that its threads and tasks exclude each other. All locks o
 2. Each request has an id: it is repeated with it after a lost answer, and has the same result.
 3. A release also ends a wait. A claim that has no answer yet may arrive after the release of its ticket. So a release
    waits a moment for it, and is repeated if there was none.
+4. Once a release has begun, its ticket sends no claim and takes no grant: all three steps are made under one mutex. Who
+   claims the same ticket again waits until it is gone.
 
 The lease of a ticket is kept by the client: the servers know sessions only, which the client keeps alive with
 heartbeats. A ticket that is not renewed is released by the client. A client that dies or stalls blocks others until its
@@ -39,7 +41,7 @@ from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
 from leasehold.stores._common.answers import answered
 from leasehold.stores.hazelcast import inspecting
-from leasehold.stores.hazelcast.capabilities import WITH_CP
+from leasehold.stores.hazelcast.capabilities import CAPABILITIES
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Call, Driver
 from leasehold.stores.hazelcast.connection.errors import Answer, SessionEnded, WaitCancelled
@@ -60,7 +62,7 @@ PATIENCE = 10.0
 class FencedLockStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = WITH_CP
+    capabilities = CAPABILITIES
 
     def __init__(self, runtime: Runtime, settings: Settings, before: str) -> None:
         """Make a store; ``before`` precedes each name in Hazelcast."""
@@ -74,9 +76,9 @@ class FencedLockStore:
     def _start(self) -> None:
         self._mutex = self._runtime.mutex()
         self._states: dict[str, TicketState] = {}
-        self._sessions = Sessions(self._runtime, self._driver, self._settings.group, self._session_ended)
-        self._releaser = Releaser(self._runtime, self._driver, self._sessions, self._forget, self._release_again)
-        self._upkeep = Upkeep(self._runtime, self._states, self._sessions, self._leave_late)
+        self._sessions = Sessions(self._runtime, self._driver, self._settings.group, self._mutex, self._session_ended)
+        self._releaser = Releaser(self._runtime, self._driver, self._sessions, self._forget)
+        self._upkeep = Upkeep(self._runtime, self._states, self._sessions, self._releaser)
 
     # --- acquire -------------------------------------------------------------------------------------------------
 
@@ -84,6 +86,8 @@ class FencedLockStore:
         until = self._runtime.now() + within
         while True:
             state = await self._state_for(name, ticket, until)
+            if state is None:
+                return Wait(None, ASK_AGAIN)  # it is woken when its release is done
             try:
                 answer = await self._claim(state, join=join, until=until)
             except SessionEnded:
@@ -104,19 +108,26 @@ class FencedLockStore:
             since = self._runtime.now()
             self._extend(state, since)
             state.try_uid = state.try_uid or uuid.uuid4()
-            fence = await self._ask(state, requests.try_lock(*state.owner, state.try_uid), until)
+            call = await self._claims(state, requests.try_lock(*state.owner, state.try_uid), until)
+            if call is None:
+                return None
+            try:
+                fence = int(await self._driver.answer(call, until))
+            finally:
+                state.settle()
             state.session.alive_at(since)
             if fence:
                 return self._granted(state, fence, since)
             state.try_uid = None
             self._sessions.failed(state.session)
         if not join:
-            self._forget(state, reuse=not (state.calls or state.unsure))
+            self._forget(state)
             return self._wait_for(state)
         self._extend(state, self._runtime.now())
         state.wait_uid = state.wait_uid or uuid.uuid4()
-        state.waiting = await self._driver.send(*requests.lock(*state.owner, state.wait_uid), until)
-        state.calls.append(state.waiting)
+        state.waiting = await self._claims(state, requests.lock(*state.owner, state.wait_uid), until)
+        if state.waiting is None:
+            return None
         state.waiting.when_done(state.wake.set)
         return self._wait_for(state)
 
@@ -132,29 +143,28 @@ class FencedLockStore:
         except WaitCancelled:
             state.wait_uid = None
             return None
-        state.token = fence
-        return self._fresh_grant(state)
+        return self._fresh_grant(state, fence)
 
     async def _look(self, state: TicketState, until: float) -> Granted | Wait | None:
         """Answer a repeated claim of a waiter: the message with its grant may be on its way, or lost."""
         call = await self._driver.send(*requests.ownership(*state.owner[:2]), until)
         if isinstance(result := await self._owner_says(state, call, self._runtime.now(), until), BaseException):
             raise result
-        return self._wait_for(state) if state.token is None else self._fresh_grant(state)
+        return self._wait_for(state) if state.token is None else self._fresh_grant(state, state.token)
 
     def _wait_for(self, state: TicketState) -> Wait:
         """Return that the lock is taken; by whom, if this client has it: the servers do not name others."""
-        same = [one for one in list(self._states.values()) if one.lock == state.lock]
-        return Wait(None, ASK_AGAIN, next((one.ticket.terms.owner for one in same if one.token), None))
+        mine = (one for one in list(self._states.values()) if one.lock == state.lock and one.token)
+        return Wait(None, ASK_AGAIN, next((one.ticket.terms.owner for one in mine), None))
 
-    def _fresh_grant(self, state: TicketState) -> Granted | None:
+    def _fresh_grant(self, state: TicketState, fence: int) -> Granted | None:
         """Return the grant of a holder, if its session certainly lives for at least half of its length from now."""
-        assert state.token is not None
+        state.token = fence
         session, now = state.session, self._runtime.now()
         length = min(self._length(state), session.since + session.valid - now)
         if length < self._length(state) / 2:
             return None
-        return self._granted(state, state.token, now, length)
+        return self._granted(state, fence, now, length)
 
     async def _confirm(self, state: TicketState, until: float) -> Granted | None:
         """Answer a repeated claim of a holder: the same grant, from now on."""
@@ -168,28 +178,26 @@ class FencedLockStore:
         state.wait_uid = None
         return None
 
-    def _granted(self, state: TicketState, fence: int, since: float, length: float | None = None) -> Granted:
-        state.token = fence
+    def _granted(self, state: TicketState, fence: int, since: float, length: float | None = None) -> Granted | None:
+        """Return the grant; None if the ticket ends."""
         lease = self._length(state) if length is None else length
-        state.until = since + lease
+        if not state.grant(fence, since + lease):
+            return None
         self._upkeep.watch(min(state.until, state.session.beat_at))
         return Granted(fence, since, lease)
 
     def _length(self, state: TicketState) -> float:
         return min(state.ticket.terms.lease, state.session.valid)
 
-    def _extend(self, state: TicketState, since: float) -> None:
-        state.until = max(state.until, since + self._length(state))
+    def _extend(self, state: TicketState, since: float) -> bool:
+        goes_on = state.extend(since + self._length(state))
         self._upkeep.watch(min(state.until, state.session.beat_at))
+        return goes_on
 
-    async def _ask(self, state: TicketState, message: requests.Message, until: float) -> int:
-        """Send a claim; it is remembered until it is answered."""
-        call = await self._driver.send(*message, until)
-        state.calls.append(call)
-        try:
-            return int(await self._driver.answer(call, until))
-        finally:
-            state.settle()
+    async def _claims(self, state: TicketState, message: requests.Message, until: float) -> Call | None:
+        """Send a claim; None if the ticket or its session has ended meanwhile."""
+        client = await self._driver.connected(until)
+        return state.claims(lambda: self._driver.post(client, *message))
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the servers grant the lock, the session ends, or the ticket is released."""
@@ -256,8 +264,7 @@ class FencedLockStore:
             return RenewalResult.QUEUED
         if not mine or found.fence != state.token:
             return RenewalResult.GONE
-        self._extend(state, since)
-        return RenewalResult.HELD
+        return RenewalResult.HELD if self._extend(state, since) else RenewalResult.GONE
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; the servers grant the lock to the next waiter in the same step."""
@@ -267,26 +274,19 @@ class FencedLockStore:
             return reason is ReleaseReason.BREAK and await self._releaser.release_other(
                 self._before + name, ticket.id, until
             )
-        state.over = True
-        state.wake.set()
         waited = state.waiting is not None
         return await self._releaser.leave(state, until) or waited
-
-    async def _leave_late(self, state: TicketState) -> None:
-        """Release a ticket in the background: it was not renewed, or was released before its claim had an answer."""
-        await self._releaser.leave_late(state, known=state.id in self._states)
-
-    def _release_again(self, state: TicketState) -> None:
-        self._upkeep.release_again(state)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         until = self._runtime.now() + PATIENCE
-        group = await self._sessions.group(until)
         mine = {(state.session.id, state.thread): state for state in list(self._states.values())}
-        return await inspecting.inspect(
-            self._driver, group, self._before, prefix, mine, exact=exact, now=self._runtime.now(), until=until
+        return await self._sessions.in_group(
+            lambda group: inspecting.inspect(
+                self._driver, group, self._before, prefix, mine, exact=exact, now=self._runtime.now(), until=until
+            ),
+            until,
         )
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
@@ -294,7 +294,8 @@ class FencedLockStore:
 
     async def diagnose(self) -> list[Finding]:
         """Check the cluster, and explain what it means for the promises."""
-        return await diagnose(self._driver, self._sessions, self._runtime.now() + PATIENCE)
+        until = self._runtime.now() + PATIENCE
+        return await self._sessions.in_group(lambda group: diagnose(self._driver, self._sessions, group, until), until)
 
     # --- its own life --------------------------------------------------------------------------------------------
 
@@ -314,24 +315,25 @@ class FencedLockStore:
         for state in ended:
             state.wake.set()
 
-    async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState:
+    async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState | None:
+        """Return what is known of a ticket; None if its release goes on."""
         state = self._states.get(ticket.id)
+        if state is not None and state.over:
+            return None
         if state is not None and not state.session.ended:
             return state
-        session = await self._sessions.current(until)
-        with self._mutex:
-            state = self._states[ticket.id] = TicketState(
-                name, self._before + name, ticket, session, session.enter(), self._runtime.signal()
-            )
-            state.until = self._runtime.now() + self._length(state)
+        session, thread = await self._sessions.enter(until)
+        state = TicketState(name, self._before + name, ticket, session, thread, self._runtime.signal(), self._mutex)
+        state.until = self._runtime.now() + self._length(state)
+        self._states[ticket.id] = state
         return state
 
-    def _forget(self, state: TicketState, *, reuse: bool) -> None:
-        """Forget a ticket; its owner's number is used again unless one of its claims may still arrive."""
+    def _forget(self, state: TicketState) -> bool:
+        """Forget a ticket; return whether one of its claims may still arrive."""
         with self._mutex:
             if self._states.get(state.id) is state:
                 del self._states[state.id]
-                state.session.leave(state.thread, reuse=reuse)
+        return state.forget()
 
     async def close(self) -> None:
         """Close the sessions: the servers free their locks at once."""

@@ -4,23 +4,23 @@ The servers know sessions only: a lock is free when its session has ended. So th
 releases the lock of a ticket that was not renewed. If the client dies, its session ends instead.
 
 A claim without an answer may reach the servers after the release of its ticket, and would take the lock for nobody as
-long as the session lives. So the release is repeated several times, later and later.
+long as the session lives. So the release is repeated, later and later, until the session has ended.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from contextlib import suppress
 
 from leasehold._runtimes.base import Job, Runtime
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores.hazelcast.connection.errors import Answer
+from leasehold.stores.hazelcast.releasing import Releaser
 from leasehold.stores.hazelcast.sessions import Session, Sessions
 from leasehold.stores.hazelcast.tickets import TicketState
 
 AGAIN = (1.0, 5.0, 30.0)
-"""Pauses in seconds before the further releases of a ticket with a claim that had no answer."""
+"""Pauses in seconds before the further releases of a ticket with a claim that had no answer; the last one repeats."""
 
 RETRY = 0.5
 """Seconds before a heartbeat or a release without an answer is repeated."""
@@ -28,22 +28,26 @@ RETRY = 0.5
 WITHIN = 3.0
 """Seconds for an answer to one of these requests."""
 
+LATE_WITHIN = 5.0
+"""Seconds that a release in the background may take."""
+
 LINGER = 10.0
 """Seconds after which a job with nothing to do ends."""
 
 log = logging.getLogger("leasehold")
 
-Remove = Callable[[TicketState], Coroutine[Any, Any, None]]
-
 
 class Upkeep:
     """Runs while there is anything to do, for one client."""
 
-    def __init__(self, runtime: Runtime, states: dict[str, TicketState], sessions: Sessions, remove: Remove) -> None:
+    def __init__(
+        self, runtime: Runtime, states: dict[str, TicketState], sessions: Sessions, releaser: Releaser
+    ) -> None:
         self._runtime = runtime
         self._states = states
         self._sessions = sessions
-        self._remove = remove
+        self._releaser = releaser
+        releaser.again = self.release_again
         self._mutex = runtime.mutex()
         self._wake = runtime.signal()
         self._pending: list[tuple[float, TicketState, tuple[float, ...]]] = []
@@ -63,10 +67,10 @@ class Upkeep:
                 self._wake.set()
 
     def release_again(self, state: TicketState, pauses: tuple[float, ...] = AGAIN) -> None:
-        """Release a ticket again after each of these pauses, each counted from the one before."""
+        """Release a ticket that is gone again after each of these pauses, each counted from the one before."""
         when = self._runtime.now() + pauses[0]
         with self._mutex:
-            self._pending.append((when, state, pauses[1:]))
+            self._pending.append((when, state, pauses[1:] or pauses))
         self.watch(when)
 
     async def close(self, within: float) -> None:
@@ -116,22 +120,23 @@ class Upkeep:
                 await self._sessions.beat(session, self._runtime.now() + min(WITHIN, session.ttl / 3))
             except (Answer, LeaseholdError):
                 pass  # it is repeated; a session that has ended has told its holders
-        for state in [state for state in list(self._states.values()) if state.until <= now]:
-            state.until = self._runtime.now() + WITHIN  # it stays until its release is confirmed
-            await self._end(state)
+        for state in list(self._states.values()):
+            if not self._closed and state.overdue(self._runtime.now(), self._runtime.now() + WITHIN):
+                with suppress(LeaseholdError):  # it stays until its release is confirmed
+                    await self._releaser.leave(state, self._runtime.now() + LATE_WITHIN)
         for pending in [pending for pending in self._pending if pending[0] <= now]:
             with self._mutex:
                 self._pending.remove(pending)
-            await self._end(pending[1])
-            if pending[2] and not pending[1].session.ended and not self._closed:
-                self.release_again(pending[1], pending[2])
+            if not self._closed:
+                await self._undo(*pending[1:])
         await self._sessions.close_retired(self._runtime.now() + WITHIN)
 
-    async def _end(self, state: TicketState) -> None:
-        if state.session.ended or self._closed:
-            return
+    async def _undo(self, state: TicketState, pauses: tuple[float, ...]) -> None:
         try:
-            await self._remove(state)
-        except LeaseholdError:
-            if state.id not in self._states:
-                self.release_again(state, (RETRY,))
+            await self._releaser.undo(state, self._runtime.now() + LATE_WITHIN)
+        except StoreUnavailable as error:
+            if error.lasting:
+                return
+            pauses = (RETRY, *pauses)
+        if not state.session.ended:
+            self.release_again(state, pauses)

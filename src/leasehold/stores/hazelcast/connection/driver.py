@@ -26,6 +26,7 @@ from leasehold.stores.hazelcast.connection.modules import hazelcast, module
 from leasehold.stores.hazelcast.connection.settings import Settings
 
 _Invocation: Any = module("invocation").Invocation
+_Config: Any = module("config").Config
 
 CONNECT_WITHIN = 5.0
 """Seconds for which the driver looks for a member before it gives up. After that the next request makes a new one."""
@@ -33,11 +34,11 @@ CONNECT_WITHIN = 5.0
 BEAT, SILENT_AFTER = 1.0, 6.0
 """Seconds between the driver's own messages on a connection, and of silence after which it closes the connection."""
 
-LOOK_AGAIN = 0.25
-"""Seconds after which it is checked whether a client that was lost has ended."""
+LOOK_AGAIN = 0.05
+"""Seconds after which it is checked whether the driver has connected again."""
 
 ONCE = 1.0
-"""A time limit of the driver, on the wall clock, that is over: it repeats no request."""
+"""A time limit of the driver, long past on the wall clock: so it repeats no request."""
 
 Codec = Callable[[Any], Any]
 
@@ -45,16 +46,18 @@ Codec = Callable[[Any], Any]
 class Call:
     """One request that was sent, and its answer."""
 
-    __slots__ = ("_future", "_where", "signal")
+    __slots__ = ("_future", "_runtime", "_where")
 
     def __init__(self, future: Any, runtime: Runtime, where: str) -> None:
         self._future = future
+        self._runtime = runtime
         self._where = where
-        self.signal = runtime.signal()
-        future.add_done_callback(self._ended)
 
-    def _ended(self, _: Any) -> None:
-        self.signal.set()
+    async def wait(self, timeout: float) -> bool:
+        """Wait until it is done; return whether it is. A signal serves one task, so each wait has its own."""
+        signal = self._runtime.signal()
+        self.when_done(signal.set)
+        return await signal.wait(max(0.0, timeout))
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` at the answer, from a thread of the driver."""
@@ -100,7 +103,6 @@ class Driver:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._opening = KeyedLock(self._runtime, f"no connection with Hazelcast at {self._settings.where} in time")
-        self._up = self._runtime.signal()
         self._client: Any = None
         self._closed = False
 
@@ -120,7 +122,7 @@ class Driver:
 
     async def answer(self, call: Call, until: float) -> Any:
         """Wait for the answer of a request; as `ask`."""
-        if not await call.signal.wait(max(0.0, until - self._runtime.now())):
+        if not await call.wait(until - self._runtime.now()):
             raise StoreUnavailable(f"Hazelcast at {self.where} did not answer in time", unknown=True)
         return call.result()
 
@@ -132,8 +134,8 @@ class Driver:
         """
         return self.post(await self.connected(until), request, read)
 
-    def post(self, client: Any, request: Any, read: Codec, partition: int = -1) -> Call:
-        """Send a request through a client that `connected` returned, to the owner of a partition if one is named.
+    def post(self, client: Any, request: Any, read: Codec) -> Call:
+        """Send a request through a client that `connected` returned.
 
         Raises:
             StoreUnavailable: there is no connection; nothing was sent.
@@ -141,7 +143,7 @@ class Driver:
         connection = client._connection_manager.get_random_connection()
         if connection is None:
             raise not_connected(self.where, self._settings.cluster, OSError("all connections were lost"))
-        invocation = _Invocation(request, partition, connection=connection, timeout=ONCE, response_handler=read)
+        invocation = _Invocation(request, connection=connection, timeout=ONCE, response_handler=read)
         client._invocation_service.invoke(invocation)
         return Call(invocation.future, self._runtime, self.where)
 
@@ -153,13 +155,12 @@ class Driver:
         """
         while True:
             client = await self._running(until)
-            self._up.clear()
             if client._connection_manager.active_connections:
                 return client
             left = until - self._runtime.now()  # it connects again, or ends
             if left <= 0:
                 raise not_connected(self.where, self._settings.cluster, OSError("all connections were lost"))
-            await self._up.wait(min(left, LOOK_AGAIN))
+            await self._runtime.sleep(min(left, LOOK_AGAIN))
 
     async def _running(self, until: float) -> Any:
         """Return the driver's client, made if there is none that runs."""
@@ -177,28 +178,28 @@ class Driver:
 
     def _open(self, limit: float) -> Any:
         """Make a client. Who asked for it may have been cancelled meanwhile, so it is kept here."""
-        wanted = self._settings
-        login = {} if wanted.password is None else {"creds_username": wanted.username}
+        if self._client is not None and self._client.lifecycle_service.is_running():
+            return self._client
+        wanted, config = self._settings, _Config()
+        config.cluster_name = wanted.cluster
+        config.cluster_members = [f"{host}:{port}" for host, port in wanted.hosts]
+        config.client_name = f"leasehold-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        config.connection_timeout = config.cluster_connect_timeout = limit
+        config.retry_initial_backoff, config.retry_max_backoff = 0.1, 1.0
+        config.heartbeat_interval, config.heartbeat_timeout = BEAT, SILENT_AFTER
+        config.backup_ack_to_client_enabled = False
+        config.lifecycle_listeners = [self._lifecycle]
         if wanted.password is not None:
-            login["creds_password"] = wanted.password.reveal()
+            config.creds_username, config.creds_password = wanted.username, wanted.password.reveal()
+        for option, value in wanted.tls.items():
+            setattr(config, option, value)
         try:
-            client = hazelcast.HazelcastClient(
-                cluster_name=wanted.cluster,
-                cluster_members=[f"{host}:{port}" for host, port in wanted.hosts],
-                client_name=f"leasehold-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-                connection_timeout=limit,
-                cluster_connect_timeout=limit,
-                retry_initial_backoff=0.1,
-                retry_max_backoff=1.0,
-                heartbeat_interval=BEAT,
-                heartbeat_timeout=SILENT_AFTER,
-                backup_ack_to_client_enabled=False,
-                lifecycle_listeners=[self._lifecycle],
-                **login,
-                **wanted.tls,
-            )
-        except Exception as error:
-            raise not_connected(self.where, wanted.cluster, error) from error
+            client = hazelcast.HazelcastClient(config)
+        except Exception as error:  # the frames of its traceback know the password
+            raise not_connected(self.where, wanted.cluster, error) from error.with_traceback(None)
+        # The limit was that of who connected first.
+        config.connection_timeout = CONNECT_WITHIN
+        client._connection_manager._wait_strategy._cluster_connect_timeout = CONNECT_WITHIN
         with self._mutex:
             old, self._client = self._client, client
             closed = self._closed
@@ -210,8 +211,6 @@ class Driver:
         return client
 
     def _lifecycle(self, state: str) -> None:
-        if state == "CONNECTED":
-            self._up.set()
         if state == "DISCONNECTED" and not self._closed:
             self._on_disconnect()
 

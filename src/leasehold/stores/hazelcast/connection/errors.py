@@ -46,7 +46,6 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
         "somebody destroyed this lock, and its name cannot be used again in its CP group; choose another name",
     ),
     "AccessControlError": (LASTING, "the credentials do not permit it; grant permissions for locks and CP"),
-    "AuthenticationError": (LASTING, "the credentials or the cluster's name were refused; check the URL"),
     "UnsupportedOperationError": (Unsupported, "this version of the servers cannot do it"),
     "HazelcastClientNotActiveError": (UNKNOWN, "the connection was closed"),
     "TargetDisconnectedError": (UNKNOWN, "the connection was lost"),
@@ -56,8 +55,7 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
 
 NO_CP = (
     "Hazelcast at {where} has no CP subsystem ({why}), so no lock there survives a split of the cluster. Use a cluster "
-    "with CP members: version 5.4 or older with cp-member-count of 3 or more, or Hazelcast Enterprise. "
-    "?without_cp=true in the URL takes the locks of an IMap instead; docs/backends/hazelcast.md says what they lack"
+    "with CP members: version 5.4 or older with cp-member-count of 3 or more, or Hazelcast Enterprise"
 )
 
 
@@ -80,5 +78,5 @@ def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
 def not_connected(where: str, cluster: str, error: BaseException) -> StoreUnavailable:
     """Return the error for a cluster that could not be reached. Nothing was sent."""
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    remedy = f"check hosts and ports, that the members run, and that the cluster is called {cluster!r}"
+    remedy = f"check hosts, ports and credentials, that the members run, and that the cluster is called {cluster!r}"
     return StoreUnavailable(with_remedy(f"no connection with Hazelcast at {where}: {said}", remedy))

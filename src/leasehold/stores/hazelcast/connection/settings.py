@@ -1,4 +1,4 @@
-"""How to reach Hazelcast: members, the cluster's name, credentials, TLS, and which locks."""
+"""How to reach Hazelcast: members, the cluster's name, credentials, TLS, and the CP group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ CLUSTER = "dev"
 GROUP = "default"
 """The CP group of a lock whose name gives none."""
 
-MAP = "leasehold"
-"""The map whose keys are locked without CP, unless the URL names another."""
-
 TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
-OPTIONS = ("group", "without_cp", "map", *TLS_OPTIONS)
+OPTIONS = ("group", *TLS_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,6 @@ class Settings:
         hosts: members that are known; the driver finds the others.
         cluster: its name.
         group: the CP group that has the locks.
-        map: the map whose keys are locked instead, where the user does without CP; else empty.
         username: for a cluster with security.
         password: the same.
         tls: keyword arguments of the driver for TLS; empty for none.
@@ -41,7 +37,6 @@ class Settings:
     hosts: tuple[tuple[str, int], ...]
     cluster: str = CLUSTER
     group: str = GROUP
-    map: str = ""
     username: str | None = None
     password: Secret | None = None
     tls: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
@@ -74,30 +69,19 @@ def from_url(url: StoreURL) -> Settings:
     if (url.username is None) is not (url.password is None):
         raise ValueError(f"the {url.scheme} URL has a user without a password or the other way round; write both")
     hosts = tuple((host, port or PORT) for host, port in url.hosts) or (("localhost", PORT),)
-    without_cp = _switch(url, "without_cp")
-    locks = {"group": GROUP, "map": MAP}
-    for option, needed in (("group", not without_cp), ("map", without_cp)):
-        if option in url.options and not needed:
-            raise ValueError(
-                f"option {option!r} in the {url.scheme} URL is for locks {_WITH[without_cp]}; leave it out"
-            )
-        locks[option] = url.options.get(option, locks[option]).strip()
-        if not locks[option] or "@" in locks[option]:
-            raise ValueError(f"option {option!r} in the {url.scheme} URL is a name without '@'")
-    if locks["group"].lower() == "metadata":
+    group = url.options.get("group", GROUP).strip()
+    if not group or "@" in group:
+        raise ValueError(f"option 'group' in the {url.scheme} URL is a name without '@'")
+    if group.lower() == "metadata":
         raise ValueError("the CP group METADATA has no locks; name another group= in the URL")
     return Settings(
         hosts,
         url.path or CLUSTER,
-        GROUP if locks["group"].lower() == GROUP else locks["group"],
-        locks["map"] if without_cp else "",
+        GROUP if group.lower() == GROUP else group,
         url.username,
         url.password,
         _tls(url) if secure else Veiled(),
     )
-
-
-_WITH = {True: "in the CP subsystem, and without_cp=true does without it", False: "with without_cp=true"}
 
 
 def _switch(url: StoreURL, option: str, default: str = "false") -> bool:
