@@ -86,17 +86,17 @@ class FencedLockStore:
         until = self._runtime.now() + within
         while True:
             state = await self._state_for(name, ticket, until)
-            if state is None:
-                return Wait(None, ASK_AGAIN)  # it is woken when its release is done
             try:
-                answer = await self._claim(state, join=join, until=until)
+                answer = None if state.over else await self._claim(state, join=join, until=until)
             except SessionEnded:
+                answer = None
                 self._sessions.end(state.session)  # the next round begins anew in another one
                 if self._runtime.now() >= until:
                     raise StoreUnavailable(f"Hazelcast ended the CP session while {name!r} was acquired") from None
-                continue
             if answer is not None:
                 return answer
+            if state.over:
+                return Wait(None, ASK_AGAIN)  # it is woken when its release is done
 
     async def _claim(self, state: TicketState, *, join: bool, until: float) -> Granted | Wait | None:
         """Make one step; None if another is needed."""
@@ -315,12 +315,9 @@ class FencedLockStore:
         for state in ended:
             state.wake.set()
 
-    async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState | None:
-        """Return what is known of a ticket; None if its release goes on."""
+    async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState:
         state = self._states.get(ticket.id)
-        if state is not None and state.over:
-            return None
-        if state is not None and not state.session.ended:
+        if state is not None and (state.over or not state.session.ended):
             return state
         session, thread = await self._sessions.enter(until)
         state = TicketState(name, self._before + name, ticket, session, thread, self._runtime.signal(), self._mutex)
