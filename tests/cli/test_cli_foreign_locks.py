@@ -58,7 +58,7 @@ def locks_of_others(server: redis.Redis, namespace: str) -> Iterator[dict[str, s
 
 def test_ls_names_them(redis_server: RedisServer, namespace: str, locks_of_others: dict[str, str]) -> None:
     result = call("ls", namespace, url=redis_server.url)
-    named = [text for key, text in locks_of_others.items() if key.startswith(namespace)]
+    named = [text for key, text in locks_of_others.items() if namespace in key and not key.startswith("{")]
     assert len(result.stderr.splitlines()) == 1 + len(named)
     for text in named:
         assert text in result.stderr
@@ -74,6 +74,25 @@ def test_show_names_one(redis_server: RedisServer, namespace: str, locks_of_othe
         assert result.stderr.count("\n") == 1
     in_namespace = call("show", "lock", "--namespace", namespace, url=redis_server.url)
     assert f"'{namespace}:lock' is a Redisson lock" in in_namespace.stderr
+
+
+def test_a_lock_of_python_redis_lock_is_found_by_its_name(
+    redis_server: RedisServer, namespace: str, locks_of_others: dict[str, str]
+) -> None:
+    text = locks_of_others[f"lock:{namespace}:signalled"]
+    for arguments in (
+        ("show", f"{namespace}:signalled"),
+        ("show", "signalled", "--namespace", namespace),
+        ("ls", f"{namespace}:sig"),
+        ("ls", "sig", "--namespace", namespace),
+    ):
+        assert text in call(*arguments, url=redis_server.url).stderr, arguments
+
+
+def test_a_namespace_is_encoded_as_in_the_key(redis_server: RedisServer, server: redis.Redis, namespace: str) -> None:
+    server.set(f"{namespace}%3Aa:x", secrets.token_hex(16), px=60_000)
+    shown = call("show", "x", "--namespace", f"{namespace}:a", url=redis_server.url).stderr
+    assert f"'{namespace}%3Aa:x' looks like a plain lock" in shown
 
 
 def test_doctor_names_some(

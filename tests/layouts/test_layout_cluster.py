@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 import redis
 from layout_keys import url_of
+from layout_rights import rules
 
-from leasehold import Client, Unsupported
+from leasehold import Client, StoreRefused, Unsupported
 from leasehold.layouts.redis.layout import slot_tag
 from leasehold.stores.redis import keys
+from leasehold.stores.redis.doctor import foreign
 from leasehold_lab.servers import RedisCluster
 from support.flavors import both
 from support.patience import until_in
@@ -143,6 +145,74 @@ def test_after_a_failover_locks_are_acquired_at_the_new_primary(namespace, harne
                 await again.release()
 
         harness.run(body)
+
+
+@pytest.fixture
+def user(cluster, namespace):
+    """A user of all nodes, and what sets its rights."""
+    name = f"user-{namespace}"
+
+    def grant(*rights):
+        for node in cluster.nodes:
+            node.command("ACL", "SETUSER", name, "on", ">secret", *rights)
+
+    yield cluster.url.replace("://", f"://{name}:secret@"), grant
+    for node in cluster.nodes:
+        node.command("ACL", "DELUSER", name)
+
+
+@both
+@layouts
+def test_the_listed_rights_are_enough(cluster, namespace, harness, layout, user):
+    url, grant = user
+    grant("resetkeys", *rules(layout, namespace))
+
+    async def body(harness):
+        async with (
+            harness.client(url_of(url, layout), namespace=namespace) as locks,
+            harness.client(url_of(url, layout), namespace=namespace) as other,
+        ):
+            for name in ("a", "b", "c", "d"):
+                hold = await locks.lock(name, lease=0.6).acquire()
+                waiter = harness.spawn(lambda name=name: other.lock(name, lease=0.6).acquire(timeout=10))
+                await harness.sleep(0.4)
+                assert [info.name for info in await locks.holds()] == [name]
+                await hold.release()
+                await (await waiter.result()).release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize(
+    ("layout", "lacking"), [("plain", "&leasehold:"), ("redisson", "&leasehold:"), ("redisson", "&redisson_lock__chan")]
+)
+def test_a_denied_channel_is_named_before_the_first_claim(cluster, namespace, harness, user, layout, lacking):
+    url, grant = user
+    kept = [rule for rule in rules(layout, namespace) if not rule.startswith(lacking[:10])]
+    grant("resetkeys", "resetchannels", *kept)
+
+    async def body(harness):
+        async with harness.client(url_of(url, layout), namespace=namespace) as locks:
+            with pytest.raises(StoreRefused, match=rf"lacks the right {lacking}.*docs/interop.md"):
+                await locks.lock("x").acquire(timeout=5)
+            assert not any(node.command("KEYS", f"*{namespace}:x*") for node in cluster.primaries)
+            grant("allchannels")
+            await (await locks.lock("x").acquire(timeout=5)).release()
+
+    harness.run(body)
+
+
+@both
+@layouts
+def test_doctor_names_the_layout_once(cluster, namespace, harness, layout):
+    async def body(harness):
+        async with harness.client(url_of(cluster.url, layout), namespace=namespace) as locks:
+            found = await locks.store.diagnose()
+            assert [one.subject for one in found].count("layout") == 1
+            assert not any(one.subject.endswith(foreign.SUBJECT) for one in found)
+
+    harness.run(body)
 
 
 @both

@@ -12,6 +12,8 @@ import pytest
 from leasehold import AsyncClient, LeaseLost, StoreUnavailable
 from leasehold.layouts.redis.inspecting import FOREIGN
 from leasehold.layouts.redis.redlock import RENEW, SCRIPTS
+from leasehold.layouts.redis.scripts import COMMAND
+from leasehold.stores.redis.doctor import foreign
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedlockNodes
@@ -249,8 +251,12 @@ def test_a_key_of_another_type_is_named_and_left_as_it_is(nodes, url, key, names
             async with locks.lock("x"):
                 pass
             nodes.nodes[1].command("RPUSH", key, "a")
-            with pytest.raises(StoreUnavailable, match=r"too few nodes answered.*WRONGTYPE"):
+            named = rf"too few nodes answered.*the key '{key}' is no plain lock; choose another name, or "
+            with pytest.raises(StoreUnavailable, match=named) as caught:
                 await locks.lock("x").acquire(timeout=0.3)
+            assert "leasehold:" not in str(caught.value)
+            with pytest.raises(StoreUnavailable, match=f"'{key}' is no plain lock"):
+                await locks.inspect("x")
             assert [node.command("TYPE", key) for node in nodes.nodes[:2]] == ["list"] * 2
             for node in nodes.nodes[:2]:
                 node.command("DEL", key)
@@ -393,13 +399,68 @@ def test_cancel_at_each_step(nodes, url, key, namespace):
     asyncio.run(body())
 
 
-@both
-def test_the_rights_that_the_page_names_are_enough(nodes, key, namespace, harness):
+def page_rules(namespace):
+    """Return the rights that the pages list."""
     page = (Path(__file__).parents[2] / "docs" / "backends" / "redis.md").read_text(encoding="utf-8")
-    rules = re.search(r"ACL SETUSER \S+ on >\S+ ([^`\n]+)", page)[1].replace("default:", f"{namespace}:")
+    listed = re.search(r"ACL SETUSER \S+ on >\S+ ([^`\n]+)", page)[1].replace("default:", f"{namespace}:")
+    return [*listed.split(), f"~{namespace}:*", "+get", "+set", "+del"]
+
+
+def test_the_pages_list_what_the_scripts_use():
+    for script in SCRIPTS.values():
+        used = {f"+{command.decode().lower()}" for command in COMMAND.findall(script.text)}
+        assert used
+        assert used - {"+info"} <= set(page_rules("x")), script.name  # +info: with a quarantine, which is refused
+
+
+@both
+@pytest.mark.parametrize("lacking", ["+get", "+set", "+del"])
+def test_a_missing_right_is_named_before_the_first_vote(nodes, key, namespace, harness, lacking):
     user = f"user-{namespace}"
     for node in nodes.nodes:
-        node.command("ACL", "SETUSER", user, "on", ">s3cret", *rules.split(), f"~{namespace}:*", "+get", "+set", "+del")
+        node.command("ACL", "SETUSER", user, "on", ">s3cret", *page_rules(namespace), lacking.replace("+", "-"))
+    hosts = nodes.url.removeprefix("redlock://")
+
+    async def body(harness):
+        async with harness.client(f"redlock://{user}:s3cret@{hosts}?layout=plain", namespace=namespace) as locks:
+            with pytest.raises(StoreUnavailable, match=rf"lacks the right {re.escape(lacking)}; grant .*interop.md"):
+                await locks.lock("x").acquire(timeout=1)
+            assert values(nodes, key) == [None] * 3
+            assert not any(node.command("KEYS", f"*{namespace}*") for node in nodes.nodes)
+            for node in nodes.nodes:
+                node.command("ACL", "SETUSER", user, lacking)
+            await (await locks.lock("x").acquire(timeout=10)).release()
+
+    harness.run(body)
+    for node in nodes.nodes:
+        node.command("ACL", "DELUSER", user)
+
+
+@both
+def test_doctor_does_not_warn_of_the_locks_that_are_shared(nodes, url, key, namespace, harness):
+    for node in nodes.nodes:
+        take(node, f"{key}:lock", "0" * 32)
+
+    async def body(harness):
+        async with (
+            harness.client(url, namespace=namespace) as locks,
+            harness.client(nodes.url, namespace=namespace) as own,
+        ):
+            assert any(one.subject.endswith(foreign.SUBJECT) for one in await own.store.diagnose())
+            found = await locks.store.diagnose()
+            assert not any(one.subject.endswith(foreign.SUBJECT) for one in found)
+            assert [one.subject for one in found].count("layout") == 1
+
+    harness.run(body)
+    for node in nodes.nodes:
+        node.command("DEL", f"{key}:lock")
+
+
+@both
+def test_the_rights_that_the_page_names_are_enough(nodes, key, namespace, harness):
+    user = f"user-{namespace}"
+    for node in nodes.nodes:
+        node.command("ACL", "SETUSER", user, "on", ">s3cret", *page_rules(namespace))
     hosts = nodes.url.removeprefix("redlock://")
 
     async def body(harness):

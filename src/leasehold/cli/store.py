@@ -14,6 +14,7 @@ from leasehold._inspection import LockInfo
 from leasehold._runtimes.base import run_sync
 from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.primitives.coordination.leadership import ELECTION
+from leasehold.stores._common.names import before
 
 
 @contextmanager
@@ -49,8 +50,7 @@ def of_others(client: Client, namespace: str, prefix: str, *, exact: bool = Fals
         return []
     from leasehold.stores.redis.doctor.foreign import look
 
-    before = "" if namespace == "default" else f"{namespace}:"
-    return run_sync(look(store.transport, before + prefix, exact=exact))
+    return run_sync(look(store.transport, before(namespace) + prefix, exact=exact))
 
 
 def silence_logging() -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from leasehold._model import Cell, Change, Finding
+from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.layouts.redis.layout import Layout, slot_tag
-from leasehold.layouts.redis.store import LayoutStore, layout_finding
+from leasehold.layouts.redis.store import LayoutStore
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.connection.base import MakeTransport
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.doctor import foreign
 
 
 class ClusterLayoutStore(ClusterStore):
@@ -43,10 +42,6 @@ class ClusterLayoutStore(ClusterStore):
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
-
-    async def diagnose(self) -> list[Finding]:
-        found = [one for one in await super().diagnose() if one.subject != foreign.SUBJECT]
-        return [*found, layout_finding(self.layout)]
 
     def __repr__(self) -> str:
         return f"<ClusterLayoutStore {self.layout.name} {self._topology.where} namespace={self._namespace!r}>"

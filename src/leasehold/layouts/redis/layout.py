@@ -99,15 +99,16 @@ class Layout:
             return f"~{SIDE}*"
         if not found:
             return f"~{key.decode()}"
-        return f"~{stem.decode()}{self._before(namespace)}*"
+        begins = self._before(namespace)
+        return f"~{stem.decode()}{begins}*" if begins or stem.strip(b"{") else f"~{key.decode()}"
 
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         """Return the channel on which the other library notifies a waiter of a release."""
         return b""
 
-    def message(self, lock: bytes) -> bytes:
-        """Return a message on that channel: that of a release."""
-        return b"0"
+    def published(self, lock: bytes, ticket: Ticket) -> bytes:
+        """Return a channel on which a release of ours notifies the other library; our waiters may not follow it."""
+        return self.topic(lock, ticket)
 
     def wakes_all(self, topic: bytes) -> bool:
         """Return whether each waiter that follows a channel claims again at its messages, or one of them."""

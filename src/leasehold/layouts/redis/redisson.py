@@ -98,9 +98,10 @@ class Redisson(Layout):
         return (braced(lock) + b":hold",) if kind is Kind.READ_WRITE else ()
 
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
+        return self.published(lock, ticket) if self.topics else b""
+
+    def published(self, lock: bytes, ticket: Ticket) -> bytes:
         mode = ticket.terms.mode
-        if not self.topics:
-            return b""
         owner = b":" + self.id_in(ticket).encode() if mode.fair else b""
         return TOPICS[mode.kind] + braced(lock) + owner
 

@@ -23,13 +23,15 @@ from dataclasses import replace
 from hashlib import sha1
 from importlib.resources import files
 
-from leasehold._model import Finding, Severity
+from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.layouts.names import before
-from leasehold.layouts.redis import scripts
+from leasehold.layouts.redis import doctor, rights, scripts
 from leasehold.layouts.redis.plain import POLL, WHY_NOT
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.redlock.node import Member
+from leasehold.stores.redis.connection.base import ReplyError, pack
+from leasehold.stores.redis.doctor import foreign
+from leasehold.stores.redis.redlock.node import Member, Node
 from leasehold.stores.redis.redlock.store import RedlockStore
 from leasehold.stores.redis.scripts import (
     REDLOCK_CLAIM,
@@ -78,9 +80,21 @@ class PlainRedlockStore(RedlockStore):
         super().__init__(runtime, members, namespace)
 
     async def diagnose(self) -> list[Finding]:
-        means = "tokens count our holds only, and the other programs are not told of a lost lease"
-        shared = "plain: locks are shared with redsync, node-redlock, redlock-py"
-        return [*await super().diagnose(), Finding(Severity.NOTE, "layout", shared, means, "see docs/interop.md")]
+        found = [one for one in await super().diagnose() if not one.subject.endswith(foreign.SUBJECT)]  # of each node
+        return [*found, doctor.of_layout("plain", "redsync, node-redlock, redlock-py")]
+
+    async def _check_more(self, node: Node, within: float) -> None:
+        key = keys.probe_keys(node.channel)[0]  # no key of another program: nobody knows which names the user may lock
+        tried = {
+            "+get": pack(b"GET", key),
+            "+set": pack(b"SET", key, b"", b"XX"),  # there is none, so it stays away
+            "+del": pack(b"DEL", key),
+        }
+        replies = await node.transport.call_all([*tried.values()], within=within)
+        pairs = zip(tried, replies, strict=True)
+        lacking = [right for right, reply in pairs if isinstance(reply, ReplyError) and reply.code == "NOPERM"]
+        if lacking:
+            raise rights.error(node.where, lacking)
 
     def _at_node(self, command: Command) -> Command:
         script, those, args = command

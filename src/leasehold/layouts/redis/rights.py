@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from leasehold._model import Ticket
+from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
 from leasehold.layouts.redis.layout import Layout
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, Transport, pack
+from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, Transport, pack, refused
 from leasehold.stores.redis.scripts import Script
 
 PAGE = "docs/interop.md"
@@ -18,9 +22,29 @@ KNOWN = pack(b"EVALSHA", b"0" * 40, b"0")
 READ = Script("read", b"return 0", b"0" * 40)
 """Needs the right to its keys, and to run scripts."""
 
+TRIED = b":rights\xff"
+"""What follows the name of a channel in that of the one that is tried: no name of a lock ends so, as it is no UTF-8."""
+
+Left = Callable[[], float]
+"""Returns how many seconds are left, above 0."""
+
+
+def deadline(runtime: Runtime, within: float) -> Left:
+    """Begin a span of so many seconds."""
+    until = runtime.now() + within
+    return lambda: max(until - runtime.now(), 0.001)
+
 
 async def missing(
-    transport: Transport, layout: Layout, namespace: str, name: str, ticket: Ticket, channel: bytes, within: float
+    transport: Transport,
+    layout: Layout,
+    namespace: str,
+    name: str,
+    ticket: Ticket,
+    channel: bytes,
+    left: Left,
+    *,
+    locks: bool = True,
 ) -> Sequence[str]:
     """Return the rights that a lock needs and the user lacks, as access rules.
 
@@ -31,45 +55,68 @@ async def missing(
         name: of the lock.
         ticket: of its kind.
         channel: that of the client; not used where the other library notifies.
-        within: seconds for each of two replies.
+        left: the time for all replies.
+        locks: whether the keys of the lock itself are tried, beside those of our own.
 
     Raises:
+        ReplyError: the server answered that it can run no script now, or here.
         StoreUnavailable: no answer.
     """
     kind = ticket.terms.mode.kind
     lock, scripts = layout.lock_key(namespace, name), layout.scripts_of(kind)
-    topic = layout.topic(lock, ticket)
+    topic, published = layout.topic(lock, ticket), layout.published(lock, ticket)
     all_keys = [*layout.keys(namespace, name, kind), *layout.keys_inside(lock, kind)]
-    args = topic or channel, layout.message(lock) if topic else b"", *scripts.commands
-    reply = await transport.call(scripts.rights.by_text(all_keys, args), within=within)
-    if isinstance(reply, ReplyError):
-        if reply.code != "NOPERM":
-            return ()  # the claim will get it, too
+    if not locks:
+        all_keys = [all_keys[1]] * len(all_keys)
+    args = b"" if topic else channel, published + TRIED if published else b"", *scripts.commands
+    reply = await transport.call(scripts.rights.by_text(all_keys, args), within=left())
+    if denied(reply):
         if " key" not in str(reply):
             return ("+eval",)
-        reads = await transport.call_all([READ.by_text([key], ()) for key in all_keys], within=within)
-        denied = [key for key, answer in zip(all_keys, reads, strict=True) if isinstance(answer, ReplyError)]
-        return sorted({layout.rule_of(namespace, name, key) for key in denied})
-    rule = f"&{topic.partition(lock)[0].decode().rstrip('{')}*" if topic else keys.channel_rule(namespace)
-    lacking = [rule if word == b"&" else word.decode() for word in reply]
-    return list(dict.fromkeys([*lacking, *await _outside(transport, topic, rule, within)]))
+        reads = await transport.call_all([READ.by_text([key], ()) for key in all_keys], within=left())
+        those = [key for key, answer in zip(all_keys, reads, strict=True) if denied(answer)]
+        return sorted({layout.rule_of(namespace, name, key) for key in those})
+    rules = {b"&1": keys.channel_rule(namespace), b"&2": rule_of(published, lock)}
+    lacking = [rules.get(word) or word.decode() for word in reply]
+    return list(dict.fromkeys([*lacking, *await _outside(transport, topic, rules[b"&2"], left)]))
 
 
-async def _outside(transport: Transport, topic: bytes, rule: str, within: float) -> Sequence[str]:
+async def _outside(transport: Transport, topic: bytes, rule: str, left: Left) -> Sequence[str]:
     """Return what is lacking of the rights that no script can try: those to subscribe and to run a script again."""
     commands = [KNOWN]
-    if topic:
-        probed = topic + b":rights"  # not the channel itself: another waiter may follow that
-        commands = [pack(b"SUBSCRIBE", probed), pack(b"UNSUBSCRIBE", probed), KNOWN]
-    reply = await transport.call(b"".join(commands), within=within)  # pushes are no replies: one follows
-    if not isinstance(reply, ReplyError) or reply.code != "NOPERM":
-        return ()
-    if len(commands) > 1:
-        transport.hang_up()  # after a refusal of the first command the replies to the others follow
-    if "channel" in str(reply):
-        return (rule,)
-    words = ("evalsha", "unsubscribe", "subscribe")
-    return [f"+{next(word for word in words if word in str(reply))}"]
+    if topic:  # each has one reply, as on all connections that follow channels of another library
+        commands += [pack(b"SUBSCRIBE", topic + TRIED), pack(b"UNSUBSCRIBE", topic + TRIED)]
+    replies = await transport.call_all(commands, within=left())
+    return [_lacked(reply, rule) for reply in replies if denied(reply)]
+
+
+def denied(reply: Any) -> bool:
+    """Return whether a reply says that the user lacks a right.
+
+    Raises:
+        ReplyError: it is another error, which says nothing of rights.
+    """
+    if not isinstance(reply, ReplyError) or reply.code == "NOSCRIPT":
+        return False
+    if reply.code != "NOPERM":
+        raise reply
+    return True
+
+
+def rule_of(channel: bytes, lock: bytes) -> str:
+    """Return the access rule that grants a channel of a lock, and the same of all locks."""
+    return f"&{channel.partition(lock)[0].decode().rstrip('{')}*"
+
+
+def _lacked(reply: ReplyError, rule: str) -> str:
+    """Return the rule that a denied command lacked; ``rule``: that of its channel."""
+    command = re.search(r"'([\w|]+)' command", str(reply))
+    return f"+{command[1]}" if command else rule
+
+
+def unheard(where: str, lock: bytes, channel: bytes, reply: ReplyError) -> StoreUnavailable:
+    """Return the error of a waiter that may not follow a channel of its lock."""
+    return error(where, [_lacked(reply, rule_of(channel, lock))]) if reply.code == "NOPERM" else refused(where, reply)
 
 
 def error(where: str, lacking: Sequence[str]) -> NotPermitted:

@@ -29,9 +29,6 @@ class Spring(Layout):
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         return self.prefix.removesuffix(":").encode() + b"-channel:" + lock
 
-    def message(self, lock: bytes) -> bytes:
-        return lock
-
 
 def layout(registry: str = "") -> Layout:
     """Return the layout for a registry.

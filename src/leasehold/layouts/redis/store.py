@@ -29,14 +29,13 @@ from leasehold._model import (
     Kind,
     ReleaseReason,
     RenewalResult,
-    Severity,
     Ticket,
     View,
     Wait,
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
-from leasehold.layouts.redis import inspecting, rights
+from leasehold.layouts.redis import doctor, inspecting, rights
 from leasehold.layouts.redis.connection.topics import Topics
 from leasehold.layouts.redis.connection.transports import topic_transport
 from leasehold.layouts.redis.layout import Layout
@@ -52,7 +51,6 @@ from leasehold.stores.redis.connection.base import (
 )
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import foreign
 from leasehold.stores.redis.renewing import Refusal
 from leasehold.stores.redis.scripts import Script
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
@@ -115,11 +113,12 @@ class LayoutStore(RedisStore):
     # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        self._asked, kind = (name, ticket), ticket.terms.mode.kind
+        self._asked, kind, until = (name, ticket), ticket.terms.mode.kind, self._runtime.now() + within
         if self._settings.restricted and kind not in self._permitted:
             if lacking := await self._lacking(name, ticket, within):
                 raise rights.error(self.where, lacking)
             self._permitted.add(kind)
+            within = max(until - self._runtime.now(), 0.001)
         slot = self._waiters.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         mark, since = self._mark(name, ticket), self._runtime.now()
         repeated = ticket.id in self._unanswered
@@ -176,9 +175,11 @@ class LayoutStore(RedisStore):
         topics.follow(topic, ticket.id)
         if ticket.id not in self._waiters:  # released meanwhile, by another thread
             self._unfollow(name, ticket)
-        elif (version := topics.version(topic)) == 0 or version == mark:
+        elif topics.refusal(topic) is None and ((version := topics.version(topic)) == 0 or version == mark):
             await self._waiters.sleep(self._transport, slot, timeout)
         slot.read()
+        if (reply := topics.refusal(topic)) is not None:
+            raise rights.unheard(self.where, self.layout.lock_key(self._namespace, name), topic, reply)
         return None
 
     async def renewals(
@@ -227,12 +228,15 @@ class LayoutStore(RedisStore):
         raise rights.error(self.where, lacking)
 
     async def _lacking(self, name: str, ticket: Ticket, within: float) -> Sequence[str]:
-        where = self._transport, self.layout, self._namespace
-        return await rights.missing(*where, name, ticket, self._channel, within)
+        where, left = (self._transport, self.layout, self._namespace), rights.deadline(self._runtime, within)
+        try:
+            return await rights.missing(*where, name, ticket, self._channel, left)
+        except ReplyError as reply:
+            raise await self._calls.refused(reply, left()) from None
 
     async def diagnose(self) -> list[Finding]:
-        found = [one for one in await super().diagnose() if one.subject != foreign.SUBJECT]
-        return [*found, layout_finding(self.layout)]
+        where = self._transport, self.layout, self._namespace, self._channel
+        return await doctor.adjusted(await super().diagnose(), *where, rights.deadline(self._runtime, doctor.WITHIN))
 
     def after_fork(self) -> None:
         if self._topics is not None:
@@ -250,7 +254,8 @@ class LayoutStore(RedisStore):
         """Let the first waiter of this client claim again, of those that follow the channel, or all."""
         following = [] if self._topics is None else self._topics.followers(topic)
         slots = [slot for ticket in following if (slot := self._waiters.get(ticket)) is not None]
-        if slots and not self.layout.wakes_all(topic):
+        all_of_them = self.layout.wakes_all(topic) or (self._topics is not None and self._topics.refusal(topic))
+        if slots and not all_of_them:
             first = self._waiters.first(slots[0].name)
             slots = [first if first in slots else slots[0]]
         for slot in slots:
@@ -297,9 +302,7 @@ class LayoutStore(RedisStore):
     def _command(self, script: Script, name: str, ticket: Ticket, *args: bytes) -> Command:
         all_keys = self.layout.keys(self._namespace, name, ticket.terms.mode.kind)
         if self.layout.clustered and script is self._scripts(ticket).renew:
-            all_keys = all_keys[
-                :2
-            ]  # while a slot migrates, its new node refuses scripts with a key that does not exist
+            all_keys = all_keys[:2]  # a node to which a slot migrates refuses scripts with a key that does not exist
         return script, all_keys, args
 
     def _renewed(self, ticket: Ticket) -> tuple[bytes, bytes]:
@@ -339,10 +342,3 @@ class SentinelLayoutStore(SentinelStore, LayoutStore):
     ) -> None:
         make = self._prepare(runtime, layout, make)  # for the primary, which the transport that finds it makes
         super().__init__(runtime, watched, namespace, make=make)
-
-
-def layout_finding(layout: Layout) -> Finding:
-    """Return what `doctor` says of a layout."""
-    shared = f"{layout.name}: locks are shared with {layout.of}"
-    means = "tokens count our holds only, and the other programs are not told of a lost lease"
-    return Finding(Severity.NOTE, "layout", shared, means, "see docs/interop.md")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from leasehold.layouts.sql.format import Format
 from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement
@@ -12,20 +12,23 @@ DENIED = frozenset({"42501", "1142", "1143", "1044"})
 
 
 def tried(layout: Format) -> Mapping[str, Statement]:
-    """Return for each right a statement that needs it, and changes nothing."""
+    """Return for each right a statement that needs it alone, and changes nothing."""
     table, columns = layout.table, [layout.key, *layout.fixed, layout.holder, layout.since, layout.until]
-    listed, same = ", ".join(columns), ", ".join(f"{one} = {one}" for one in columns[-3:])
+    listed, nothing = ", ".join(columns), ", ".join("NULL" for _ in columns)
+    unset = ", ".join(f"{one} = NULL" for one in columns[-3:])
     statements = {
         "SELECT": f"SELECT {listed} FROM {table} WHERE 1 = 0",
-        "INSERT": f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} WHERE 1 = 0",
-        "UPDATE": f"UPDATE {table} SET {same} WHERE 1 = 0",
+        "INSERT": f"INSERT INTO {table} ({listed}) SELECT {nothing} FROM (SELECT 1) AS nothing WHERE 1 = 0",
+        "UPDATE": f"UPDATE {table} SET {unset} WHERE 1 = 0",
         "DELETE": f"DELETE FROM {table} WHERE 1 = 0",
     }
     return {right: Statement(text) for right, text in statements.items() if right != "DELETE" or not layout.keeps_rows}
 
 
-async def check(transport: SQLTransport, layout: Format, within: float) -> None:
-    """Raise an error that names the missing rights, if there are any; other errors are left to the claim.
+async def check(transport: SQLTransport, layout: Format, left: Callable[[], float]) -> bool:
+    """Raise an error that names the missing rights, if there are any; return whether that is known.
+
+    Other errors are left to the claim. ``left`` returns how many seconds are left.
 
     Raises:
         Refused: the user lacks rights.
@@ -33,13 +36,15 @@ async def check(transport: SQLTransport, layout: Format, within: float) -> None:
     """
     trials = tried(layout)
     try:
-        await transport.transact(lambda tx: tx.ask(*layout.dialect.first, *trials.values()), within=within)
+        await transport.transact(lambda tx: tx.ask(*layout.dialect.first, *trials.values()), within=left())
     except Refused as error:
         if error.code not in DENIED:
-            return
+            return False
     else:
-        return
-    missing = [right for right, statement in trials.items() if await _denied(transport, statement, within)]
+        return True
+    missing = [right for right, statement in trials.items() if await _denied(transport, statement, left())]
+    if not missing:
+        return False  # they were granted just now
     text = f"its user lacks the right to {', '.join(missing)} on {layout.table}; grant what docs/interop.md lists"
     raise Refused(f"the database at {transport.where}: {text}", outcome=Outcome.LASTING)
 

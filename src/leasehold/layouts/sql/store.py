@@ -93,16 +93,17 @@ class SharedRowStore:
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         key, me = self.layout.row_key(self._namespace, name), self.layout.id_of(ticket)
+        until = self._runtime.now() + within
         if not self._rights_known:
-            await rights.check(self._transport, self.layout, within)
-            self._rights_known = True
+            left = partial(self._left_until, until)
+            self._rights_known = await rights.check(self._transport, self.layout, left)
         slot = self._slots.add(name, ticket) if join else None
         repeated, since = ticket.id in self._unanswered, self._runtime.now()
         self._unanswered[ticket.id] = None  # until there is a reply: a release may overtake this claim
         waits = slot is not None and slot.listed
         claim = partial(self._claim, key=key, me=me, length=self._length(ticket.terms), look_first=waits)
         try:
-            found = await self._transact(claim, since + within)
+            found = await self._transact(claim, until)
         except BaseException as error:
             known = isinstance(error, StoreUnavailable) and not error.unknown
             if known and not repeated:
@@ -232,8 +233,7 @@ class SharedRowStore:
         pause = SHORTEST_PAUSE
         while True:
             try:
-                within = max(until - self._runtime.now(), 0.001)
-                return await self._transport.transact(work, within=within, reserved=reserved)
+                return await self._transport.transact(work, within=self._left_until(until), reserved=reserved)
             except Refused as error:
                 if why := self.layout.wrong_table(error.code):
                     text = f"the database at {self._transport.where} refused: {why}"
@@ -243,6 +243,9 @@ class SharedRowStore:
                     raise
             await self._runtime.sleep(min(pause * (0.5 + self._runtime.jitter()), left))
             pause = min(2 * pause, POLL)
+
+    def _left_until(self, until: float) -> float:
+        return max(until - self._runtime.now(), 0.001)
 
     async def _ask(self, tx: Transaction, *statements: Statement) -> list[list[Row]]:
         return await tx.ask(*self.layout.dialect.first, *statements)

@@ -3,8 +3,11 @@
 Theory of operation
 -------------------
 `Topics` knows which channels are wanted. A transport sends the difference to what it has sent on its present
-connection, as SUBSCRIBE and UNSUBSCRIBE, and waits for no reply. The server confirms each subscription by a push. A
-confirmation is news, as a message is: a release before it was not heard, so the waiters must claim again.
+connection, and waits for no reply. The server confirms each subscription by a push. A confirmation is news, as a
+message is: a release before it was not heard, so the waiters must claim again. A refusal is news, too: they give up.
+
+Each SUBSCRIBE and UNSUBSCRIBE has one channel. So it has exactly one reply, a push or an error, in the order of all
+replies, and no reply reaches another command.
 
 Each channel has a version, which changes with each news of it, and is 0 while it is not confirmed. A waiter reads it
 before its claim, and compares it before it sleeps. So news that came while its claim was under way are not lost.
@@ -12,11 +15,16 @@ before its claim, and compares it before it sleeps. So news that came while its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import pack
+from leasehold.stores.redis.connection.base import ReplyError, pack
+from leasehold.stores.redis.connection.replies import OnReply
+
+CONFIRMATIONS = (b"subscribe", b"unsubscribe")
+"""The pushes that are replies."""
 
 
 class Flushing(Protocol):
@@ -44,6 +52,7 @@ class Topics:
         self._connection: object = None  # on which ``_sent`` was sent
         self._sent: set[bytes] = set()
         self._versions: dict[bytes, int] = {}
+        self._refusals: dict[bytes, ReplyError] = {}
         self._count = 0
 
     def attach(self, transport: Flushing) -> None:
@@ -71,6 +80,8 @@ class Topics:
             if followers:
                 return
             del self._followers[channel]
+            if self._refusals.pop(channel, None) is not None:
+                self._sent.discard(channel)  # so that the next follower asks again
         if self._transport is not None:
             self._transport.flush()
 
@@ -83,24 +94,28 @@ class Topics:
         """Return the version of a channel, 0 if no message on it would be heard."""
         return self._versions.get(channel, 0)
 
+    def refusal(self, channel: bytes) -> ReplyError | None:
+        """Return the error with which the server has refused the subscription; None if it has not."""
+        return self._refusals.get(channel)
+
     # --- for transports --------------------------------------------------------------------------------------------
 
-    def changes(self, transport: Flushing, connection: object) -> bytes:
-        """Return what a transport must send now on its connection; empty if nothing."""
+    def changes(self, transport: Flushing, connection: object) -> Sequence[tuple[bytes, OnReply]]:
+        """Return the commands that a transport must send now on its connection, each with what takes its one reply."""
         if transport is not self._transport:
-            return b""  # one that was left for another server
+            return ()  # one that was left for another server
         with self._mutex:
             if connection is not self._connection:
-                self._connection, self._sent, self._versions = connection, set(), {}
+                self._begin(connection)
             wanted = self._followers.keys()
-            if wanted == self._sent:
-                return b""
             new, old = wanted - self._sent, self._sent - wanted
             self._sent = set(wanted)
             for channel in old:
                 self._versions.pop(channel, None)
-        parts = [(b"UNSUBSCRIBE", old), (b"SUBSCRIBE", new)]
-        return b"".join(pack(command, *channels) for command, channels in parts if channels)
+        return [
+            *((pack(b"UNSUBSCRIBE", channel), lambda reply, failure: None) for channel in old),
+            *((pack(b"SUBSCRIBE", channel), partial(self._answered, connection, channel)) for channel in new),
+        ]
 
     def push(self, connection: object, push: list[Any]) -> None:
         """Take a push of the server on a connection."""
@@ -117,4 +132,17 @@ class Topics:
     def lost(self) -> None:
         """Forget what was subscribed: the connection has ended."""
         with self._mutex:
-            self._connection, self._sent, self._versions = None, set(), {}
+            self._begin(None)
+
+    def _begin(self, connection: object) -> None:
+        self._connection, self._sent, self._versions, self._refusals = connection, set(), {}, {}
+
+    def _answered(self, connection: object, channel: bytes, reply: Any, failure: object) -> None:
+        """Take the reply to a subscription: a refusal, or the push, which `push` has taken."""
+        if not isinstance(reply, ReplyError):
+            return
+        with self._mutex:
+            if connection is not self._connection or channel not in self._followers:
+                return
+            self._refusals[channel] = reply
+        self._on_news(channel)

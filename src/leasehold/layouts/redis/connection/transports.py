@@ -6,11 +6,12 @@ and read by two threads. If no thread reads, the one that changes the channels t
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
 from leasehold._runtimes.base import Flavor, Runtime, Signal
-from leasehold.layouts.redis.connection.topics import Topics
+from leasehold.layouts.redis.connection.topics import CONFIRMATIONS, Topics
 from leasehold.stores.redis.connection.aio import AioTransport
 from leasehold.stores.redis.connection.aio_connection import AioConnection
 from leasehold.stores.redis.connection.base import MakeTransport, OnMessage, OnSilence, Transport
@@ -18,6 +19,9 @@ from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.channel import Channel
 from leasehold.stores.redis.connection.connection import SILENT, Connection
 from leasehold.stores.redis.connection.transports import single_transport
+
+ANSWER_WITHIN = 10.0
+"""Seconds for the reply to a subscription; without one the connection has ended."""
 
 
 def topic_transport(runtime: Runtime, topics: Topics) -> MakeTransport:
@@ -51,7 +55,7 @@ class TopicConnection(Connection):
     def _confirms(self, push: list[Any]) -> bool:
         if self.topics is not None:
             self.topics.push(self, push)
-        return False
+        return push[0] in CONFIRMATIONS
 
 
 class Flusher:
@@ -99,7 +103,8 @@ class TopicChannel(Channel):
 
     def _send_changes(self, connection: Connection) -> None:
         if self._connection is connection and (changes := self.owner.topics.changes(self.owner, connection)):
-            connection.socket.sendall(changes)
+            connection.socket.sendall(b"".join(command for command, _ in changes))
+            connection.pending.extend((answered, math.inf) for _, answered in changes)
 
 
 class BlockingTopics(BlockingTransport):
@@ -138,11 +143,7 @@ class AioTopicConnection(AioConnection):
 
     def _confirms(self, push: list[Any]) -> bool:
         self.topics.push(self, push)
-        return False
-
-    def write(self, commands: bytes) -> None:
-        """Write commands to which the server answers by pushes only."""
-        self._transport.write(commands)
+        return push[0] in CONFIRMATIONS
 
 
 class AioTopics(AioTransport):
@@ -157,9 +158,8 @@ class AioTopics(AioTransport):
         """Send the changes, if there is a connection that is subscribed."""
         connection = self._live()
         if isinstance(connection, AioTopicConnection) and connection.generation:
-            changes = self.topics.changes(self, connection)
-            if changes:
-                connection.write(changes)
+            for command, answered in self.topics.changes(self, connection):
+                connection.post(command, ANSWER_WITHIN, answered)
 
     async def _subscribe(self, connection: AioConnection, within: float) -> None:
         """Subscribe to nothing: the channels follow by `flush`."""

@@ -1,5 +1,6 @@
 -- As redlock_look.lua. It writes nothing.
-local reply, value = step(KEYS, ARGV), redis.call('GET', plain)
+local reply, value, wrong = step(KEYS, ARGV), read()
+if wrong then return wrong end
 if not value then
   reply[2], reply[3] = {'', '', '', '', '', ''}, '0'
 elseif value ~= reply[2][1] or reply[2][2] == '0' then

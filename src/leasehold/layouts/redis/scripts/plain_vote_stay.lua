@@ -1,4 +1,5 @@
 -- As redlock_stay.lua.
 redis.call('ZREM', KEYS[2], '')  -- first a removal, which is never refused: then the rest is allowed when memory is full
-agree()
+local wrong = agree()
+if wrong then return wrong end
 return step(KEYS, ARGV)

@@ -13,9 +13,19 @@ end
 
 local function of_others(value) return 'another program:0:' .. string.sub(value, 1, 8) end
 
--- Makes our vote agree with the plain key. That of another program is one with the token 0.
+-- The value of the plain key; and an error if it is of another type.
+local function read()
+  local value = redis.pcall('GET', plain)
+  if type(value) ~= 'table' then return value end
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then error(value.err) end
+  return nil, redis.error_reply("WRONGKEY the key '" .. plain .. "' is no plain lock")
+end
+
+-- Makes our vote agree with the plain key. That of another program is one with the token 0. Returns an error if it cannot.
 local function agree()
-  local value, ours = redis.call('GET', plain), redis.call('HMGET', vote, 't', 'f')
+  local value, wrong = read()
+  if wrong then return wrong end
+  local ours = redis.call('HMGET', vote, 't', 'f')
   if not value then
     if ours[1] then redis.call('DEL', vote) end  -- another program has deleted the key
   elseif value ~= ours[1] or ours[2] == '0' then

@@ -25,7 +25,9 @@ local function id_of(permit)  -- ours has noted its id
   return redis.call('HGET', holder_key(hex), 't') or hex
 end
 
-local function add(n)  -- before they are taken out of the set: it fails if memory is full
+-- Before they are taken out of the set. The caller has first tried to take nothing out: without that right the count is
+-- to stay as it is. And after a removal this is not refused when memory is full.
+local function add(n)
   local free = redis.call('INCRBY', lock, n)
   if free > 0 then redis.pcall('PUBLISH', topic, free) end  -- without that right, too, the count must stay true
 end
@@ -52,6 +54,7 @@ local function holder(id)
   end
   local expired = redis.call('ZCOUNT', out, '-inf', whole(now() / 1000))
   if expired > 0 then
+    redis.call('ZREMRANGEBYSCORE', out, '1', '0')
     add(expired)
     redis.call('ZREMRANGEBYSCORE', out, '-inf', whole(now() / 1000))
   end
@@ -75,6 +78,7 @@ local function free(id)
   for _, permit in ipairs(permits(id)) do
     if redis.call('ZSCORE', out, permit) then held[#held + 1] = permit end
   end
+  redis.call('ZREM', out, '')
   add(#held)
   for _, permit in ipairs(held) do redis.call('ZREM', out, permit) end
 end

@@ -244,6 +244,7 @@ REMEDIES = {
     "NOAUTH": "put the password into the URL: redis://:password@host",
     "WRONGPASS": "the user name or password in the URL is wrong",
     "BUSY": "another script keeps it busy; find it with SLOWLOG, end it with SCRIPT KILL",
+    "WRONGKEY": "choose another name, or another prefix= in the URL",
     "WRONGTYPE": "another program uses a key under the prefix 'leasehold:'; find it and rename its key",
 }
 """What to do about each error of `NOT_APPLIED`."""

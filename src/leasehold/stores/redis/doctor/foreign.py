@@ -46,7 +46,10 @@ PLAIN = re.compile(
     rb"|[0-9a-f]{32}|[0-9A-Za-z]{22}|[0-9A-Za-z+/]{22}=="  # node-redlock, redlock-py, redsync
 )
 
-SIGNALLED = re.compile(r"lock:(.+)", re.DOTALL)
+SIGNALLED_BEFORE = "lock:"
+"""What python-redis-lock puts before a name."""
+
+SIGNALLED = re.compile(rf"{SIGNALLED_BEFORE}(.+)", re.DOTALL)
 """The key of a lock of python-redis-lock, by its name."""
 
 SIGNALLED_ID = re.compile(rb"[0-9A-Za-z+/]{24}")
@@ -62,18 +65,26 @@ NAMED_OR_NOT = re.compile("")
 async def look(transport: Transport, prefix: str, *, exact: bool = False) -> list[str]:
     """Describe the keys that begin with ``prefix``, or are it, and look like locks of other libraries.
 
+    The same of those that python-redis-lock makes of such names.
+
     Without the rights that it needs, it finds nothing.
 
     Raises:
         StoreUnavailable: no answer.
     """
     found = list[str]()
+    named = repr(prefix) if exact else repr(prefix)[:-1]
     if exact:
         permits = f"{prefix if '{' in prefix else '{' + prefix + '}'}:timeout"  # a semaphore itself is just a number
-        return await _some(transport, [prefix.encode(), permits.encode()], NAMED_OR_NOT)
+        found += await _some(transport, [prefix.encode(), permits.encode()], NAMED_OR_NOT)
+        signalled = await _some(transport, [f"{SIGNALLED_BEFORE}{prefix}".encode()], NAMED)
+        return found + [text for text in signalled if text.startswith(named)]
     async for some in _keys(transport, prefix):
         found += await _some(transport, some, NAMED)
-    return sorted(found)
+    if prefix:
+        async for some in _keys(transport, SIGNALLED_BEFORE + prefix):
+            found += [text for text in await _some(transport, some, NAMED) if text.startswith(named)]
+    return sorted(set(found))
 
 
 async def finding(transport: Transport) -> Finding | None:

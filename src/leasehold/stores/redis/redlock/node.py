@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -105,9 +105,11 @@ class Node:
         on_identity: Callable[[], None],
         *,
         quarantine: bool = False,
+        check_more: Callable[[Node, float], Awaitable[None]] | None = None,
     ) -> None:
         self._runtime = runtime
         self._quarantine = quarantine
+        self._check_more = check_more
         self._namespace = namespace
         self.channel = channel
         self._on_identity = on_identity
@@ -252,6 +254,8 @@ class Node:
         await doctor.check_rights(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
+        if self._check_more is not None:
+            await self._check_more(self, within)
 
     def wake_listener(self) -> None:
         """Let whoever listens to it subscribe anew."""

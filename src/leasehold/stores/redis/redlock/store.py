@@ -100,7 +100,7 @@ class RedlockStore:
         channel = self._channel()
         events = self._on_message, self._on_silence, self._on_identity
         nodes = [
-            Node(runtime, at, each, namespace, channel, *events, quarantine=quarantine > 0)
+            Node(runtime, at, each, namespace, channel, *events, quarantine=quarantine > 0, check_more=self._check_more)
             for at, each in enumerate(members)
         ]
         self._quorum = QuorumNodes(runtime, nodes)
@@ -298,6 +298,13 @@ class RedlockStore:
     def _at_node(self, command: Command) -> Command:
         """Return what is sent to a node for a command of the protocol."""
         return command
+
+    async def _check_more(self, node: Node, within: float) -> None:
+        """Check the rights of a node's user that votes of our own do not need.
+
+        Raises:
+            NotPermitted: it lacks some, which the error names.
+        """
 
     def _on_message(self, node: Node, message: bytes) -> None:
         self._waiting.on_message(node, message)
