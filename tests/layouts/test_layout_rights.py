@@ -303,7 +303,7 @@ def test_the_rights_and_the_claim_have_one_time_limit(redis_server, namespace, h
             hold = await locks.lock("x").acquire()
             assert given[0] <= 2.0
             assert len(given) >= 2
-            assert all(later < earlier - 0.35 for earlier, later in itertools.pairwise(given))
+            assert all(later < earlier - 0.35 for earlier, later in itertools.pairwise(given[:3]))
             del store._transport.call, store._transport.call_all
             await hold.release()
 
