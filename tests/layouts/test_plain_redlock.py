@@ -374,7 +374,10 @@ def test_a_step_whose_requests_or_replies_are_lost(nodes, key, namespace, harnes
                 again = await locks.lock("x").acquire(timeout=5)
                 assert again.token > hold.token
                 await again.release()
-                assert [fault.hits for fault in faults] == [1] * count
+                end = harness.now() + 3.0
+                while [fault.hits for fault in faults] != [1] * count:  # a majority was enough: one may come later
+                    assert harness.now() < end, [fault.hits for fault in faults]
+                    await harness.sleep(0.01)
                 await gone(harness, nodes, key)
 
     harness.run(body)
