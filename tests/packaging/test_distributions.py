@@ -15,7 +15,7 @@ from pathlib import Path
 
 from building import TOP, Distribution, run
 
-LARGEST = {"core": 590 * 1024, "frameworks": 250 * 1024}
+LARGEST = {"core": 590 * 1024, "frameworks": 260 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
