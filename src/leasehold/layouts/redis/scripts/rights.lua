@@ -8,9 +8,10 @@ local forms = {
   DECRBY = {none, 'no number'}, DEL = {none}, EXISTS = {none}, GET = {none}, HDEL = {none, ''}, HEXISTS = {none, ''},
   HGET = {none, ''}, HGETALL = {none}, HKEYS = {none}, HMGET = {none, ''}, HSET = {none, '', '', 'no value'},
   INCRBY = {none, 'no number'}, LINDEX = {none, '0'}, LLEN = {none}, LPUSH = {none, ''},
-  LRANGE = {none, '0', '0'}, LREM = {none, '0', ''}, PEXPIRE = {none, '1'}, PTTL = {none},
-  RPUSH = {none, ''}, SET = {none, '', 'NX', 'XX'}, TIME = {}, TYPE = {none}, ZADD = {none, 'XX', '0', ''}, ZCARD = {none}, ZCOUNT = {none, '0', '0'},
-  ZRANGE = {none, '0', '0'}, ZREM = {none, ''}, ZREMRANGEBYSCORE = {none, '0', '0'}, ZSCORE = {none, ''},
+  LRANGE = {none, '0', '0'}, LREM = {none, '0', ''}, PEXPIRE = {none, '1'}, PTTL = {none}, RPUSH = {none, ''},
+  SET = {none, '', 'NX', 'XX'}, TIME = {}, TYPE = {none}, ZADD = {none, 'XX', '0', ''}, ZCARD = {none},
+  ZCOUNT = {none, '0', '0'}, ZRANGE = {none, '0', '0'}, ZREM = {none, ''}, ZREMRANGEBYSCORE = {none, '0', '0'},
+  ZSCORE = {none, ''},
 }
 local missing = {}
 local function try(command, ...)

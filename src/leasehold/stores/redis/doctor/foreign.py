@@ -1,10 +1,11 @@
 """Keys that are locks in the formats of other libraries: so that people find out which layout shares them.
 
-What a key is, nobody says: it is recognised by its type and by what it contains. Its value is never shown, since it
-frees the lock. At most `MOST` keys are looked at.
+A lock is recognised by the type of its key and by what the key contains. The value is never shown, since it frees the
+lock. At most `MOST` keys are looked at.
 
-A plain lock is a short random text, and so are many secrets, of which the key may be one, too, such as a session's. So
-a list names a plain lock only if its key calls itself one. Who asks for a key by its name is told what it looks like.
+A plain lock is a short random text, as many secrets are. The name of such a key may be a secret, too: that of a web
+session is. So a list has a plain lock only if its key has a word for a lock in its name. `leasehold show` with the name
+of a key describes any key.
 """
 
 from __future__ import annotations
