@@ -157,9 +157,10 @@ def beside_whom(item: pytest.Item) -> str:
 
 
 def arrange(items: list[pytest.Item], workers: int) -> None:
-    """Sort the tests so that `QUIET` workers measure time while the others compute; the first one begins alone.
+    """Sort the tests so that `QUIET` workers measure time while the others compute.
 
-    Each worker begins with its share of the list, and takes from those of others at the end.
+    Then the first one runs those that must be alone: by now nothing computes any more, either. Each worker begins with
+    its share of the list, and takes from those of others at the end.
     """
     alone = [item for item in items if beside_whom(item) == "nobody"]
     few = [item for item in items if beside_whom(item) == "few"]
@@ -171,7 +172,7 @@ def arrange(items: list[pytest.Item], workers: int) -> None:
         return
     quiet = min(QUIET, workers - 1)
     parts = [few[worker::quiet] for worker in range(quiet)]
-    parts[0][:0] = alone
+    parts[0] += alone
     parts += [computing[worker :: workers - quiet] for worker in range(workers - quiet)]
     left = len(items)
     items.clear()

@@ -16,6 +16,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
+from leasehold.layouts.redis.redlock import SCRIPTS
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection import settings
 from leasehold.stores.redis.connection.base import (
@@ -23,7 +24,7 @@ from leasehold.stores.redis.connection.base import (
     pack,
 )
 from leasehold.stores.redis.connection.blocking import BlockingTransport
-from leasehold.stores.redis.scripts import Script, commands
+from leasehold.stores.redis.scripts import REDLOCK_CLAIM, Script, commands
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
 from leasehold_lab.servers.base import free_port
 from leasehold_lab.servers.redis.resp import RedisError
@@ -207,6 +208,14 @@ def wrong_type(request: pytest.FixtureRequest) -> object:
     return answer(server, name="odd")
 
 
+def wrong_key(request: pytest.FixtureRequest) -> object:
+    server: RedisServer = request.getfixturevalue("server")
+    server.command("HSET", "odd", "field", "not a plain key")
+    with transport_to(server) as transport:
+        vote = [b"leasehold:of-odd:%d" % number for number in range(5)]
+        return finish(transport.call(SCRIPTS[REDLOCK_CLAIM].by_text([*vote, b"odd"], ()), within=5.0))
+
+
 def at_connect(user: str) -> Provoked:
     def provoke(request: pytest.FixtureRequest) -> object:
         with RedisServer(password="s3cret") as server, pytest.raises(StoreUnavailable) as caught:
@@ -233,5 +242,6 @@ PROVOKED: dict[str, Provoked] = {
     "NOAUTH": at_connect(""),
     "WRONGPASS": at_connect(":wr0ng@"),
     "BUSY": busy,
+    "WRONGKEY": wrong_key,
     "WRONGTYPE": wrong_type,
 }

@@ -162,12 +162,13 @@ class Item:
         self.config = SimpleNamespace(rootpath=top)
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
-        return pytest.mark.timing.mark if name == "timing" and self.kind == "measures" else None
+        marks = {"measures": pytest.mark.timing.mark, "alone": pytest.mark.timing(beside="nobody").mark}
+        return marks.get(self.kind) if name == "timing" else None
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 6, 7, 8])
 def test_some_workers_measure_while_the_others_compute(workers: int, tmp_path: Path) -> None:
-    kinds = ["plain", "computes", "plain", "measures", "plain", "plain"] * 20
+    kinds = [*["plain", "computes", "plain", "measures", "plain", "plain"] * 20, "alone"]
     items: list[Any] = [Item(kind, tmp_path) for kind in kinds]
     before = list(items)
     run_alone.arrange(items, workers)
@@ -180,6 +181,9 @@ def test_some_workers_measure_while_the_others_compute(workers: int, tmp_path: P
     assert [items[begin].kind for begin in begins] == (["measures"] * quiet + ["computes"] * (workers - quiet))
     measured = [items[begin : begin + 20 // quiet] for begin in begins[:quiet]]
     assert all(item.kind == "measures" for part in measured for item in part)
+    if workers > 2:
+        own = [item.kind for item in items[: begins[1]]]
+        assert own.index("alone") == own.count("measures"), "alone at the end, when nothing computes any more"
 
 
 SHARED = """
