@@ -9,9 +9,9 @@ Each worker is in one room while it runs a test. There are three kinds of tests,
 - A test that measures what a processor does has the mark ``timing(beside="nobody")``, and is alone.
 
 Who needs quiet lets no other enter, and waits for a limited time until those inside have left. Tests that only compute,
-at a lower priority, are not in the room: they go on. So the first workers begin with the tests that measure time, while
-the others compute (`arrange`). A worker stays in the room from one such test to the next, unless somebody waits to be
-alone: to empty the room takes as long as the longest test inside.
+at a lower priority, are not in the room: they go on, except beside a test that is alone. So the first workers begin
+with the tests that measure time, while the others compute (`arrange`). A worker stays in the room from one such test to
+the next, unless somebody waits to be alone: to empty the room takes as long as the longest test inside.
 
 Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
 before that run, and are made anew.
@@ -38,23 +38,29 @@ LAST = 3
 LEAVES_WITHIN = 30.0
 """Seconds that the other workers have to finish their tests. A few tests take longer, and go on."""
 
+COMPUTED_WITHIN = 120.0
+"""The same for tests that compute."""
 
 QUIET = 4
 """How many workers begin with the tests that measure time. Most of these wait: they use a sixth of a processor."""
 
 
 class Room:
-    """Three lock files that all workers of one run share.
+    """Five lock files that all workers of one run share.
 
     ``door`` is held by whoever waits to be alone, so that no test that measures overtakes it. ``quiet`` is shared by
     those that measure, and held by one that is alone; others need it for a moment to enter. ``inside`` is shared by
-    the others.
+    the others. Tests that compute share ``computing``, and need ``still`` for a moment to begin; one that is alone has
+    it.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._paths = [folder / f"leasehold-tests-{run}-{name}" for name in ("door", "quiet", "inside")]
+        self._paths = [
+            folder / f"leasehold-tests-{run}-{name}" for name in ("door", "quiet", "inside", "still", "computing")
+        ]
         mode = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._door, self._quiet, self._inside = (os.open(path, mode, 0o600) for path in self._paths)
+        self._locks = [os.open(path, mode, 0o600) for path in self._paths]
+        self._door, self._quiet, self._inside, self._still, self._computing = self._locks
 
     def enter(self) -> None:
         """Enter alongside others, as soon as nobody needs quiet."""
@@ -62,30 +68,28 @@ class Room:
         fcntl.flock(self._inside, fcntl.LOCK_SH)
         fcntl.flock(self._quiet, fcntl.LOCK_UN)
 
+    def compute(self) -> None:
+        """Begin to compute, as soon as nobody is alone."""
+        fcntl.flock(self._still, fcntl.LOCK_SH)
+        fcntl.flock(self._computing, fcntl.LOCK_SH)
+        fcntl.flock(self._still, fcntl.LOCK_UN)
+
     def enter_quiet(self, within: float = LEAVES_WITHIN) -> bool:
         """Let only tests enter that measure, and wait until the others have left; return whether they did."""
         return self._enter(fcntl.LOCK_SH, within)
 
-    def enter_alone(self, within: float = LEAVES_WITHIN) -> bool:
-        """Let no other enter, and wait until all have left; return whether they did."""
-        return self._enter(fcntl.LOCK_EX, within)
+    def enter_alone(self, within: float = LEAVES_WITHIN, computed_within: float = COMPUTED_WITHIN) -> bool:
+        """Let no other enter or compute, and wait until all have left; return whether they did."""
+        have_left = self._enter(fcntl.LOCK_EX, within)
+        fcntl.flock(self._still, fcntl.LOCK_EX)
+        return _unused(self._computing, computed_within) and have_left
 
     def _enter(self, how: int, within: float) -> bool:
         self.leave()
         fcntl.flock(self._door, fcntl.LOCK_EX if how == fcntl.LOCK_EX else fcntl.LOCK_SH)
         fcntl.flock(self._quiet, how)
         fcntl.flock(self._door, fcntl.LOCK_UN)
-        until = time.monotonic() + within
-        while True:
-            try:
-                fcntl.flock(self._inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(0.05)
-            else:
-                fcntl.flock(self._inside, fcntl.LOCK_UN)  # nobody enters before `leave`; another that measures may look
-                return True
+        return _unused(self._inside, within)  # nobody enters before `leave`; another that measures may look
 
     def is_wanted_alone(self) -> bool:
         """Return whether somebody waits to be alone."""
@@ -98,15 +102,30 @@ class Room:
 
     def leave(self) -> None:
         """Leave, and let others enter."""
-        fcntl.flock(self._inside, fcntl.LOCK_UN)
-        fcntl.flock(self._quiet, fcntl.LOCK_UN)
+        for lock in (self._inside, self._computing, self._still, self._quiet):
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Remove the files. Other workers have them open, and a process that ends leaves the room."""
         for path in self._paths:
             path.unlink(missing_ok=True)
-        for descriptor in (self._door, self._quiet, self._inside):
-            os.close(descriptor)
+        for lock in self._locks:
+            os.close(lock)
+
+
+def _unused(lock: int, within: float) -> bool:
+    """Wait until nobody shares a lock; return whether that was so in time."""
+    until = time.monotonic() + within
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        else:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            return True
 
 
 class Alone:
@@ -122,7 +141,9 @@ class Alone:
         """Stay in the room for all runs of a test. No timeout of a test includes the wait for the room."""
         beside = beside_whom(item)
         if beside == "all":
-            if not (background.computes(item) and background.can_restore()):
+            if background.computes(item) and background.can_restore():
+                self._room.compute()
+            else:
                 self._room.enter()
         elif beside != self._quiet:
             self._quiet = beside
@@ -159,12 +180,13 @@ def beside_whom(item: pytest.Item) -> str:
 def arrange(items: list[pytest.Item], workers: int) -> None:
     """Sort the tests so that `QUIET` workers measure time while the others compute.
 
-    Then the first one runs those that must be alone: by now nothing computes any more, either. Each worker begins with
-    its share of the list, and takes from those of others at the end.
+    Then the first one runs those that must be alone: by now little has to be computed that waits for them. Each worker
+    begins with its share of the list, and takes from those of others at the end.
     """
     alone = [item for item in items if beside_whom(item) == "nobody"]
     few = [item for item in items if beside_whom(item) == "few"]
     computing = [item for item in items if background.computes(item) and beside_whom(item) == "all"]
+    computing.reverse()  # those of the last folders take longest
     first = {*alone, *few, *computing}
     others = [item for item in items if item not in first]
     if workers < 2:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support import run_alone
+from support import background, run_alone
 
 SUITE = """
 import json, os, time
@@ -60,13 +60,15 @@ def test_the_third_run_has_no_company(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("leasehold-tests-*"))
 
 
-def play(tmp_path: Path, text: str, *options: str, conftest: str = "") -> list[Run]:
+def play(tmp_path: Path, text: str, *options: str, conftest: str = "", computing: str = "") -> list[Run]:
     """Run a suite on three workers; return its runs as it noted them."""
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
     (suite / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
     (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n" + conftest)
     (suite / "test_suite.py").write_text(text)
+    (suite / "simulated").mkdir()
+    (suite / "simulated" / "test_computing.py").write_text(computing)
     words = ["-n", "3", "--timeout", "60", *options]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
@@ -136,6 +138,27 @@ def test_two_that_measure_time_have_no_others_beside_them(tmp_path: Path) -> Non
     measuring = alongside("few", runs)
     assert sum(measuring) > 0
     assert measuring == alongside("few", measured), "those beside them measure, too"
+
+
+COMPUTING = (
+    SUITE[: SUITE.index("def test_that_fails_twice")]
+    + """
+@pytest.mark.parametrize("number", range(20))
+def test_that_computes(number):
+    begin = time.monotonic()
+    time.sleep(0.1)
+    note("computing", begin)
+"""
+)
+
+
+@pytest.mark.skipif(not background.can_restore(), reason="this user cannot raise a priority again")
+def test_nothing_computes_beside_one_that_is_alone(tmp_path: Path) -> None:
+    runs = play(tmp_path, OF_EACH_KIND, computing=COMPUTING)
+    assert len(runs) == 80
+    assert alongside("nobody", runs) == [0] * 20
+    measured = [run for run in runs if run[0] in ("few", "computing")]
+    assert sum(alongside("few", measured)) > 0, "they go on beside others"
 
 
 ARRANGED = """
