@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 import leasehold
 from leasehold.cli.options import Exit
+from leasehold.stores import memory
 from leasehold_lab.servers import EtcdServer, RedisServer, ZooKeeperServer
 from support.modules import importable
 
@@ -63,7 +65,8 @@ def docstrings() -> Iterator[Any]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for a user's home and working directory."""
+    """A folder that stands for a user's home and working directory, and a memory in which no other example ran."""
+    monkeypatch.setattr(memory, "_spaces", weakref.WeakValueDictionary())  # a client that is left keeps "memory:" alive
     monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [])  # what a page adds is gone after it
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(tmp_path))
