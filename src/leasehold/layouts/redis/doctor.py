@@ -9,6 +9,7 @@ from leasehold.layouts.redis import rights
 from leasehold.layouts.redis.layout import Layout
 from leasehold.stores.redis.connection.base import ReplyError, Transport, pack
 from leasehold.stores.redis.doctor import foreign
+from leasehold.stores.redis.doctor import layout as keys_layout
 from leasehold.stores.redis.doctor.checks import Facts, access
 
 WITHIN = 5.0
@@ -33,7 +34,7 @@ async def adjusted(
     Raises:
         StoreUnavailable: no answer.
     """
-    kept = [one for one in found if one.subject not in ("rights", foreign.SUBJECT)]
+    kept = [one for one in found if one.subject not in ("rights", foreign.SUBJECT, keys_layout.SUBJECT)]
     try:
         lacking = list[str]()
         for kind in layout.kinds:

@@ -11,7 +11,7 @@ from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, refused
 from leasehold.stores.redis.scripts import LOOK
 from leasehold.stores.redis.scripts.calls import Calls
-from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, mode_of
+from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, mode_of, other_layout
 
 SEPARATOR = "\x1f"
 
@@ -54,6 +54,8 @@ def view(name: str, reply: Any) -> View:
     """Return what a reply of ``scripts/look.lua`` shows."""
     now_us, fields, blocked, entries = int(reply[0]), [text_of(field) for field in reply[1]], int(reply[2]), reply[3]
     ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
+    if other_layout(use) is not None:  # its holders are not ours to read
+        return View(name, Kind.MUTEX, int(fence or 0), (), (), max(blocked, 0) / 1000)
     if use != Kind.MUTEX and (use or reply[4]):
         return _shared(name, reply)
     free_in = max(blocked, 0) / 1000

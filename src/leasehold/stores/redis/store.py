@@ -37,7 +37,6 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.answers import name_in_use
 from leasehold.stores._common.cells import check_size
 from leasehold.stores._common.slots import Slot
 from leasehold.stores._common.unanswered import Unanswered
@@ -170,7 +169,7 @@ class RedisStore:
 
     def _waits(self, name: str, ticket: Ticket, slot: Slot | None, mark: object, since: float, reply: Any) -> Wait:
         if reply[0] == 2:
-            raise name_in_use(name, reply[1].decode(), ticket.terms.mode)
+            raise commands.used_otherwise(name, reply[1], ticket.terms.mode)
         if reply[0] == strict.QUARANTINED:
             why, after = strict.quarantine_reason(self.where), int(reply[1]) / 1000 + RETRY_AFTER_EXPIRY
             return Wait(mark, after, blocked_why=why)
@@ -218,7 +217,7 @@ class RedisStore:
         self._unanswered.forget(repeated.symmetric_difference(tickets))
         for (name, ticket), reply in zip(claims[released:], replies, strict=False):
             if reply[0] == 2:
-                raise name_in_use(name, reply[1].decode(), ticket.terms.mode)
+                raise commands.used_otherwise(name, reply[1], ticket.terms.mode)
             if reply[0] == 1:
                 answers.append(Granted(int(reply[1]), since, ticket.terms.lease))
             else:

@@ -23,7 +23,7 @@ from leasehold.stores.redis.connection.base import (
     refused,
 )
 from leasehold.stores.redis.connection.settings import Settings
-from leasehold.stores.redis.doctor import foreign
+from leasehold.stores.redis.doctor import foreign, layout
 from leasehold.stores.redis.doctor.checks import CHECKS, Facts
 from leasehold.stores.redis.scripts import RIGHTS
 
@@ -68,7 +68,7 @@ async def diagnose(
         verified=settings.verified,
         local=settings.local,
     )
-    found = [check(facts) for check in CHECKS]
+    found = [*(check(facts) for check in CHECKS), await layout.finding(transport, namespace)]
     return [finding for finding in (*found, await foreign.finding(transport)) if finding is not None]
 
 

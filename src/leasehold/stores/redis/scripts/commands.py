@@ -6,12 +6,15 @@ A name has one holder (a mutex), or may have many (a read-write lock, a semaphor
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, ReleaseReason, Ticket
+from leasehold.errors import NameInUse
+from leasehold.stores._common.answers import name_in_use
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.scripts import (
     CELL,
@@ -36,6 +39,16 @@ Command = tuple[Script, Sequence[bytes], Sequence[bytes]]
 T = TypeVar("T")
 
 _SEMAPHORE = "semaphore of "
+
+LAYOUT = 1
+"""The layout of the keys of a name: their roles, types and fields.
+
+A release that changes it in a way that this one cannot read writes ``layout N `` before the use in the field ``k`` of
+the lock's key. It keeps the ticket ``t`` (empty if there are several), the lock delay ``d`` and the time to live of
+that key. So this one refuses the name while it is in use, and does not overwrite it.
+"""
+
+_OTHER_LAYOUT = re.compile(r"layout (\d+) .*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,24 @@ def is_shared(ticket: Ticket) -> bool:
 def use_of(mode: LockMode) -> str:
     """Return what a name is used as. The text is stored, compared and shown."""
     return f"{_SEMAPHORE}{mode.limit}" if mode.kind is Kind.SEMAPHORE else mode.kind.value
+
+
+def other_layout(use: str) -> int | None:
+    """Return the layout that a name in use has, if it is not ours."""
+    found = _OTHER_LAYOUT.fullmatch(use)
+    return int(found[1]) if found else None
+
+
+def used_otherwise(name: str, use: bytes, mode: LockMode) -> NameInUse:
+    """Return the error for a name that is in use as another primitive, or in the layout of another release."""
+    other = other_layout(use.decode())
+    if other is None:
+        return name_in_use(name, use.decode(), mode)
+    return NameInUse(
+        f"another release of leasehold uses {name!r}, in layout {other}; this one knows layout {LAYOUT} of the keys on "
+        "Redis: run the same release everywhere",
+        name=name,
+    )
 
 
 def mode_of(use: str) -> LockMode:

@@ -103,9 +103,10 @@ local function load(wanted, released)
   redis.call('HLEN', waiters)
   local held, known = redis.call('ZCARD', holders), redis.call('HLEN', terms)
   s.last = tonumber(f[9] or redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
-  if s.kind == 'mutex' then                          -- a mutex used the name after the last shared holder
+  local other_layout = s.kind and string.sub(s.kind, 1, 7) == 'layout '  -- see LAYOUT in commands.py
+  if s.kind == 'mutex' or other_layout then          -- a mutex used the name after the last shared holder
     local left = blocked(f[10])
-    s.mutex = f[10] and f[10] ~= '' and left > tonumber(f[11] or 0)
+    s.mutex = f[10] and (f[10] ~= '' or other_layout) and left > tonumber(f[11] or 0)
     s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
     s.blocked_until, s.void = left > 0 and ms + left or 0, held + known > 0
     return
