@@ -86,6 +86,7 @@ class LeaseTimers:
         self._runtime = runtime
         self.fresh: dict[Lease, float] = {}  # without timers yet, and when each is to be renewed
         self.watched: dict[Lease, None] = {}  # includes those whose renewal is under way, which have no renewal timer
+        self.held: dict[str, Lease] = {}  # by name; of several holders the last
         self.renewals: TimerQueue[Lease] = TimerQueue()
         self.deadlines: TimerQueue[Lease] = TimerQueue()
 
@@ -98,6 +99,12 @@ class LeaseTimers:
         self.watched.pop(lease, None)
         self.renewals.remove(lease)
         self.deadlines.remove(lease)
+        self.end_holding(lease)
+
+    def end_holding(self, lease: Lease) -> None:
+        """Remove a lease from those that hold, unless another was granted for its name meanwhile."""
+        if self.held.get(lease.name) is lease:
+            self.held.pop(lease.name, None)
 
     def add_granted(self, lease: Lease) -> None:
         """Set the timers of a lease that was granted, or renewed by its holder."""

@@ -96,6 +96,7 @@ class Watchdog:
 
     def granted(self, lease: Lease) -> None:
         """Set the timers of a lease that is held now. A fixed lease needs only its deadline."""
+        self._timers.held[lease.name] = lease
         due = self._timers.fresh.get(lease)
         if due is not None and lease.length >= lease.ticket.terms.lease:
             if lease.deadline < due:  # else it is checked before, and gets both timers then
@@ -108,6 +109,8 @@ class Watchdog:
         """Stop watching a lease; called before its release is sent."""
         if self._timers.fresh.pop(lease, None) is None:
             self._timers.drop(lease)
+        else:
+            self._timers.end_holding(lease)
 
     def retry_release(self, name: str, ticket: Ticket, tried: Callable[[], None] | None = None) -> None:
         """Release in the background, until the store confirms or the lease has expired; call ``tried`` after a try."""
@@ -129,9 +132,9 @@ class Watchdog:
         return self._timers.leases()
 
     def holder_of(self, name: str) -> Lease | None:
-        """Return the lease that holds ``name``, if it is one of them."""
-        leases = (*self._timers.watched, *self._timers.fresh)  # the oldest first: a holder came before its waiters
-        return next((lease for lease in leases if lease.name == name and lease.remaining() > 0), None)
+        """Return the lease that was granted last for ``name``, if it still holds."""
+        lease = self._timers.held.get(name)
+        return lease if lease is not None and lease.remaining() > 0 else None
 
     async def close(self, within: float) -> None:
         """End the thread or task, and send each pending release once more, in about ``within`` seconds."""
