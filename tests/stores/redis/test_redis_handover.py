@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from contextlib import AsyncExitStack
 
 import pytest
 
-from leasehold import AsyncClient
 from leasehold_lab.servers import RedisServer
 from support.flavors import both
 from support.stores.crowds import CLIENTS, clients_of, commands, queued
@@ -106,41 +104,6 @@ def test_the_commands_of_a_hand_over_do_not_grow_with_the_waiters(server, namesp
     for calls, inside in costs.values():
         assert calls <= 2.1  # a claim and a leave each
         assert inside <= costs[10][1] * 1.2 + 1
-
-
-def test_the_calls_of_a_hand_over_do_not_grow_with_the_waiters_of_the_client(server, namespace):
-    """Function calls in the client, per hand-over, with 10 and 500 waiters; each turn begins a wait, too."""
-
-    async def cost(waiters, turns=1_000):
-        calls = done = 0
-
-        def count(frame, event, arg):
-            nonlocal calls
-            calls += 1
-
-        async def work(locks):
-            nonlocal done
-            while done < turns:
-                async with locks.lock("x"):
-                    done += 1
-
-        async with AsyncClient.from_url(server.url, namespace=f"{namespace}-{waiters}") as locks:
-            first = await locks.lock("x").acquire()
-            tasks = [asyncio.ensure_future(work(locks)) for _ in range(waiters)]
-            await queued(locks, "x", waiters)
-            sys.setprofile(count)
-            try:
-                await first.release()
-                while done < turns:
-                    await asyncio.sleep(0.01)
-            finally:
-                sys.setprofile(None)
-            await asyncio.gather(*tasks)
-        return calls / turns
-
-    few, many = (asyncio.run(cost(waiters)) for waiters in (10, 500))
-    print(few, many)
-    assert many <= few * 1.25 + 10
 
 
 async def drain(jobs):

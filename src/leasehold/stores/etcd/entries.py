@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket
@@ -75,6 +76,7 @@ def read_keys(kvs: Sequence[Json]) -> list[QueueKey]:
     return sorted(map(read_key, kvs), key=lambda one: one.created)
 
 
+@lru_cache(maxsize=4096)  # each request reads the whole queue, in which little has changed
 def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
     try:
         fields = cast(dict[str, Any], json.loads(stored))
@@ -132,18 +134,37 @@ def may_enter(name: str, present: Sequence[QueueKey], ticket: Ticket) -> bool:
 
 
 def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
-    """Return the keys of which one must be deleted before the ticket can enter.
+    """Return the keys of which one must be deleted before the ticket can enter: few, so that few wake at a deletion.
 
-    A reader or a writer enters when *all* keys that conflict with it are gone, so it waits for one of them. A ticket of
-    a semaphore may enter when any of the others is gone.
+    A reader or a writer enters when *all* keys that conflict with it are gone, so it waits for one of them: a writer
+    for the last one ahead of it, as in a queue.
     """
     others = [one for one in present if one.ticket.id not in (ticket.id, ticket.alongside)]
     arrived = next((one.created for one in present if one.ticket.id == ticket.id), math.inf)
     if ticket.terms.mode.kind is Kind.SEMAPHORE:
-        return [one for one in others if one.holds or one.created < arrived]
+        return _blocking_permits([one for one in others if one.holds or one.created < arrived], ticket.terms.mode)
     against = [one for one in others if conflicts(ticket.terms.mode, [one.mode])]
     holding = [one for one in against if one.holds]
     held = {one.ticket.id for one in present if one.holds}
     # A waiter alongside a ticket of its own that holds is ahead of all others, whenever it arrived.
     ahead = [one for one in against if one.created < arrived or one.ticket.alongside in held]
+    if ticket.terms.mode.exclusive and not ticket.alongside:
+        holding, ahead = ahead, holding
     return (holding or ahead)[-1:] or others
+
+
+def _blocking_permits(before: Sequence[QueueKey], mode: LockMode) -> Sequence[QueueKey]:
+    """Return those, of the holders and the waiters ahead of a ticket of a semaphore, of which one must be deleted.
+
+    It enters when all of them and it itself have room, unless it may overtake one that needs more permits. So as many
+    of their permits must be given back as they have too many together, and all of these but one may be ignored. Those
+    that arrived first are ignored, since they are deleted first.
+    """
+    if any(one.mode.permits > mode.permits for one in before):
+        return before
+    too_many = sum(one.mode.permits for one in before) + mode.permits - mode.limit
+    for at, one in enumerate(before):
+        too_many -= one.mode.permits
+        if too_many <= 0:
+            return before[at:]
+    return before

@@ -187,7 +187,8 @@ class Acquirer(QueueNodes):
         return isinstance(wanted, int) and len(seen.taken) + wanted > state.ticket.terms.mode.limit
 
     async def _wait_for_head(self, state: TicketState, path: str, until: float) -> None:
-        if await self.watch(state, path, path, until) is not None:
+        waits, _ = await self.watch(state, path, path, until)
+        if waits:
             await state.wake_up.wait(max(0.0, until - self.now()))
 
     async def _take_permits(self, state: TicketState, first: Request, seen: SemaphoreState, until: float) -> None:

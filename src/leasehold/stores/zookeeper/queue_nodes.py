@@ -262,17 +262,22 @@ class QueueNodes:
             await self.make_parents(folder, until)
         raise StoreUnavailable(f"ZooKeeper: the node {folder} cannot be created")
 
-    async def watch(self, state: TicketState, path: str, holder: str, until: float, *, listing: int = 0) -> Node | None:
-        """Wake the ticket when ``path`` changes; return the holder's node, None if the caller should retry now.
+    async def watch(
+        self, state: TicketState, path: str, holder: str, until: float, *, listing: int = 0
+    ) -> tuple[bool, Node | None]:
+        """Wake the ticket when ``path`` changes; return whether it may wait for that, and the holder's node.
 
-        With ``listing`` a change of its children wakes, and fewer children than that mean a retry now.
+        It retries now if there is no such path. With ``listing`` a change of its children wakes, and it retries now if
+        there are fewer of them. The holder is for people only: another may hold by now, and then there is no node.
         """
         state.wake_up.clear()
         self.wake_ups.expect(path, state.wake_up)
         ask = self.transport.children if listing else self.transport.get
-        answers = await self.transport.ask_all((ask(path, self.wake_ups.changed), self.transport.get(holder)), until)
-        changed = any(isinstance(answer, NoNode) for answer in answers) or (listing and len(answers[0]) < listing)
-        return None if changed else answers[1]
+        watched, held = await self.transport.ask_all(
+            (ask(path, self.wake_ups.changed), self.transport.get(holder)), until
+        )
+        waits = not isinstance(watched, NoNode) and len(names_in(watched) if listing else ()) >= listing
+        return waits, held if isinstance(held, Node) else None
 
     async def refuse_other_use(self, state: TicketState, siblings: Sequence[Contender], until: float) -> None:
         """Raise `NameInUse` if the name is in use as another primitive."""

@@ -130,13 +130,13 @@ class ZooKeeperStore:
 
     async def _blocked(self, state: TicketState, verdict: Blocked, *, join: bool, until: float) -> Wait | None:
         if join:
-            holder = await self._acquirer.watch(state, verdict.path, verdict.holder, until, listing=verdict.listing)
-            if holder is None:
-                return None
-        else:
-            await self._acquirer.remove(state, until)
-            self._states.pop(state.ticket.id, None)
-            (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
+            waits, holder = await self._acquirer.watch(
+                state, verdict.path, verdict.holder, until, listing=verdict.listing
+            )
+            return Wait(None, ASK_AGAIN, None if holder is None else owner_of(holder.data)) if waits else None
+        await self._acquirer.remove(state, until)
+        self._states.pop(state.ticket.id, None)
+        (holder,) = await self._transport.ask_all((self._transport.get(verdict.holder),), until)
         return Wait(None, ASK_AGAIN, owner_of(holder.data) if isinstance(holder, Node) else None)
 
     async def _nodes_exist(self, state: TicketState, until: float) -> bool:
