@@ -13,7 +13,7 @@ import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.acquire import AcquireLoop
-from leasehold._engine.lease import Lease
+from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import State
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.watchdog import Watchdog
@@ -74,20 +74,20 @@ def test_a_ticket_released_while_it_gets_its_timers_is_not_watched() -> None:
 
 def test_a_ticket_registered_while_the_watchdog_plans_its_sleep_gets_its_timers_at_once() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
-        watchdog, came = client._engine.watchdog, list[Lease]()
+        watchdog, came = client._engine.watchdog, list[LeaseHandle]()
         queues = watchdog._queues
 
         def meanwhile() -> Any:
             if not came:
                 came.append(client._engine.lease(AcquireRequest("b", client.lock("b")._options.terms)))
-                watchdog._timers.fresh[came[0]] = harness.now() + LEASE
+                watchdog._timers.fresh[came[0].lease] = harness.now() + LEASE
             return queues()
 
         watchdog._queues = meanwhile  # type: ignore[method-assign]
         async with client.lock("a", lease=LEASE):
             await harness.sleep(0.1)
-            assert came[0] in watchdog._timers.watched
-            watchdog.forget(came[0])
+            assert came[0].lease in watchdog._timers.watched
+            watchdog.forget(came[0].lease)
 
     simulate(body)
 

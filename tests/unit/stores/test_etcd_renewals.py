@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, RenewalResult, Ticket
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.connection.settings import Settings
+from leasehold.stores.etcd.http.base import Endpoint
 from leasehold.stores.etcd.keys import Keys
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import KeepAlive
+from leasehold.stores.etcd.sessions import KeepAlive, Session
+from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
 RUNTIME = BlockingRuntime()
-
-
-class Session:
-    id = 7
 
 
 def ticket_state(name: str, session: Any, keys: Keys, *, ends_in: float) -> TicketState:
@@ -28,7 +29,11 @@ def ticket_state(name: str, session: Any, keys: Keys, *, ends_in: float) -> Tick
 
 
 def test_a_ticket_under_which_an_acquire_succeeds_meanwhile_is_not_removed() -> None:
-    keys, session, removed = Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/"), Session(), list[TicketState]()
+    keys, session, removed = (
+        Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/"),
+        Session(7, 30, 30.0, RUNTIME.now()),
+        list[TicketState](),
+    )
     living = ticket_state("a", session, keys, ends_in=30.0)
     expired = ticket_state("b", session, keys, ends_in=-1.0)
 
@@ -49,3 +54,29 @@ def test_a_ticket_under_which_an_acquire_succeeds_meanwhile_is_not_removed() -> 
     assert isinstance(unanswered, StoreUnavailable)
     assert unknown is RenewalResult.UNKNOWN
     assert (removed, left, expired.being_removed) == ([], set(), False)
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_the_key_of_a_lost_hold_is_deleted_only_if_its_session_lives(over: bool) -> None:
+    """A former leader may say that the session has ended: until the holder is notified, its key excludes others."""
+    nothing: Any = None  # no request is sent
+    store, removed = (
+        EtcdStore(RUNTIME, Settings("nowhere", (Endpoint("nowhere", 1),)), "test", nothing),
+        list[TicketState](),
+    )
+    session = Session(7, 30, 30.0, RUNTIME.now(), over=over)
+    held = ticket_state("a", session, store._keys, ends_in=30.0)
+    held.held = held.unknown = True  # an earlier request of its had no answer, and may still arrive
+    store._states[held.ticket.id] = held
+
+    async def renew(tickets: Any, abandoned: Any, until: float) -> tuple[list[RenewalResult], set[TicketState]]:
+        return [RenewalResult.GONE], set()
+
+    async def remove(those: Any, until: float) -> dict[TicketState, StoreUnavailable]:
+        removed.extend(those)
+        return {}
+
+    store._renewals.renew = renew  # type: ignore[method-assign,assignment]
+    store._renewals.remove_keys = remove  # type: ignore[method-assign]
+    assert finish(store.renew([("a", held.ticket)], within=5.0)) == [RenewalResult.GONE]
+    assert removed == ([] if over else [held])

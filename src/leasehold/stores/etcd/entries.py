@@ -153,7 +153,7 @@ def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
     return (holding or ahead)[-1:] or others
 
 
-def _blocking_permits(before: Sequence[QueueKey], mode: LockMode) -> Sequence[QueueKey]:
+def _blocking_permits(before: list[QueueKey], mode: LockMode) -> list[QueueKey]:
     """Return those, of the holders and the waiters ahead of a ticket of a semaphore, of which one must be deleted.
 
     It enters when all of them and it itself have room, unless it may overtake one that needs more permits. So as many

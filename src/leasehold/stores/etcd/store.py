@@ -131,7 +131,9 @@ class EtcdStore:
         abandoned = [one for one in others if one.begin_removal(now)]
         results, not_removed = await self._renewals.renew(states, abandoned, now + within)
         gone = [one for one, result in zip(states, results, strict=True) if one and result is RenewalResult.GONE]
-        unsure = [one for one in gone if one.held and one.unknown]
+        # Not if the session has ended: a former leader may have said so, and then the key must exclude others until the
+        # holder was notified. It ends with the session, which nobody renews any more.
+        unsure = [one for one in gone if one.held and one.unknown and not one.session.over]
         not_removed |= set(await self._renewals.remove_keys(unsure, now + within))
         for one in [*gone, *abandoned]:
             if (one.held or one in abandoned) and one not in not_removed:
