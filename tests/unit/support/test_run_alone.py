@@ -46,6 +46,17 @@ def test_of_the_crowd(number):
 """
 
 
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("-p", "xdist", "-p", "timeout", "-p", "rerunfailures"),
+)
+"""Pytest with no more plugins than these suites need: to load all that are installed takes longer than a suite."""
+
+ENVIRONMENT = os.environ | {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
+}
+
 Run = list[Any]
 """Which test, in which process, from when to when."""
 
@@ -71,13 +82,8 @@ def play(tmp_path: Path, text: str, *options: str, conftest: str = "", computing
     (suite / "simulated" / "test_computing.py").write_text(computing)
     words = ["-n", "3", "--timeout", "60", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
-            "NOTES": str(notes),
-            "TMPDIR": str(tmp_path),
-        },
+        [*PYTEST, *words, suite],
+        env=ENVIRONMENT | {"NOTES": str(notes), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -243,8 +249,8 @@ def test_shared_fixtures_are_made_anew_for_the_third_run(tmp_path: Path) -> None
     (tmp_path / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
     (tmp_path / "test_suite.py").write_text(SHARED)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "2", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1]), "TMPDIR": str(tmp_path)},
+        [*PYTEST, "-n", "1", "--reruns", "2", tmp_path],
+        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -288,8 +294,8 @@ def test_a_worker_reports_reruns_without_delay(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "1", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1])},
+        [*PYTEST, "-n", "1", "--reruns", "1", tmp_path],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
