@@ -179,7 +179,7 @@ PARTS = (
     _default("layouts/test_layout_urls.py", "what a layout refuses"),
     _all("model_tests", "models of servers that the default tier does not start", real_time=True),
     _all("museum", "defects of other libraries, on real servers", real_time=True),
-    _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
+    _all("mutants/test_mutants.py::test_each_expression_selects_tests", "collects tests again"),
     _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
     _all("packaging", "builds and installs distributions, and runs tests with other drivers", real_time=True),
     _all("process", "processes that are killed, forked and shut down", real_time=True),
@@ -215,6 +215,7 @@ def repetitions(whole_run: int, by_default: int) -> int:
     return whole_run if _run["whole"] else by_default
 
 
+@functools.cache
 def part_of(path: Path, function: str = "") -> Part | None:
     """Return the part that a test file belongs to, or a function of it; None if the table has none."""
     name = path.relative_to(TESTS).as_posix()
@@ -317,16 +318,26 @@ def has_wide_limits(function: Any) -> bool:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip nightly tests by day; in a run of the default tier, deselect all other tests."""
+    """Deselect nightly tests by day, or skip those that the run names; in the default tier, deselect all its others."""
     if whole(config):
-        for item in items:
-            if item.get_closest_marker("nightly") and not config.getoption("--nightly"):
-                item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+        if not config.getoption("--nightly"):
+            _leave_out_nightly(config, items)
         return
     chosen = [item for item in items if _runs_by_default(item)]
     rest = set(items).difference(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item in rest])
     items[:] = chosen
+
+
+def _leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if _run["named"]:
+        for item in nightly:
+            item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+        return
+    config.hook.pytest_deselected(items=nightly)  # thousands: each that is skipped is reported
+    left_out = set(nightly)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _runs_by_default(item: pytest.Item) -> bool:
