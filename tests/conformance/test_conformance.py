@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,13 +113,34 @@ def marks(store: str, harness: str, number: int) -> list[pytest.MarkDecorator]:
 UNORDERED = {"redis-redisson": [f"{lock}/waiters_enter_in_order_of_arrival" for lock in ("lock", "rlock", "one-name")]}
 """Cases that do not hold: with Redisson, as in Java, only fair locks are served in order of arrival."""
 
-RUNS = [
-    pytest.param(store, harness, case, id=f"{store}-{world_name}-{case_name}", marks=marks(store, world_name, number))
-    for store, (promised, harnesses) in STORES.items()
-    for world_name, harness in harnesses.items()
-    for number, (case_name, case) in enumerate(cases(promised))
-    if case_name not in UNORDERED.get(store, ())
-]
+WAITING = {
+    "renewals_keep_a_short_lease_alive",
+    "max_hold_ends_the_renewals",
+    "renew_sets_the_lease_to_its_full_length",
+    "a_lock_delay_follows_an_expiry",
+    "on_lost_is_not_called_after_a_release",
+    "a_lock_outlives_the_task_or_thread_that_acquired_it",
+    "a_waiter_that_timed_out_is_skipped",
+}
+"""Cases that do little but wait, for seconds. In real time all kinds of locks run them side by side, as one test."""
+
+
+def runs() -> Iterator[object]:
+    """Yield the parameters of each test: its store, its harness and its cases."""
+    for store, (promised, harnesses) in STORES.items():
+        for harness_name, harness in harnesses.items():
+            alongside: dict[str, list[tuple[str, Case]]] = {}
+            for number, (name, case) in enumerate(cases(promised)):
+                if name in UNORDERED.get(store, ()):
+                    continue
+                body, marked = name.partition("/")[2], marks(store, harness_name, number)
+                named = [(name, case)]
+                if body in WAITING and harness_name in REAL and not marked:
+                    if body in alongside:
+                        alongside[body] += named
+                        continue
+                    name, named = body, alongside.setdefault(body, named)
+                yield pytest.param(store, harness, named, id=f"{store}-{harness_name}-{name}", marks=marked)
 
 
 @pytest.fixture
@@ -178,9 +200,21 @@ def used_for_long(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.command("HSET", marker, "i", f"{run[1]} {history[1]}", "u", 0, "l", round(LONGEST * 1000))
 
 
-@pytest.mark.parametrize(("store", "harness", "case"), RUNS)
-def test_conformance(store: str, harness: Callable[[], Harness], case: Case, url: str) -> None:
-    harness().run(lambda harness: case(harness, url))
+@pytest.mark.parametrize(("store", "harness", "named"), list(runs()))
+def test_conformance(store: str, harness: Callable[[], Harness], named: list[tuple[str, Case]], url: str) -> None:
+    def run(name: str, case: Case) -> None:
+        try:
+            harness().run(lambda harness: case(harness, url))
+        except BaseException as error:
+            error.add_note(f"in {name}")
+            raise
+
+    if len(named) == 1:
+        run(*named[0])
+        return
+    with ThreadPoolExecutor(len(named)) as threads:
+        for done in [threads.submit(run, name, case) for name, case in named]:
+            done.result()
 
 
 def test_every_case_says_what_it_states() -> None:
