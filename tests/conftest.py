@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for all tests of a worker, with the tables made."""
-    with PostgresServer() as server:
+    with PostgresServer(config={"autovacuum_naptime": "60s"}) as server:  # every 5 s, idle servers take time
         lasting.add(server.pid)
         server.execute(script())
         yield server
