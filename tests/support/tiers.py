@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any
 import pytest
 
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
+from support.time_limits import has_wide_limits, measures
 
 TESTS = Path(__file__).parents[1]
 
@@ -52,20 +52,6 @@ SEARCHES = "is_found|finds_a_broken|made_small|power_is_told"
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
 """Parameters that repeat a test: their values are seeds or moments, not different cases."""
-
-MEASURES = re.compile(
-    r"""^\s*assert\b .*
-    (?: (?:monotonic|perf_counter|time|now)\(\) \s-\s [\w.\[\]]+   # the time since a moment
-      | \btook\b | \bmax\((?:late|took|waited)\)                   # or the name of such a time
-      | \buntil\(.*\)                                              # or how long it took until something was true
-    ) \s<=?\s (?P<limit>[^,#\n]+)""",
-    re.VERBOSE | re.MULTILINE,
-)
-"""An assertion that real time is shorter than a limit."""
-
-WIDE = 2.0
-"""Seconds, at least, of a limit that is wide enough for whatever runs beside a test."""
-
 
 RERUNS = 2
 """How often a test that measures wall-clock time is repeated if it fails; the last time alone, on new servers."""
@@ -237,25 +223,13 @@ def _tiers_within(path: Path) -> frozenset[Tier]:
     return frozenset(part.tier for part in [part_of(path), *within] if part is not None)
 
 
-@functools.cache
-def measures(function: Any) -> bool:
-    """Return whether the source of a test asserts that a time is shorter than a limit."""
-    file = inspect.getsourcefile(function)
-    return file is not None and _any_measures(file) and MEASURES.search(inspect.getsource(function)) is not None
-
-
-@functools.cache
-def _any_measures(file: str) -> bool:
-    return MEASURES.search(Path(file).read_text(encoding="utf-8")) is not None
-
-
 def measures_time(item: pytest.Item) -> bool:
     """Return whether a test compares a real clock with a limit."""
     harness = getattr(getattr(item, "callspec", None), "params", {}).get("harness")
     if harness is SimulatedHarness or isinstance(harness, SimulatedHarness):
         return False
     function = getattr(item, "function", None)
-    return function is not None and "simulated" not in item.path.parts and measures(inspect.unwrap(function))
+    return function is not None and measures(function) and "simulated" not in item.path.parts
 
 
 # --- hooks -------------------------------------------------------------------------------------------------------
@@ -302,19 +276,7 @@ def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
 def _beside(item: pytest.Item, part: Part | None) -> str:
     if part is not None and part.timing:
         return part.beside
-    return "all" if has_wide_limits(inspect.unwrap(item.function)) else "few"  # type: ignore[attr-defined]
-
-
-@functools.cache
-def has_wide_limits(function: Any) -> bool:
-    """Return whether each limit of time in a test is `WIDE`. A limit that depends on local variables is not."""
-    for match in MEASURES.finditer(inspect.getsource(function)):
-        try:
-            if eval(match["limit"], function.__globals__) < WIDE:
-                return False
-        except (NameError, SyntaxError):
-            return False
-    return True
+    return "all" if has_wide_limits(item.function) else "few"  # type: ignore[attr-defined]
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
