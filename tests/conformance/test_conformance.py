@@ -121,6 +121,8 @@ WAITING = {
     "on_lost_is_not_called_after_a_release",
     "a_lock_outlives_the_task_or_thread_that_acquired_it",
     "a_waiter_that_timed_out_is_skipped",
+    "a_waiter_keeps_its_queue_entry_beyond_its_lease",
+    "a_block_that_lost_its_lock_raises",
 }
 """Cases that do little but wait, for seconds. In real time all kinds of locks run them side by side, as one test."""
 
