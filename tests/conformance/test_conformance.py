@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,13 +115,38 @@ def marks(store: str, harness: str, number: int) -> list[pytest.MarkDecorator]:
 UNORDERED = {"redis-redisson": [f"{lock}/waiters_enter_in_order_of_arrival" for lock in ("lock", "rlock", "one-name")]}
 """Cases that do not hold: with Redisson, as in Java, only fair locks are served in order of arrival."""
 
-RUNS = [
-    pytest.param(store, harness, case, id=f"{store}-{world_name}-{case_name}", marks=marks(store, world_name, number))
-    for store, (promised, harnesses) in STORES.items()
-    for world_name, harness in harnesses.items()
-    for number, (case_name, case) in enumerate(cases(promised))
-    if case_name not in UNORDERED.get(store, ())
-]
+WAITING = {
+    "renewals_keep_a_short_lease_alive",
+    "max_hold_ends_the_renewals",
+    "renew_sets_the_lease_to_its_full_length",
+    "a_lock_delay_follows_an_expiry",
+    "on_lost_is_not_called_after_a_release",
+    "a_lock_outlives_the_task_or_thread_that_acquired_it",
+    "a_waiter_that_timed_out_is_skipped",
+    "a_waiter_keeps_its_queue_entry_beyond_its_lease",
+    "a_block_that_lost_its_lock_raises",
+}
+"""Cases that do little but wait, for seconds. In real time all kinds of locks run them side by side, as one test."""
+
+
+def runs() -> list[Any]:
+    """Return the parameters of each test: its store, its harness and its cases."""
+    found = list[Any]()
+    for store, (promised, harnesses) in STORES.items():
+        for harness_name, harness in harnesses.items():
+            alongside: dict[str, list[tuple[str, Case]]] = {}
+            for number, (name, case) in enumerate(cases(promised)):
+                if name in UNORDERED.get(store, ()):
+                    continue
+                body, marked = name.partition("/")[2], marks(store, harness_name, number)
+                named = [(name, case)]
+                if body in WAITING and harness_name in REAL and not marked:
+                    if body in alongside:
+                        alongside[body] += named
+                        continue
+                    name, named = body, alongside.setdefault(body, named)
+                found.append(pytest.param(store, harness, named, id=f"{store}-{harness_name}-{name}", marks=marked))
+    return found
 
 
 @pytest.fixture
@@ -178,12 +206,38 @@ def used_for_long(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.command("HSET", marker, "i", f"{run[1]} {history[1]}", "u", 0, "l", round(LONGEST * 1000))
 
 
-@pytest.mark.parametrize(("store", "harness", "case"), RUNS)
-def test_conformance(store: str, harness: Callable[[], Harness], case: Case, url: str) -> None:
-    harness().run(lambda harness: case(harness, url))
+@pytest.mark.parametrize(("store", "harness", "named"), runs())
+def test_conformance(store: str, harness: Callable[[], Harness], named: list[tuple[str, Case]], url: str) -> None:
+    def run(name: str, case: Case) -> None:
+        try:
+            harness().run(lambda harness: case(harness, url))
+        except BaseException as error:
+            error.add_note(f"in {name}")
+            raise
+
+    if len(named) == 1:
+        run(*named[0])
+        return
+    with ThreadPoolExecutor(len(named)) as threads:
+        for done in [threads.submit(run, name, case) for name, case in named]:
+            done.result()
 
 
 def test_every_case_says_what_it_states() -> None:
     stated = dict(cases())
     assert len(stated) == len(list(cases())), "two cases have the same id"
     assert all(case.__doc__ for case in stated.values())
+
+
+def test_each_case_runs_once_on_each_store_in_each_harness() -> None:
+    ran = Counter(
+        (store, harness, name) for store, harness, named in (run.values for run in runs()) for name, _ in named
+    )
+    assert ran == Counter(
+        (store, harness, name)
+        for store, (promised, harnesses) in STORES.items()
+        for harness in harnesses.values()
+        for name, _ in cases(promised)
+        if name not in UNORDERED.get(store, ())
+    )
+    assert {name.partition("/")[2] for name, _ in cases()} >= WAITING

@@ -7,6 +7,7 @@ from layout_keys import LAYOUT_NAMES, url_of
 
 from leasehold_lab.servers import RedisSentinel
 from support.flavors import both
+from support.patience import until_in
 
 layouts = pytest.mark.parametrize("layout", LAYOUT_NAMES)
 
@@ -42,6 +43,17 @@ RESUMES = 1.0 + 6.0 + 3.0
 """Seconds from a primary's death until the service resumes: detection, election, promotion, pauses."""
 
 
+async def waits_there(harness, group):
+    """Wait until a client waits on the primary, for a message or for an element of a list."""
+
+    def waits():
+        primary = group.primary
+        channels = set(primary.command("PUBSUB", "CHANNELS")) - {"__sentinel__:hello"}
+        return channels or int(primary.info("clients")["blocked_clients"])
+
+    await until_in(harness, waits, within=RESUMES)
+
+
 @pytest.mark.timeout(120)
 @both
 @layouts
@@ -57,11 +69,13 @@ def test_holders_and_waiters_follow_a_failover(namespace, harness, layout):
             ):
                 hold = await locks.lock("x").acquire()
                 waiter = harness.spawn(lambda: other.lock("x").acquire(timeout=60))
-                await harness.sleep(0.5)  # replicated by then
+                await waits_there(harness, group)
+                group.catch_up()
                 old = group.primary
                 old.kill()
                 group.wait_failover(old)
-                await harness.sleep(RESUMES)
+                await waits_there(harness, group)
+                await hold.renew()
                 hold.raise_if_lost()
                 assert not waiter.done()
                 start = harness.now()
@@ -84,7 +98,8 @@ def test_the_lock_of_a_holder_that_ended_in_a_failover_is_free_after_its_lease(n
             async with harness.client(url, namespace=namespace) as locks:
                 hold = await locks.lock("x", lease=3, renew=False).acquire()
                 waiter = harness.spawn(lambda: locks.lock("x").acquire(timeout=60))
-                await harness.sleep(0.5)
+                await waits_there(harness, group)
+                group.catch_up()
                 start = harness.now()
                 group.primary.kill()
                 got = await waiter.result()

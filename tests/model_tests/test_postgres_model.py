@@ -213,8 +213,21 @@ class PostgresPlaying(Playing):
             return self.writes_a_cell, self.writes_a_cell, self.rolls_back, self.hangs_up
         return super().busy_steps(pair)
 
+    def race(self, pair: Pair) -> bool:
+        """Say whether several wait for one row of this pair: once it has changed, they race for its new version."""
+        waiting = [other for other in self.pairs if other.waits]
+        cells = sum(self.cell.get(other) == self.cell[pair] for other in waiting) if pair in self.cell else 0
+        names = [sum(name in (other.asks_for or ()) for other in waiting) for name in pair.locked or ()]
+        return max((cells, *names)) > 1
+
+    async def writes(self, pair: Pair) -> None:
+        await (self.rolls_back(pair) if self.race(pair) else super().writes(pair))
+
     async def writes_a_cell(self, pair: Pair) -> None:
         """Write the cell that is locked, and commit."""
+        if self.race(pair):
+            await self.rolls_back(pair)
+            return
         value, expires = self.chance.choice((b"v", b"\x00\xff")), self.chance.choice((FAR, FAR, PAST))
         change = Statement(self.dialect.set_cell, (value, 3, 7, expires, 9, self.space, self.cell[pair]))
         pair.locked = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,22 @@ def built(project: Path, out: Path) -> Distribution:
     (wheel,) = out.glob("*.whl")
     (sdist,) = out.glob("*.tar.gz")
     return Distribution(wheel, sdist)
+
+
+def environment(folder: Path, *wanted: str, offline: bool = False) -> Path:
+    """Make a virtual environment with these packages, and return its Python.
+
+    The tests' own pip installs them: to install pip takes longer than all else.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    pip(python, "install", *(["--no-index"] if offline else []), *wanted)
+    return python
+
+
+def pip(python: Path, *words: str) -> str:
+    """Run pip on the environment of this Python."""
+    return run(sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet", *words)
 
 
 def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None, within: float = 100.0) -> str:

@@ -7,13 +7,12 @@ import re
 import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-from building import TOP, Distribution, run
+from building import TOP, Distribution, environment, pip, run
 
 LARGEST = {"core": 590 * 1024, "frameworks": 260 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
@@ -166,7 +165,7 @@ def test_the_laboratory_installs_beside_the_library(
     python = installed(tmp_path, library, laboratory)
     where = isolated(python, "import leasehold_lab; print(leasehold_lab.__file__)", tmp_path)
     assert where.startswith(str(tmp_path)), "it ran on the repository and not on the wheel"
-    run(str(python), "-m", "pip", "check")
+    pip(python, "check")
 
 
 # --- helpers -------------------------------------------------------------------------------------------------------
@@ -195,12 +194,8 @@ def installed(folder: Path, *distributions: Distribution) -> Path:
 
     Only the laboratory needs packages of the index; the library has no dependency.
     """
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    offline = ["--no-index"] if len(distributions) == 1 else []
     wheels = [str(distribution.wheel) for distribution in distributions]
-    run(str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *offline, *wheels)
-    return python
+    return environment(folder / "env", *wheels, offline=len(distributions) == 1)
 
 
 def isolated(python: Path, code: str, home: Path) -> str:

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
-from building import LAB, TOP, run
+from building import LAB, TOP, environment, run
 
 EXTRAS: dict[str, list[str]] = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
@@ -42,7 +41,7 @@ WITHIN = 240.0
     ],
 )
 def test_other_versions_of_the_drivers_work(drivers: list[str], tests: tuple[str, ...], tmp_path: Path) -> None:
-    python = environment(tmp_path, drivers)
+    python = with_drivers(tmp_path, drivers)
     for name, version in (re.split(r"(?:\[\w+\])?==", each) for each in drivers):
         code = f"import importlib.metadata; print(importlib.metadata.version({name!r}))"
         assert (run(str(python), "-c", code).strip() + ".").startswith(version.rstrip("*").rstrip(".") + "."), name
@@ -65,11 +64,9 @@ def test_the_redis_extra_fits_beside_celery(celery: str) -> None:
     run(*pip, "install", "--dry-run", "--ignore-installed", f"celery[redis]=={celery}", *EXTRAS["redis"])
 
 
-def environment(folder: Path, drivers: list[str]) -> Path:
+def with_drivers(folder: Path, drivers: list[str]) -> Path:
     """Make an environment with these drivers, the sources of the repository, and the packages of the tests."""
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    run(str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *drivers)
+    python = environment(folder / "env", *drivers)
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
     places = TOP / "src", LAB / "src", Path(pytest.__file__).parents[1]
     (packages / "tests.pth").write_text("\n".join(map(str, places)))

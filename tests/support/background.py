@@ -10,6 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,12 @@ TIME = 900
 
 def computes(item: pytest.Item) -> bool:
     """Return whether a test is in one of these folders."""
-    return not FOLDERS.isdisjoint(item.path.relative_to(item.config.rootpath).parts)
+    return _in_folders(item.path, item.config.rootpath)
+
+
+@functools.cache
+def _in_folders(path: Path, root: Path) -> bool:
+    return not FOLDERS.isdisjoint(path.relative_to(root).parts)
 
 
 def give_time(items: Iterable[pytest.Item]) -> None:

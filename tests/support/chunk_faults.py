@@ -11,7 +11,7 @@ from leasehold_lab.proxy.proxy import FaultProxy, Side
 LEASE = 2.0
 """Seconds. Several runs share one process, so a renewal may be late by far more than a fault makes it."""
 
-AT_ONCE = 8
+AT_ONCE = 16
 """Runs that share the process."""
 
 FAULTS: dict[str, Callable[[FaultProxy, int], Any]] = {

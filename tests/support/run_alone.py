@@ -25,6 +25,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Generator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +194,9 @@ def arrange(items: list[pytest.Item], workers: int) -> None:
         items[:] = [*computing, *alone, *few, *others]
         return
     quiet = min(QUIET, workers - 1)
-    parts = [few[worker::quiet] for worker in range(quiet)]
+    parts = _dealt(few, quiet)
     parts[0] += alone
-    parts += [computing[worker :: workers - quiet] for worker in range(workers - quiet)]
+    parts += _dealt(computing, workers - quiet)
     left = len(items)
     items.clear()
     for worker, part in enumerate(parts):
@@ -205,6 +206,31 @@ def arrange(items: list[pytest.Item], workers: int) -> None:
         items += [*part, *others[:rest]]
         del others[:rest]
     items += others
+
+
+def _dealt(items: list[pytest.Item], hands: int) -> list[list[pytest.Item]]:
+    """Deal tests to so many workers, each in the order of the list.
+
+    Tests that share a fixture of their module stay together: each worker would start servers of its own for them.
+    """
+    most = max(1, len(items) // (2 * hands))  # of one module at once, so that the hands can be equal
+    order = {item: number for number, item in enumerate(items)}
+    pieces = list[list[pytest.Item]]()
+    for shared, group in groupby(items, lambda item: item.path if _shares(item) else None):
+        tests = list(group)
+        size = 1 if shared is None else most
+        pieces += [tests[begin : begin + size] for begin in range(0, len(tests), size)]
+    pieces.sort(key=len, reverse=True)
+    dealt = [list[pytest.Item]() for _ in range(hands)]
+    for piece in pieces:
+        min(dealt, key=len).extend(piece)
+    return [sorted(hand, key=order.__getitem__) for hand in dealt]
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test has a fixture that is made once for its module."""
+    info = getattr(item, "_fixtureinfo", None)
+    return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
 def end_shared_fixtures(session: pytest.Session) -> None:

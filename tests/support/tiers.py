@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any
 import pytest
 
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
+from support.time_limits import has_wide_limits, measures
 
 TESTS = Path(__file__).parents[1]
 
@@ -52,20 +52,6 @@ SEARCHES = "is_found|finds_a_broken|made_small|power_is_told"
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
 """Parameters that repeat a test: their values are seeds or moments, not different cases."""
-
-MEASURES = re.compile(
-    r"""^\s*assert\b .*
-    (?: (?:monotonic|perf_counter|time|now)\(\) \s-\s [\w.\[\]]+   # the time since a moment
-      | \btook\b | \bmax\((?:late|took|waited)\)                   # or the name of such a time
-      | \buntil\(.*\)                                              # or how long it took until something was true
-    ) \s<=?\s (?P<limit>[^,#\n]+)""",
-    re.VERBOSE | re.MULTILINE,
-)
-"""An assertion that real time is shorter than a limit."""
-
-WIDE = 2.0
-"""Seconds, at least, of a limit that is wide enough for whatever runs beside a test."""
-
 
 RERUNS = 2
 """How often a test that measures wall-clock time is repeated if it fails; the last time alone, on new servers."""
@@ -179,7 +165,7 @@ PARTS = (
     _default("layouts/test_layout_urls.py", "what a layout refuses"),
     _all("model_tests", "models of servers that the default tier does not start", real_time=True),
     _all("museum", "defects of other libraries, on real servers", real_time=True),
-    _all("mutants/test_mutants.py::test_an_expression_selects_tests", "collects tests again and again"),
+    _all("mutants/test_mutants.py::test_each_expression_selects_tests", "collects tests again"),
     _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
     _all("packaging", "builds and installs distributions, and runs tests with other drivers", real_time=True),
     _all("process", "processes that are killed, forked and shut down", real_time=True),
@@ -215,6 +201,7 @@ def repetitions(whole_run: int, by_default: int) -> int:
     return whole_run if _run["whole"] else by_default
 
 
+@functools.cache
 def part_of(path: Path, function: str = "") -> Part | None:
     """Return the part that a test file belongs to, or a function of it; None if the table has none."""
     name = path.relative_to(TESTS).as_posix()
@@ -236,25 +223,13 @@ def _tiers_within(path: Path) -> frozenset[Tier]:
     return frozenset(part.tier for part in [part_of(path), *within] if part is not None)
 
 
-@functools.cache
-def measures(function: Any) -> bool:
-    """Return whether the source of a test asserts that a time is shorter than a limit."""
-    file = inspect.getsourcefile(function)
-    return file is not None and _any_measures(file) and MEASURES.search(inspect.getsource(function)) is not None
-
-
-@functools.cache
-def _any_measures(file: str) -> bool:
-    return MEASURES.search(Path(file).read_text(encoding="utf-8")) is not None
-
-
 def measures_time(item: pytest.Item) -> bool:
     """Return whether a test compares a real clock with a limit."""
     harness = getattr(getattr(item, "callspec", None), "params", {}).get("harness")
     if harness is SimulatedHarness or isinstance(harness, SimulatedHarness):
         return False
     function = getattr(item, "function", None)
-    return function is not None and "simulated" not in item.path.parts and measures(inspect.unwrap(function))
+    return function is not None and measures(function) and "simulated" not in item.path.parts
 
 
 # --- hooks -------------------------------------------------------------------------------------------------------
@@ -301,32 +276,30 @@ def mark_timing(items: list[pytest.Item], *, whole_run: bool = False) -> None:
 def _beside(item: pytest.Item, part: Part | None) -> str:
     if part is not None and part.timing:
         return part.beside
-    return "all" if has_wide_limits(inspect.unwrap(item.function)) else "few"  # type: ignore[attr-defined]
-
-
-@functools.cache
-def has_wide_limits(function: Any) -> bool:
-    """Return whether each limit of time in a test is `WIDE`. A limit that depends on local variables is not."""
-    for match in MEASURES.finditer(inspect.getsource(function)):
-        try:
-            if eval(match["limit"], function.__globals__) < WIDE:
-                return False
-        except (NameError, SyntaxError):
-            return False
-    return True
+    return "all" if has_wide_limits(item.function) else "few"  # type: ignore[attr-defined]
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip nightly tests by day; in a run of the default tier, deselect all other tests."""
+    """Deselect nightly tests by day, or skip those that the run names; in the default tier, deselect all its others."""
     if whole(config):
-        for item in items:
-            if item.get_closest_marker("nightly") and not config.getoption("--nightly"):
-                item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+        if not config.getoption("--nightly"):
+            _leave_out_nightly(config, items)
         return
     chosen = [item for item in items if _runs_by_default(item)]
     rest = set(items).difference(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item in rest])
     items[:] = chosen
+
+
+def _leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if _run["named"]:
+        for item in nightly:
+            item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
+        return
+    config.hook.pytest_deselected(items=nightly)  # thousands: each that is skipped is reported
+    left_out = set(nightly)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _runs_by_default(item: pytest.Item) -> bool:

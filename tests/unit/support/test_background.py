@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -45,3 +46,8 @@ def test_only_the_folders_that_compute_have_a_lower_priority(tmp_path: Path) -> 
     seen = [int(line.split()[1]) for line in done.stdout.replace(".", "").splitlines() if "priority" in line]
     assert seen == [min(now + background.NICER, 19), now, now], "they run first, and the others at the usual priority"
     assert os.getpriority(os.PRIO_PROCESS, 0) == now
+
+
+def test_garbage_collections_spare_the_tests_themselves() -> None:
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000

@@ -46,6 +46,17 @@ def test_of_the_crowd(number):
 """
 
 
+PYTEST = (
+    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("-p", "xdist", "-p", "timeout", "-p", "rerunfailures"),
+)
+"""Pytest with no more plugins than these suites need: to load all that are installed takes longer than a suite."""
+
+ENVIRONMENT = os.environ | {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
+}
+
 Run = list[Any]
 """Which test, in which process, from when to when."""
 
@@ -71,13 +82,8 @@ def play(tmp_path: Path, text: str, *options: str, conftest: str = "", computing
     (suite / "simulated" / "test_computing.py").write_text(computing)
     words = ["-n", "3", "--timeout", "60", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, suite],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
-            "NOTES": str(notes),
-            "TMPDIR": str(tmp_path),
-        },
+        [*PYTEST, *words, suite],
+        env=ENVIRONMENT | {"NOTES": str(notes), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -177,12 +183,14 @@ def test_a_worker_stays_in_the_room_while_it_measures(tmp_path: Path) -> None:
 
 
 class Item:
-    """An item as `arrange` sees it."""
+    """An item as `arrange` sees it; of a file with a fixture of its own, if the file has a name."""
 
-    def __init__(self, kind: str, top: Path) -> None:
+    def __init__(self, kind: str, top: Path, file: str = "") -> None:
         self.kind = kind
-        self.path = top / ("simulated" if kind == "computes" else "unit") / "test_it.py"
+        self.path = top / ("simulated" if kind == "computes" else "unit") / f"test_{file or 'it'}.py"
         self.config = SimpleNamespace(rootpath=top)
+        scope = SimpleNamespace(scope="module" if file else "session")
+        self._fixtureinfo = SimpleNamespace(name2fixturedefs={"server": [scope]})
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         marks = {"measures": pytest.mark.timing.mark, "alone": pytest.mark.timing(beside="nobody").mark}
@@ -207,6 +215,20 @@ def test_some_workers_measure_while_the_others_compute(workers: int, tmp_path: P
     if workers > 2:
         own = [item.kind for item in items[: begins[1]]]
         assert own.index("alone") == own.count("measures"), "alone at the end, when nothing computes any more"
+
+
+def test_tests_that_share_a_fixture_of_their_module_stay_together(tmp_path: Path) -> None:
+    files = [*["", "", "a", "a", "a", "", "b", "b", "b", "b", "", ""], *["c"] * 4, *[""] * 8, *["d"] * 16]
+    items: list[Any] = [Item("measures", tmp_path, file) for file in files]
+    before = list(items)
+    run_alone.arrange(items, 5)
+    parts = [items[begin : begin + 10] for begin in range(0, 40, 10)]
+    assert sorted(map(id, items)) == sorted(map(id, before))
+    for name in "abc":
+        assert sum(any(item.path.name == f"test_{name}.py" for item in part) for part in parts) == 1
+    for part in parts:
+        assert [before.index(item) for item in part] == sorted(before.index(item) for item in part)
+        assert sum(item.path.name == "test_d.py" for item in part) <= 8, "one module alone does not fill a worker"
 
 
 SHARED = """
@@ -243,8 +265,8 @@ def test_shared_fixtures_are_made_anew_for_the_third_run(tmp_path: Path) -> None
     (tmp_path / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
     (tmp_path / "test_suite.py").write_text(SHARED)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "2", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1]), "TMPDIR": str(tmp_path)},
+        [*PYTEST, "-n", "1", "--reruns", "2", tmp_path],
+        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -288,8 +310,8 @@ def test_a_worker_reports_reruns_without_delay(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "--reruns", "1", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(run_alone.__file__).parents[1])},
+        [*PYTEST, "-n", "1", "--reruns", "1", tmp_path],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

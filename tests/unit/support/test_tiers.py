@@ -101,6 +101,10 @@ def test_night():
     pass
 """
 
+PLUGINS = ("-p", "xdist", "-p", "rerunfailures")
+ENVIRONMENT = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(TESTS)}
+"""With no more than these: to load all plugins that are installed takes longer than the suite."""
+
 BY_DEFAULT = {f"test_a.py::test_seeds[memory-{seed}]" for seed in (0, 3, 6, 9)} | {"test_c.py::test_quick"}
 LOGIC_WHOLE = {f"test_a.py::test_seeds[{store}-{seed}]" for store in ("memory", "etcd") for seed in range(10)}
 LOGIC_WHOLE |= {"test_a.py::test_long", "test_a.py::test_clock"}
@@ -127,9 +131,9 @@ def ran(tmp_path: Path) -> Callable[..., set[str]]:
     def run(*options: str) -> set[str]:
         needed = {"--all", "--nightly", "-k", "-m"}.intersection(options)  # no other run may import `frameworks`
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", *options],
+            [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", *PLUGINS, *options],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(TESTS), "FRAMEWORK": "installed" if needed else ""},
+            env=ENVIRONMENT | {"FRAMEWORK": "installed" if needed else ""},
             capture_output=True,
             text=True,
             check=False,

@@ -40,6 +40,9 @@ JVM = (
 ANSWER_WITHIN = 5.0
 """Seconds that a server may take to answer a question about itself."""
 
+STARTING_WITHIN = 0.5
+"""The same while it starts: a question that comes too early is never answered."""
+
 TICK = 0.5
 """Seconds of a tick: session timeouts may be from two ticks up, and an expiry is rounded up to the next one."""
 
@@ -140,9 +143,9 @@ class ZooKeeperServer(Server):
         with self.connect(client_id=session):
             pass  # who leaves a session ends it, for whoever else is in it, too
 
-    def ask(self, words: str) -> str:
-        """Send one of the four-letter commands and return the answer; `OSError` if there is none."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_WITHIN) as link:
+    def ask(self, words: str, within: float = ANSWER_WITHIN) -> str:
+        """Send one of the four-letter commands and return the answer; `OSError` if there is none in so many seconds."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=within) as link:
             link.sendall(words.encode())
             parts: list[bytes] = []
             while part := link.recv(1 << 16):
@@ -156,11 +159,19 @@ class ZooKeeperServer(Server):
     @property
     def role(self) -> str:
         """``standalone``, ``leader``, ``follower``; empty while it is none or does not answer."""
+        return self._role(ANSWER_WITHIN)
+
+    def _role(self, within: float) -> str:
         try:
-            lines = self.ask("srvr").splitlines()
+            lines = self.ask("srvr", within).splitlines()
         except OSError:
             return ""
         return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), "")
+
+    def stop(self) -> None:
+        """End the server and remove its files."""
+        self.kill()  # its data are not kept, so there is no need for a clean shutdown
+        super().stop()
 
     def _arguments(self) -> Sequence[str]:
         (self.folder / "data").mkdir(exist_ok=True)
@@ -176,7 +187,7 @@ class ZooKeeperServer(Server):
         if self.member:  # it serves only with a quorum, which its ensemble waits for
             with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_WITHIN):
                 return True
-        return self.role != ""
+        return self._role(STARTING_WITHIN) != ""
 
 
 Between = Callable[[int, int, int], int]

@@ -32,8 +32,10 @@ async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
 async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> None:
     """The remaining hold is renewed, and ends with its own release."""
     lease = context.lasting
-    for first in ("writer", "reader"):
-        lock, other = context.client().rw_lock(NAME, lease=lease), context.client().rw_lock(NAME, lease=lease)
+
+    async def released_first(first: str) -> None:
+        name = f"{NAME}, {first} first"
+        lock, other = context.client().rw_lock(name, lease=lease), context.client().rw_lock(name, lease=lease)
         holds = {"writer": held(await lock.writer().acquire(timeout=SOON))}
         holds["reader"] = held(await lock.reader().acquire(timeout=SOON))
         await holds.pop(first).release()
@@ -43,6 +45,8 @@ async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> 
         assert await other.writer().acquire(blocking=False) is None
         await left.release()
         await held(await other.writer().acquire(timeout=SOON)).release()
+
+    await context.harness.gather(*map(released_first, ("writer", "reader")))
 
 
 @case(HOLDS)

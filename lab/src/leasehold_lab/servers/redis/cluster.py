@@ -161,6 +161,8 @@ class RedisCluster(Group):
         return all(len(view) == len(self.nodes) and not any(line.handshake for line in view) for view in views)
 
     def _healthy(self) -> bool:
+        if not self._covered():  # the answer of one node, where the rest takes dozens: it is false for the first 2 s
+            return False
         primaries = self.primaries
         for node in self.nodes:
             if node.running and node not in primaries:
@@ -174,7 +176,7 @@ class RedisCluster(Group):
             followers = sum(line.master != "-" for line in seen)
             if node.running and (len(seen) < running or followers < running - len(primaries)):
                 return False
-        return len(primaries) == self._count and self._covered()
+        return len(primaries) == self._count
 
     def _covered(self) -> bool:
         for node in self.nodes:
