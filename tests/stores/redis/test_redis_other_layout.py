@@ -25,11 +25,18 @@ BLOCKING = [
 ]
 
 
-@pytest.fixture(params=["T" * 22, ""], ids=["one-holder", "many-holders"])
+@pytest.fixture(params=["one-holder", "many-holders", "after-one-of-ours", "in-its-lock-delay"])
 def key(request: pytest.FixtureRequest, redis_server: RedisServer, namespace: str) -> str:
-    """Write what a later release may: a name that is held for a minute. Return the key."""
+    """Write what a later release may: a name that is in use for a minute. Return the key."""
     key = f"leasehold:{{{namespace}:stock}}:lock"
-    fields = {"k": "layout 2 mutex", "f": "7", "t": request.param, "d": "0", "new": "field"}
+    fields = {"k": "layout 2 mutex", "f": "7", "t": "T" * 22, "d": "0", "new": "field"}
+    match request.param:
+        case "many-holders":
+            fields["t"] = ""
+        case "after-one-of-ours":
+            fields["l"] = "5000"  # of that one: it stays after the release
+        case "in-its-lock-delay":
+            fields["d"] = "90000"
     redis_server.command("HSET", key, *(part for pair in fields.items() for part in pair))
     redis_server.command("PEXPIRE", key, str(60_000 + KEEP))
     return key
@@ -44,6 +51,7 @@ def test_it_is_refused_while_it_is_held(
         with pytest.raises(NameInUse, match=r"uses 'stock', in layout 2; this one knows layout 1 .*same release every"):
             acquire(locks)
         assert redis_server.command("HGETALL", key) == before
+        assert int(str(redis_server.command("PTTL", key))) > 50_000 + KEEP
         assert locks.lock("free").acquire(blocking=False)  # a multi-lock left nothing
 
 
@@ -62,7 +70,7 @@ def test_it_is_refused_under_asyncio(redis_server: RedisServer, namespace: str) 
 def test_it_is_free_after_its_lease_and_the_tokens_go_on(
     redis_server: RedisServer, namespace: str, key: str, kind: str
 ) -> None:
-    redis_server.command("HSET", key, "f", str(2**52))
+    redis_server.command("HSET", key, "f", str(2**52), "d", "0")
     redis_server.command("PEXPIRE", key, str(KEEP))
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
         lock = locks.lock("stock") if kind == "lock" else locks.semaphore("stock", 3)

@@ -199,6 +199,44 @@ def test_an_acquire_waits_for_the_end_of_a_slot_migration(
 
 
 @both
+@pytest.mark.parametrize("kind", ["writer", "permit"])
+def test_nobody_is_told_of_a_grant_that_a_migration_stops(
+    cluster: RedisCluster, harness: Harness, namespace: str, kind: str
+) -> None:
+    """The release removes the last entry of a key, which is then missing: in a slot that migrates, that is an error."""
+
+    def lock(locks: Any) -> Any:
+        return locks.rw_lock("v").writer() if kind == "writer" else locks.semaphore("v", 1)
+
+    async def release(hold: Any) -> None:
+        await hold.release()
+
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(cluster.url, namespace=namespace) as first,
+            harness.client(cluster.url, namespace=namespace) as second,
+            harness.client(cluster.url, namespace=namespace) as third,
+        ):
+            hold = await lock(first).acquire()
+            waiting = harness.spawn(lambda: lock(second).acquire(timeout=20))
+            while not (await first.inspect("v")).waiters:
+                await harness.sleep(0.01)
+            await harness.sleep(0.3)  # it listens by now
+            migration = moving(cluster, namespace, "v")
+            releasing = harness.spawn(lambda: release(hold))
+            await harness.sleep(0.4)
+            told = waiting.done()
+            migration.finish()
+            await releasing.join(10.0)
+            got = await waiting.result()
+            assert got is not None
+            assert await lock(third).acquire(timeout=0) is None, f"told during the migration: {told}"
+            await got.release()
+
+    harness.run(body)
+
+
+@both
 @pytest.mark.parametrize("when", ["moved", "moving"])
 def test_a_waiter_is_woken_after_its_name_has_moved(
     cluster: RedisCluster, harness: Harness, namespace: str, when: str

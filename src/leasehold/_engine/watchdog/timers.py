@@ -104,11 +104,14 @@ class LeaseTimers:
     def end_holding(self, lease: Lease) -> None:
         """Remove a lease from those that hold, unless another was granted for its name meanwhile."""
         if self.held.get(lease.name) is lease:
-            self.held.pop(lease.name, None)
+            last = self.held.pop(lease.name, lease)
+            if last is not lease:  # granted just now, by another thread
+                self.held.setdefault(lease.name, last)
 
     def add_granted(self, lease: Lease) -> None:
         """Set the timers of a lease that was granted, or renewed by its holder."""
         if lease.state in ENDED or (lease not in self.fresh and lease not in self.watched):  # forgotten meanwhile
+            self.end_holding(lease)
             return
         self.watched[lease] = None
         self.fresh.pop(lease, None)

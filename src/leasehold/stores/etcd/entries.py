@@ -19,6 +19,9 @@ from leasehold.stores.etcd.keys import Json, key_of, unb64
 FOREIGN = "lease"
 """Host shown for a holder that does not name itself, as Go's Mutex: only its lease is known."""
 
+SHORT = 4096
+"""Bytes of a value up to which the ticket in it is kept: one of ours is shorter, and another program's may be large."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKey:
@@ -67,7 +70,8 @@ def read_key(kv: Json) -> QueueKey:
     """Read a key and its value."""
     key = key_of(kv)
     lease = int(kv.get("lease", 0))
-    ticket, holds = _ticket(key.rpartition("/")[2], lease, unb64(kv.get("value", "")))
+    stored = unb64(kv.get("value", ""))
+    ticket, holds = (_ticket if len(stored) <= SHORT else _read_ticket)(key.rpartition("/")[2], lease, stored)
     return QueueKey(key, int(kv["create_revision"]), int(kv["mod_revision"]), lease, ticket, holds)
 
 
@@ -76,8 +80,7 @@ def read_keys(kvs: Sequence[Json]) -> list[QueueKey]:
     return sorted(map(read_key, kvs), key=lambda one: one.created)
 
 
-@lru_cache(maxsize=4096)  # each request reads the whole queue, in which little has changed
-def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
+def _read_ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
     try:
         fields = cast(dict[str, Any], json.loads(stored))
         mode = _mode(fields)
@@ -88,6 +91,9 @@ def _ticket(entry: str, lease: int, stored: bytes) -> tuple[Ticket, bool]:
         return Ticket(ticket, terms, str(fields.get("alongside", ""))), bool(fields.get("holds"))
     except (ValueError, KeyError, TypeError, AttributeError):  # of another program: an election stores its proposal
         return Ticket(entry, LeaseTerms(LockMode(), Owner(FOREIGN, 0, f"{lease:x}"), math.inf)), False
+
+
+_ticket = lru_cache(maxsize=4096)(_read_ticket)  # each request reads the whole queue, in which little has changed
 
 
 def _mode(fields: dict[str, Any]) -> LockMode:
@@ -136,32 +142,31 @@ def may_enter(name: str, present: Sequence[QueueKey], ticket: Ticket) -> bool:
 def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
     """Return the keys of which one must be deleted before the ticket can enter: few, so that few wake at a deletion.
 
-    A reader or a writer enters when *all* keys that conflict with it are gone, so it waits for one of them: a writer
-    for the last one ahead of it, as in a queue.
+    A ticket that may overtake waits for holders alone. A fair ticket waits for those ahead of it, too, which enter
+    before it: a writer for the last one ahead, as in a queue.
     """
+    mode, overtakes = ticket.terms.mode, may_overtake(ticket)
     others = [one for one in present if one.ticket.id not in (ticket.id, ticket.alongside)]
     arrived = next((one.created for one in present if one.ticket.id == ticket.id), math.inf)
-    if ticket.terms.mode.kind is Kind.SEMAPHORE:
-        return _blocking_permits([one for one in others if one.holds or one.created < arrived], ticket.terms.mode)
-    against = [one for one in others if conflicts(ticket.terms.mode, [one.mode])]
-    holding = [one for one in against if one.holds]
-    held = {one.ticket.id for one in present if one.holds}
-    # A waiter alongside a ticket of its own that holds is ahead of all others, whenever it arrived.
-    ahead = [one for one in against if one.created < arrived or one.ticket.alongside in held]
-    if ticket.terms.mode.exclusive and not ticket.alongside:
+    if mode.kind is Kind.SEMAPHORE:
+        before = [one for one in others if one.holds or one.created < arrived]
+        return before if overtakes else _blocking_permits(before, mode)
+    against = [one for one in others if conflicts(mode, [one.mode])]
+    # A reader or a writer enters when *all* keys that conflict with it are gone, so it waits for one of them.
+    holding, ahead = [one for one in against if one.holds], [one for one in against if one.created < arrived]
+    if mode.exclusive and not overtakes:
         holding, ahead = ahead, holding
-    return (holding or ahead)[-1:] or others
+    held = {one.ticket.id for one in present if one.holds}
+    # Last, a waiter alongside a ticket of its own that holds: it is ahead of all others as long as that holds.
+    return (holding or ahead or [one for one in against if one.ticket.alongside in held])[-1:] or others
 
 
 def _blocking_permits(before: list[QueueKey], mode: LockMode) -> list[QueueKey]:
-    """Return those, of the holders and the waiters ahead of a ticket of a semaphore, of which one must be deleted.
+    """Return those, of the holders and the waiters ahead of a fair ticket, of which one must be deleted.
 
-    It enters when all of them and it itself have room, unless it may overtake one that needs more permits. So as many
-    of their permits must be given back as they have too many together, and all of these but one may be ignored. Those
-    that arrived first are ignored, since they are deleted first.
+    It enters when all of them and it itself have room. So as many of their permits must be given back as they have too
+    many together, and all of these but one may be ignored: those that arrived first, since they are deleted first.
     """
-    if any(one.mode.permits > mode.permits for one in before):
-        return before
     too_many = sum(one.mode.permits for one in before) + mode.permits - mode.limit
     for at, one in enumerate(before):
         too_many -= one.mode.permits

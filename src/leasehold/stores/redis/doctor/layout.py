@@ -23,6 +23,7 @@ async def finding(transport: Transport, namespace: str) -> Finding:
         StoreUnavailable: no answer.
     """
     cursor, found = b"", dict[str, int]()
+    complete = False
     for _ in range(MOST):
         scan = pack(b"SCAN", cursor or b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"500")
         reply = await transport.call(scan, within=WITHIN)
@@ -35,11 +36,13 @@ async def finding(transport: Transport, namespace: str) -> Finding:
             if other is not None:
                 found[keys.name_of(key)] = other
         if cursor == b"0":
+            complete = True
             break
+    looked = f"{LAYOUT}" if complete else f"{LAYOUT}, as far as the keys were looked at"
     if not found:
-        return Finding(Severity.OK, SUBJECT, str(LAYOUT))
+        return Finding(Severity.OK, SUBJECT, looked)
     name, other = min(found.items())
     means = "this release refuses such a name while it is in use"
     remedy = "run the same release everywhere"
-    shown = f"{LAYOUT}; {len(found)} of the names have another one, as {name!r}, which has {other}"
+    shown = f"{looked}; {len(found)} of the names have another one, as {name!r}, which has {other}"
     return Finding(Severity.WARNING, SUBJECT, shown, means, remedy)

@@ -6,6 +6,10 @@ local lease, join, fair = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
 local holders_delay = tonumber(state[3] or 0)
 local longest = tonumber(state[6] or left) + holders_delay
 
+if state[4] and state[4] ~= 'mutex' and left > 0 then
+  return {2, state[4]}
+end
+
 if left > longest then                               -- the clock was set back: a lease lasts at most its length from now
   redis.call('PEXPIRE', lock, longest + KEEP)
   left = longest
@@ -14,10 +18,6 @@ end
 if holder == ticket and left > holders_delay then    -- a repeated claim: the same reply, and a full lease
   redis.call('PEXPIRE', lock, lease + holders_delay + KEEP)
   return {1, tonumber(fence), now()}
-end
-
-if state[4] and state[4] ~= 'mutex' and left > 0 then
-  return {2, state[4]}
 end
 
 local function must_wait(ms, owner)

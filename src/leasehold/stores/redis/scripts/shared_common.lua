@@ -106,7 +106,7 @@ local function load(wanted, released)
   local other_layout = s.kind and string.sub(s.kind, 1, 7) == 'layout '  -- see LAYOUT in commands.py
   if s.kind == 'mutex' or other_layout then          -- a mutex used the name after the last shared holder
     local left = blocked(f[10])
-    s.mutex = f[10] and (f[10] ~= '' or other_layout) and left > tonumber(f[11] or 0)
+    s.mutex = f[10] and (other_layout and left > 0 or f[10] ~= '' and left > tonumber(f[11] or 0))
     s.count, s.alone, s.upgradeable, s.permits, s.delay = 0, 0, 0, 0, 0
     s.blocked_until, s.void = left > 0 and ms + left or 0, held + known > 0
     return
@@ -218,6 +218,10 @@ local function grant_next(caller)
       break
     elseif fits(entry, alongside) then
       local token = next_token(s.fence)
+      if s.count == 0 then                           -- an error, before anybody is notified, if their slot migrates: there
+        redis.call('ZCARD', holders)                 -- a key that does not exist cannot be written
+        redis.call('HLEN', terms)
+      end
       -- An empty channel is not open yet: its client is about to retry, and finds that it holds.
       if ticket == caller or entry.channel == '' or notify(entry.channel, ticket, token) then
         unqueue(ticket)
