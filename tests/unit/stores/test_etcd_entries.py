@@ -151,3 +151,12 @@ def test_nobody_sleeps_who_could_enter(kind: Kind, fair: Sequence[bool]) -> None
             if story.random.random() < 0.5:
                 story.go_on()
                 assert story.sleeps_in_vain() == [], f"seed {seed}"
+
+
+def test_an_older_key_of_the_same_ticket_is_in_nobodys_way_but_that_of_others() -> None:
+    """It joined again under another session, since a former leader had said that its session had ended."""
+    mode = LockMode(Kind.SEMAPHORE, permits=1, limit=1, fair=True)
+    older, own, other = (key(at, mode, holds=False) for at in range(3))
+    own = replace(own, ticket=older.ticket)
+    assert is_its_turn([older, own, other], own)
+    assert not is_its_turn([older, own, other], other)

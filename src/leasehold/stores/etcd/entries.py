@@ -127,8 +127,9 @@ def is_its_turn(present: Sequence[QueueKey], own: QueueKey) -> bool:
     """Return whether a waiter in the queue may enter: it conflicts with no holder, and with no waiter ahead of it."""
     if may_overtake(own.ticket):
         return False
-    others = [one.mode for one in present if one is not own and (one.holds or one.created < own.created)]
-    return not conflicts(own.mode, others)
+    # Not an older key of the same ticket: a former leader may have said that its session has ended.
+    others = [one for one in present if one.ticket.id != own.ticket.id]
+    return not conflicts(own.mode, [one.mode for one in others if one.holds or one.created < own.created])
 
 
 def may_enter(name: str, present: Sequence[QueueKey], ticket: Ticket) -> bool:
