@@ -149,7 +149,7 @@ def test_a_missing_driver_is_named_with_its_install_line(library: Distribution, 
 from leasehold import Client, MissingDriver
 for url in (
     "redis://localhost", "postgresql://localhost/app", "mysql://app@localhost/app", "etcd://localhost",
-    "zookeeper://localhost",
+    "zookeeper://localhost", "hazelcast://localhost",
 ):
     try:
         Client.from_url(url)
@@ -157,7 +157,14 @@ for url in (
         print(error)
 """
     said = isolated(python, code, tmp_path)
-    assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "mysql", "etcd", "zookeeper"], said
+    assert re.findall(r"leasehold\[(\w+)\]", said) == [
+        "redis",
+        "postgres",
+        "mysql",
+        "etcd",
+        "zookeeper",
+        "hazelcast",
+    ], said
 
 
 def test_the_laboratory_installs_beside_the_library(
