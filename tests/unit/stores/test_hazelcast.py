@@ -168,7 +168,7 @@ def test_each_error_that_is_listed_is_one_of_the_driver(name: str) -> None:
 
 def test_a_cluster_without_cp_is_told_of_all_ways_out() -> None:
     said = str(errors.no_cp("h:5701", "because"))
-    assert all(words in said for words in ("5.4", "Enterprise", "because"))
+    assert all(words in said for words in ("5.4", "Enterprise", "another store", "because"))
 
 
 # --- sessions and claims -------------------------------------------------------------------------------------------

@@ -1,90 +1,37 @@
-"""Hazelcast's tickets and sessions without a server: what is sent, and by whom, after a release has begun."""
+"""Hazelcast's tickets without a server: what is sent, and by whom, after a release has begun."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from leasehold import Client
-from leasehold._model import LeaseTerms, LockMode, Owner, RenewalResult, Ticket, Wait
+from leasehold._model import RenewalResult, Wait
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import run_sync
-from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreRefused, StoreUnavailable
-from leasehold.stores import registry
-from leasehold.stores.hazelcast.connection.driver import Call, Driver
-from leasehold.stores.hazelcast.connection.errors import SessionEnded
-from leasehold.stores.hazelcast.connection.modules import module
-from leasehold.stores.hazelcast.connection.settings import Settings
+from leasehold.stores.hazelcast import releasing
+from leasehold.stores.hazelcast.connection.driver import Call
+from leasehold.stores.hazelcast.connection.requests import Ownership
 from leasehold.stores.hazelcast.sessions import Session
-from leasehold.stores.hazelcast.store import FencedLockStore
 from leasehold.stores.hazelcast.tickets import TicketState
-from leasehold_lab.servers.base import free_port
-
-Future: Any = module("future").Future
-
-SETTINGS = Settings((("h", 5701),))
-
-LEASE = 10.0
-
-
-def driver(runtime: Any) -> Driver:
-    return Driver(runtime, SETTINGS, lambda: None)
-
-
-def call(runtime: Any = None, result: object = None) -> Call:
-    future = Future()
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    elif result is not None:
-        future.set_result(result)
-    return Call(future, runtime or BlockingRuntime(), "h")
+from support.stores.hazelcast_store import (
+    LEASE,
+    Future,
+    Members,
+    call_of,
+    driver_of,
+    session_of,
+    state_of,
+    store_of,
+    without_messages,
+)
 
 
-class Members:
-    """Answers in the place of the members, in this order; the last answer repeats."""
-
-    def __init__(self, store: FencedLockStore, *answers: object) -> None:
-        self.asked = 0
-        self._answers = list(answers)
-        store._driver.ask = self.ask  # type: ignore[method-assign]
-
-    async def ask(self, *_: object) -> Any:
-        self.asked += 1
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-
-def store_of() -> FencedLockStore:
-    store = registry.opener("hazelcast://h").open(BlockingRuntime(), "default")
-    assert isinstance(store, FencedLockStore)
-    store._upkeep.watch = lambda until: None  # type: ignore[method-assign]
-    return store
-
-
-def ticket(number: int = 1) -> Ticket:
-    return Ticket(f"ticket-{number}", LeaseTerms(LockMode(), Owner("h", 1, "t"), lease=LEASE))
-
-
-def session_of(store: FencedLockStore) -> Session:
-    session = Session(1, None, 300.0, 5.0, store._runtime.now(), float("inf"))
-    store._sessions.all.append(session)
-    store._sessions._current = session
-    return session
-
-
-def state_of(store: FencedLockStore, session: Session, number: int = 1) -> TicketState:
-    one = ticket(number)
-    state = TicketState("x", "x", one, session, session.enter(), store._runtime.signal(), store._mutex)
-    state.until = store._runtime.now() + LEASE
-    store._states[one.id] = state
-    return state
+@pytest.fixture(autouse=True)
+def no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_messages(monkeypatch)
 
 
 # --- tasks that wait for the same --------------------------------------------------------------------------------
@@ -95,7 +42,7 @@ def test_two_tasks_may_wait_for_one_answer() -> None:
 
     async def body() -> None:
         runtime = AsyncioRuntime()
-        ours, future = driver(runtime), Future()
+        ours, future = driver_of(runtime), Future()
         asked = Call(future, runtime, "h")
         first = asyncio.create_task(ours.answer(asked, runtime.now() + 5.0))
         await asyncio.sleep(0.01)
@@ -112,7 +59,7 @@ def test_tasks_wait_together_for_the_driver_to_connect_again() -> None:
 
     async def body() -> None:
         runtime = AsyncioRuntime()
-        ours, manager = driver(runtime), SimpleNamespace(active_connections={})
+        ours, manager = driver_of(runtime), SimpleNamespace(active_connections={})
         ours._client = SimpleNamespace(
             _connection_manager=manager, lifecycle_service=SimpleNamespace(is_running=lambda: True)
         )
@@ -134,10 +81,10 @@ def test_tasks_wait_together_for_the_driver_to_connect_again() -> None:
 def test_nothing_is_sent_or_granted_for_a_ticket_that_ends() -> None:
     store = store_of()
     state = state_of(store, session_of(store))
-    first = call()
+    first = call_of()
     assert state.claims(lambda: first) is first
     assert state.begin_leave() == [first]
-    assert state.claims(call) is None
+    assert state.claims(call_of) is None
     assert not state.grant(5, LEASE)
     assert not state.extend(LEASE)
     assert isinstance(run_sync(store.try_acquire("x", state.ticket, join=True, within=1.0)), Wait)
@@ -194,6 +141,53 @@ def test_a_release_that_was_cut_short_may_still_arrive(error: BaseException) -> 
     assert again is state
 
 
+def test_a_claim_that_takes_the_lock_after_the_last_release_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer comes before that of the release that it overtook, so it has one when the ticket is forgotten."""
+    monkeypatch.setattr(releasing, "OVERTAKE", (0.0, 0.0))
+    store = store_of()
+    session = session_of(store)
+    state = state_of(store, session)
+    future = Future()
+    state.claims(lambda: Call(future, store._runtime, "h"))
+    answers = [False, False, False]
+
+    async def ask(*_: object) -> bool:
+        if len(answers) == 1:
+            future.set_result(7)
+        return answers.pop()
+
+    store._driver.ask = ask  # type: ignore[method-assign]
+    run_sync(store._releaser.leave(state, LEASE))
+    assert not answers
+    assert session.retired
+    assert session.enter() != state.thread
+    ((_, again, _),) = store._upkeep._pending
+    assert again is state
+
+
+def test_a_renewal_that_a_release_overtakes_does_not_confirm_the_hold() -> None:
+    store = store_of()
+    session = session_of(store)
+    state = state_of(store, session)
+    assert state.grant(5, store._runtime.now() + LEASE)
+    mine = call_of(store._runtime, Ownership(5, session.id, state.thread))
+    until = store._runtime.now() + 1.0
+    assert run_sync(store._owner_says(state, mine, store._runtime.now(), until)) is RenewalResult.HELD
+    state.begin_leave()
+    assert run_sync(store._owner_says(state, mine, store._runtime.now(), until)) is RenewalResult.GONE
+
+
+def test_a_grant_of_a_session_that_has_ended_is_not_taken() -> None:
+    """Another client may have the lock already. The ticket asks again, in another session."""
+    store = store_of()
+    session = session_of(store)
+    state = state_of(store, session)
+    store._sessions.end(session)
+    assert not state.grant(5, store._runtime.now() + LEASE)
+    assert state.claims(call_of) is None
+    assert state.token is None
+
+
 def test_late_releases_go_on_until_the_session_has_ended() -> None:
     store = store_of()
     session = session_of(store)
@@ -225,97 +219,32 @@ def test_a_release_that_is_refused_for_good_is_not_repeated() -> None:
     assert not store._upkeep._pending
 
 
-# --- sessions ----------------------------------------------------------------------------------------------------
-
-MADE = {"session_id": 2, "ttl_millis": 300_000, "heartbeat_millis": 5_000}
-
-GROUP = SimpleNamespace(name="default", id=7)
-
-
-@pytest.fixture(autouse=True)
-def no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("group", "create_session", "close_session", "unlock"):
-        monkeypatch.setattr(f"leasehold.stores.hazelcast.connection.requests.{name}", lambda *_: (None, None))
-
-
-def ends(session: Session, now: float) -> None:
-    session.ended = True
-
-
-def retires(session: Session, now: float) -> None:
-    session.retired = True
-
-
-def idles(session: Session, now: float) -> None:
-    session.since = now - session.valid - 1.0
-
-
-@pytest.mark.parametrize("happens", [retires, idles])
-def test_a_new_ticket_gets_another_session_than_one_that_is_closed(happens: Callable[[Session, float], None]) -> None:
+def test_an_undoing_that_is_refused_for_good_is_not_repeated() -> None:
     store = store_of()
-    first = session_of(store)
-    happens(first, store._runtime.now())
-    Members(store, GROUP, MADE)
-    session, _ = run_sync(store._sessions.enter(LEASE))
-    assert session.id == 2
-    assert session.tickets == 1
-    assert not first.tickets
+    state = state_of(store, session_of(store))
+    members = Members(store, StoreRefused("somebody destroyed this lock"))
+    run_sync(store._upkeep._undo(state, (1.0,)))
+    assert members.asked == 1
+    assert not store._upkeep._pending
 
 
-def test_a_session_that_was_entered_is_not_closed() -> None:
+def test_no_heartbeat_waits_for_more_than_one_slow_release() -> None:
     store = store_of()
     session = session_of(store)
-    run_sync(store._sessions.enter(LEASE))
-    session.retired = True
-    run_sync(store._sessions.close_retired(LEASE))
-    assert not session.ended
+    for number in (1, 2, 3):
+        state_of(store, session, number).until = 0.0
+    done = list[str]()
 
+    async def leave(state: TicketState, until: float) -> bool:
+        assert until - store._runtime.now() < session.ttl / 3 + 0.1
+        done.append("release")
+        session.beat_at = 0.0  # it took until then
+        return True
 
-def test_a_client_that_was_closed_makes_no_session() -> None:
-    store = store_of()
-    members = Members(store, GROUP, MADE)
-    run_sync(store._sessions.close(LEASE))
-    with pytest.raises(StoreUnavailable, match="closed"):
-        run_sync(store._sessions.enter(LEASE))
-    assert members.asked == 3, "the session that came too late is closed"
+    async def beat(session: Session, until: float) -> None:
+        done.append("beat")
 
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_group_that_was_destroyed_is_looked_up_once_more(times: int) -> None:
-    store = store_of()
-    store._sessions._group = GROUP
-    again = (GROUP, MADE) if times == 1 else (GROUP, SessionEnded("x"))
-    Members(store, SessionEnded("x"), *again)
-    if times == 1:
-        assert run_sync(store._sessions.enter(LEASE))[0].id == 2
-    else:
-        with pytest.raises(StoreUnavailable, match="destroyed"):
-            run_sync(store._sessions.enter(LEASE))
-
-
-# --- connections -------------------------------------------------------------------------------------------------
-
-
-def test_a_connection_that_is_lost_puts_all_holds_in_doubt() -> None:
-    store = store_of()
-    told = list[object]()
-    store.report_losses(lambda result, tickets: told.append((result, tickets)))
-    store._driver._lifecycle("DISCONNECTED")
-    assert told == [(RenewalResult.UNKNOWN, None)]
-
-
-def test_the_frames_of_an_error_have_no_password() -> None:
-    url = f"hazelcast://app:canary-in-frames@127.0.0.1:{free_port()}/shop"
-    with Client.from_url(url, response_timeout=0.3) as client, pytest.raises(StoreUnavailable) as refused:
-        client.lock("x").acquire(timeout=0.3)
-    errors, seen = [refused.value], list[Any]()
-    while errors:
-        error = errors.pop()
-        seen.append(error)
-        errors += [one for one in (error.__cause__, error.__context__) if one is not None and one not in seen]
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename != __file__:
-                assert "canary-in-frames" not in repr(trace.tb_frame.f_locals)
-            trace = trace.tb_next
-    assert len(seen) > 1
+    session.ttl = 6.0
+    store._releaser.leave, store._sessions.beat = leave, beat  # type: ignore[method-assign]
+    run_sync(store._upkeep._step())
+    assert done == ["release", "beat"] * 3

@@ -6,21 +6,31 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasehold._model import Finding, Severity
+from leasehold.errors import Unsupported
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Driver
+from leasehold.stores.hazelcast.connection.errors import WITH_CP
 from leasehold.stores.hazelcast.sessions import PROBE, Session, Sessions
 
 LONG = 60.0
 """Seconds of a session's time to live from which on a crash blocks others for long."""
 
 
-async def diagnose(driver: Driver, sessions: Sessions, group: Any, until: float) -> list[Finding]:
-    """Check the cluster, and its CP group.
+async def diagnose(driver: Driver, sessions: Sessions, until: float) -> list[Finding]:
+    """Check the cluster, and its CP group; name what a cluster without a CP subsystem lacks.
 
     Raises:
-        Unsupported: it has no CP subsystem.
         StoreUnavailable: it does not answer.
     """
+    try:
+        return await sessions.in_group(lambda group: _with_cp(driver, sessions, group, until), until)
+    except Unsupported:
+        if not sessions.without_cp:
+            raise
+        return await _without_cp(driver, sessions.without_cp, until)
+
+
+async def _with_cp(driver: Driver, sessions: Sessions, group: Any, until: float) -> list[Finding]:
     session = await sessions.current(until)
     start = sessions.now()
     await driver.ask(*requests.ownership(group, PROBE), until)
@@ -39,6 +49,21 @@ async def diagnose(driver: Driver, sessions: Sessions, group: Any, until: float)
             "run at least 3 CP members on hosts that do not fail together",
         ),
         Finding(Severity.OK, "round trip to the leader", f"{latency * 1000:.1f} ms"),
+    ]
+
+
+async def _without_cp(driver: Driver, why: str, until: float) -> list[Finding]:
+    members = (await driver.connected(until)).cluster_service.get_members()
+    return [
+        _version(members),
+        Finding(
+            Severity.ERROR,
+            "CP subsystem",
+            f"none: {why}",
+            "all locks are refused here; those of an IMap are not taken instead, since each part of a split cluster "
+            "gives them away",
+            WITH_CP,
+        ),
     ]
 
 

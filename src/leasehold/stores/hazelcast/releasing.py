@@ -75,6 +75,9 @@ class Releaser:
             pending = [call for call in pending if not call.done()]  # one that waits is only ended by a later release
             state.leave_uid = uuid.uuid4()
             found = await self._unlock(state, state.leave_uid, until) or found
+        else:
+            # One of them may have taken the lock after the last release, and have its answer by now.
+            state.unsure = state.unsure or any(not call.done() or took_lock(call) for call in pending)
         return found
 
     async def undo(self, state: TicketState, until: float) -> None:

@@ -40,6 +40,9 @@ MOST_FAILED = 1000
 BEATS = 4
 """Heartbeats that are sent in one time to live, at least."""
 
+CLOSE_AGAIN = 5.0
+"""Seconds before a retired session is closed again whose end the servers did not confirm."""
+
 
 @dataclass(eq=False, slots=True)
 class Session:
@@ -51,7 +54,7 @@ class Session:
         ttl: seconds of silence after which the servers end it.
         interval: seconds between heartbeats that the servers recommend.
         since: our clock before the last confirmed request was sent.
-        beat_at: when the next heartbeat is due.
+        beat_at: when the next heartbeat is due, or the next try to close it.
         ended: whether the servers have ended it, or may have.
         retired: whether it takes no more tickets.
         tickets: how many it has.
@@ -125,6 +128,8 @@ class Sessions:
         self._current: Session | None = None
         self._group: Any = None
         self.all: list[Session] = []
+        self.closing: list[Session] = []  # retired ones, until the servers confirm their end
+        self.without_cp = ""  # why the cluster has no CP subsystem, when that is known
 
     def now(self) -> float:
         """Return our clock."""
@@ -202,17 +207,20 @@ class Sessions:
         group = self._group
         if group is None:
             # A cluster without CP members answers, too, but with a group that is called as the lock.
-            where = self._driver.where
             try:
                 group = await self._driver.ask(*requests.group(PROBE), until)
             except Unsupported:
-                raise no_cp(where, "it is a feature of the Enterprise edition from version 5.5 on") from None
+                raise self._no_cp("it is a feature of the Enterprise edition from version 5.5 on") from None
             if group.name != GROUP:
-                raise no_cp(where, "its cp-member-count is 0, the unsafe mode")
+                raise self._no_cp("its cp-member-count is 0, the unsafe mode")
             if self._name != GROUP:
                 group = await self._driver.ask(*requests.group(f"{PROBE}@{self._name}"), until)
             self._group = group
         return group
+
+    def _no_cp(self, why: str) -> Unsupported:
+        self.without_cp = why
+        return no_cp(self._driver.where, why)
 
     async def beat(self, session: Session, until: float) -> None:
         """Keep a session alive.
@@ -252,28 +260,39 @@ class Sessions:
             session.retired = session.retired or session.failed >= MOST_FAILED
 
     async def close_retired(self, until: float) -> None:
-        """Close the retired sessions without tickets."""
+        """Close the retired sessions without tickets, each again until the servers confirm it.
+
+        A late claim may take a lock for as long as its session lives, and nobody would release it.
+        """
+        now = self._runtime.now()
         with self._mutex:
-            idle = [session for session in self.all if session.retired and not session.tickets]
-            for session in idle:
-                session.ended = True
+            for session in [session for session in self.all if session.retired and not session.tickets]:
+                session.ended, session.beat_at = True, now
                 self._drop(session)
-        for session in idle:
-            await self._close(session, until)
+                self.closing.append(session)
+            due = [session for session in self.closing if session.beat_at <= now]
+        for session in due:
+            session.beat_at = self._runtime.now() + CLOSE_AGAIN
+            if await self._close(session, until):
+                self.closing.remove(session)
 
     async def close(self, until: float) -> None:
         """Close all: the servers free their locks at once. Without an answer they end at their time to live."""
         with self._mutex:
             self._closed = True
-            sessions = list(self.all)
+            sessions = [*self.all, *self.closing]
             for session in sessions:
                 session.ended = True
                 self._drop(session)
         for session in sessions:
             await self._close(session, until)
 
-    async def _close(self, session: Session, until: float) -> None:
+    async def _close(self, session: Session, until: float) -> bool:
+        """Close a session; return whether it has ended certainly."""
         try:
             await self._driver.ask(*requests.close_session(session.group, session.id), until)
-        except (SessionEnded, StoreUnavailable):
+        except SessionEnded:
             pass
+        except StoreUnavailable:
+            return False
+        return True

@@ -294,8 +294,7 @@ class FencedLockStore:
 
     async def diagnose(self) -> list[Finding]:
         """Check the cluster, and explain what it means for the promises."""
-        until = self._runtime.now() + PATIENCE
-        return await self._sessions.in_group(lambda group: diagnose(self._driver, self._sessions, group, until), until)
+        return await diagnose(self._driver, self._sessions, self._runtime.now() + PATIENCE)
 
     # --- its own life --------------------------------------------------------------------------------------------
 

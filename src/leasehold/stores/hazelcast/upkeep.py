@@ -107,36 +107,49 @@ class Upkeep:
         """Return when there is something to do."""
         times = [state.until for state in list(self._states.values())]
         times += [when for when, *_ in self._pending]
-        return times + [session.beat_at for session in self._in_use()]
+        return times + [session.beat_at for session in (*self._in_use(), *self._sessions.closing)]
 
     def _in_use(self) -> list[Session]:
         return [one for one in list(self._sessions.all) if one.tickets]
 
     async def _step(self) -> None:
+        """Do all that is due. No request waits for more than one other: then heartbeats come first again."""
         now = self._runtime.now()
-        for session in [one for one in self._in_use() if one.beat_at <= now]:
-            session.beat_at = self._runtime.now() + RETRY
-            try:
-                await self._sessions.beat(session, self._runtime.now() + min(WITHIN, session.ttl / 3))
-            except (Answer, LeaseholdError):
-                pass  # it is repeated; a session that has ended has told its holders
+        await self._beat()
         for state in list(self._states.values()):
             if not self._closed and state.overdue(self._runtime.now(), self._runtime.now() + WITHIN):
                 with suppress(LeaseholdError):  # it stays until its release is confirmed
-                    await self._releaser.leave(state, self._runtime.now() + LATE_WITHIN)
+                    await self._releaser.leave(state, self._runtime.now() + _within(LATE_WITHIN, state.session))
+                await self._beat()
         for pending in [pending for pending in self._pending if pending[0] <= now]:
             with self._mutex:
                 self._pending.remove(pending)
             if not self._closed:
                 await self._undo(*pending[1:])
+                await self._beat()
         await self._sessions.close_retired(self._runtime.now() + WITHIN)
+
+    async def _beat(self) -> None:
+        """Send the heartbeats that are due."""
+        now = self._runtime.now()
+        for session in [one for one in self._in_use() if one.beat_at <= now]:
+            session.beat_at = self._runtime.now() + RETRY
+            try:
+                await self._sessions.beat(session, self._runtime.now() + _within(WITHIN, session))
+            except (Answer, LeaseholdError):
+                pass  # it is repeated; a session that has ended has told its holders
 
     async def _undo(self, state: TicketState, pauses: tuple[float, ...]) -> None:
         try:
-            await self._releaser.undo(state, self._runtime.now() + LATE_WITHIN)
+            await self._releaser.undo(state, self._runtime.now() + _within(LATE_WITHIN, state.session))
         except StoreUnavailable as error:
             if error.lasting:
                 return
             pauses = (RETRY, *pauses)
         if not state.session.ended:
             self.release_again(state, pauses)
+
+
+def _within(longest: float, session: Session) -> float:
+    """Return how long a request may take, so that the session's heartbeats are not late."""
+    return min(longest, session.ttl / 3)

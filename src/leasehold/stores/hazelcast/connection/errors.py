@@ -53,15 +53,17 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
 }
 """Our error for each of the driver's, by name, and the reason. An error that is not listed is unknown."""
 
-NO_CP = (
-    "Hazelcast at {where} has no CP subsystem ({why}), so no lock there survives a split of the cluster. Use a cluster "
-    "with CP members: version 5.4 or older with cp-member-count of 3 or more, or Hazelcast Enterprise"
+WITH_CP = (
+    "use a cluster with CP members (version 5.4 or older with cp-member-count of 3 or more, or Hazelcast Enterprise), "
+    "or another store"
 )
+"""What to do about a cluster without CP."""
 
 
 def no_cp(where: str, why: str) -> Unsupported:
     """Return the error for a cluster without CP."""
-    return Unsupported(NO_CP.format(where=where, why=why))
+    told = f"Hazelcast at {where} has no CP subsystem ({why}), so no lock there survives a split of the cluster"
+    return Unsupported(with_remedy(told, WITH_CP))
 
 
 def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:
