@@ -15,6 +15,9 @@ OURS = ("ours", "ours-asyncio")
 
 THEIRS = "hazelcast"
 
+BOTH = (THEIRS, "spring-hazelcast")
+"""Hazelcast's own `getLock`, and the registry of Spring Integration."""
+
 NOTIFIED = 0.05 + 0.25
 """Seconds from a release to the next holder, and of a busy machine: the servers send a message."""
 
@@ -32,12 +35,13 @@ def members(program):
 
 @pytest.fixture
 def commands(program):
-    return {THEIRS: program("hazelcast")}
+    return dict.fromkeys(BOTH, program("hazelcast"))
 
 
-def test_three_and_three_count_together(redis_server, members, namespace, commands):
+@pytest.mark.parametrize("theirs", BOTH)
+def test_three_and_three_count_together(redis_server, members, namespace, commands, theirs):
     with lock_peers(redis_server, members.url, namespace, 10.0, commands=commands) as peers:
-        check_counting(peers, (THEIRS,) * 3 + ("ours", "ours-asyncio", "ours"), 300)
+        check_counting(peers, (theirs,) * 3 + ("ours", "ours-asyncio", "ours"), 300)
         tokens = [token for _, token in peers.log()]
         assert len(tokens) == 1800
         assert tokens == sorted(set(tokens)), "the fence rises over the holds of both sides"
@@ -45,30 +49,33 @@ def test_three_and_three_count_together(redis_server, members, namespace, comman
 
 def test_they_share_a_lock_in_another_group(redis_server, members, namespace, commands):
     with lock_peers(redis_server, f"{members.url}?group=other", namespace, 10.0, commands=commands) as peers:
-        check_counting(peers, (THEIRS, *OURS), 50)
+        check_counting(peers, (*BOTH, *OURS), 50)
         tokens = [token for _, token in peers.log()]
         assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.parametrize("theirs", BOTH)
 @pytest.mark.parametrize("ours", OURS)
-def test_each_side_keeps_the_other_out_and_is_notified_by_it(redis_server, members, namespace, commands, ours):
+def test_each_side_keeps_the_other_out_and_is_notified_by_it(redis_server, members, namespace, commands, ours, theirs):
     with lock_peers(redis_server, members.url, namespace, 20.0, commands) as peers:
-        check_exclusion(peers, ours, THEIRS, NOTIFIED)
+        check_exclusion(peers, ours, theirs, NOTIFIED)
 
 
-@pytest.mark.parametrize("ours", OURS)
-def test_a_killed_holder_blocks_for_its_session(redis_server, members, namespace, commands, ours, record_property):
+@pytest.mark.parametrize(("ours", "theirs"), [*zip(OURS, BOTH, strict=True), (OURS[1], THEIRS)])
+def test_a_killed_holder_blocks_for_its_session(
+    redis_server, members, namespace, commands, ours, theirs, record_property
+):
     with lock_peers(redis_server, members.url, namespace, 4.0, commands) as peers:
-        for killed, next_ in ((ours, THEIRS), (THEIRS, ours), (ours, "ours")):
-            took = check_kill(peers, killed, next_, EXPIRY, 0.0)
+        for killed, next_ in ((ours, theirs), (theirs, ours), (ours, "ours")):
+            took = check_kill(peers, killed, next_, TTL, EXPIRY - TTL)
             record_property("ms:layouts: free after kill -9, hazelcast", round(took * 1000))
 
 
-@pytest.mark.parametrize("ours", OURS)
-def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server, members, namespace, commands, ours):
+@pytest.mark.parametrize("killed", [*OURS, THEIRS])
+def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server, members, namespace, commands, killed):
     """The servers hand the lock to a dead waiter, too, until its session ends."""
     with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers:
-        holder, dead, alive = peers.start(THEIRS, ours, ours)
+        holder, dead, alive = peers.start(THEIRS, killed, "ours")
         holder.acquires()
         for waiter in (dead, alive):
             waiter.order("lock")

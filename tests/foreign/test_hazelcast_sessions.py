@@ -14,6 +14,7 @@ import pytest
 from hazelcast_members import TTL, cluster
 
 from leasehold import Client, LeaseLost
+from leasehold._model import Severity
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.hazelcast import sessions, upkeep
 from leasehold.stores.hazelcast.connection import requests
@@ -265,9 +266,14 @@ class _Waiter:
 )
 def test_a_cluster_without_cp_is_refused(program, namespace, version, why):
     with cluster(program(version)[:-1], members=1, cp=0) as members, Client.from_url(members.url) as client:
-        for call in (client.lock(namespace).acquire, client.ping, client.diagnose):
-            with pytest.raises(Unsupported, match=why):
+        for call in (client.lock(namespace).acquire, client.ping, lambda: client.holds("")):
+            with pytest.raises(Unsupported, match=why) as refused:
                 call()
+            assert "another store" in str(refused.value)
+        found = {finding.subject: finding for finding in client.diagnose()}
+        assert why in found["CP subsystem"].found
+        assert found["CP subsystem"].severity is Severity.ERROR
+        assert "cp-member-count" in found["CP subsystem"].remedy
 
 
 @both

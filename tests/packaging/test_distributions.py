@@ -15,18 +15,22 @@ from pathlib import Path
 
 from building import TOP, Distribution, run
 
-LARGEST = {"core": 590 * 1024, "frameworks": 260 * 1024}
+LARGEST = {"core": 590 * 1024, "frameworks": 282 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
     "leasehold/_pytest_plugin.py",
     "leasehold/integrations/",
     "leasehold/layouts/",
+    "leasehold/stores/hazelcast/",
     "leasehold/observability/",
     "leasehold/ui/",
     "leasehold/cli/",
 )
-"""What is imported only with a framework, by a command, or for another library's format."""
+"""What is imported only with a framework, by a command, or for another library's format.
+
+Hazelcast's store is such a format: it has none of its own, its locks are Java's ``FencedLock``.
+"""
 
 ADDRESS = "https://github.com/leasehold/leasehold"
 PICTURES = "https://raw.githubusercontent.com/leasehold/leasehold"

@@ -10,10 +10,13 @@ import java.io.InputStreamReader;
 import java.net.URI;
 import java.util.Arrays;
 import java.util.concurrent.TimeUnit;
+import org.springframework.integration.hazelcast.lock.HazelcastLockRegistry;
 
 /**
  * A process that shares one FencedLock of Hazelcast: KIND URL KEY LEASE_MS ROOM. Orders are those of lock_peer.py.
+ * Spring's registry has the same locks, and is no longer supported there.
  */
+@SuppressWarnings("removal")
 public final class Peer {
     private static String kind;
     private static String key;
@@ -32,7 +35,9 @@ public final class Peer {
         config.getNetworkConfig().setAddresses(Arrays.asList(place[0].split(",")));
         HazelcastInstance client = HazelcastClient.newHazelcastClient(config);
         String group = args[1].contains("group=") ? args[1].replaceAll(".*[?&]group=([^&]*).*", "@$1") : "";
-        lock = client.getCPSubsystem().getLock(key + group);
+        lock = kind.startsWith("spring")
+                ? (FencedLock) new HazelcastLockRegistry(client).obtain(key + group)
+                : client.getCPSubsystem().getLock(key + group);
         room = RedisClient.create(args[4]).connect().sync();
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         say("ready");
