@@ -14,6 +14,9 @@ MAIN = "com.hazelcast.core.server.HazelcastMemberStarter"
 TTL, INTERVAL = 6, 1
 """Seconds of a CP session's time to live, and between heartbeats."""
 
+CALL_TIMEOUT = 10
+"""Seconds that a request may take on the members, unless it waits for a lock."""
+
 READY_WITHIN = 90.0
 """Seconds until all members have found each other."""
 
@@ -25,7 +28,7 @@ CONFIG = """\
     <property name="hazelcast.wait.seconds.before.join">0</property>
     <property name="hazelcast.heartbeat.interval.seconds">1</property>
     <property name="hazelcast.max.no.heartbeat.seconds">10</property>
-    <property name="hazelcast.operation.call.timeout.millis">10000</property>
+    <property name="hazelcast.operation.call.timeout.millis">{call_timeout}</property>
   </properties>
   <network>
     <port auto-increment="false">{port}</port>
@@ -71,7 +74,13 @@ class HazelcastMember(Server):
     def _arguments(self) -> Sequence[str]:
         members = "".join(f"<member>127.0.0.1:{port}</member>" for port in self.ports)
         text = CONFIG.format(
-            cluster=self.cluster, port=self.port, members=members, cp=self.cp, ttl=TTL, interval=INTERVAL
+            cluster=self.cluster,
+            port=self.port,
+            members=members,
+            cp=self.cp,
+            ttl=TTL,
+            interval=INTERVAL,
+            call_timeout=CALL_TIMEOUT * 1000,
         )
         path = self.folder / "hazelcast.xml"
         path.write_text(text)

@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 import pytest
-from hazelcast_members import TTL, cluster
+from hazelcast_members import CALL_TIMEOUT, TTL, cluster
 
 from leasehold import Client, LeaseLost
 from leasehold._model import Severity
@@ -221,6 +221,22 @@ def test_the_time_limit_of_the_first_request_is_not_that_of_the_connections(memb
         driver = client.store._driver._client
         assert driver._config.connection_timeout == CONNECT_WITHIN
         assert driver._connection_manager._wait_strategy._cluster_connect_timeout == CONNECT_WITHIN
+
+
+@both
+def test_a_wait_lasts_longer_than_a_request_may_take_on_the_servers(harness, members, namespace):
+    async def body(harness):
+        client, other = harness.client(members.url), harness.client(members.url)
+        hold = held(await client.lock(namespace, lease=4).acquire())
+        waiter = harness.spawn(lambda: other.lock(namespace, lease=4).acquire())
+        await harness.sleep(CALL_TIMEOUT + 2.0)
+        hold.raise_if_lost()
+        start = harness.now()
+        await hold.release()
+        await held(await waiter.result()).release()
+        assert harness.now() - start < SOON
+
+    harness.run(body)
 
 
 # --- members -------------------------------------------------------------------------------------------------------
