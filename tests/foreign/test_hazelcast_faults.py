@@ -13,7 +13,6 @@ from leasehold import AsyncClient, Cancellation
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.hazelcast import upkeep
 from leasehold.stores.hazelcast.connection.driver import Call
-from leasehold.stores.hazelcast.releasing import OVERTAKE
 from leasehold_lab.conformance.case_context import held
 from support.flavors import both
 from support.patience import until_in
@@ -239,12 +238,21 @@ def test_a_waiter_that_the_client_has_ended_waits_as_another_owner(harness, memb
 
 
 @pytest.mark.parametrize("what", ["acquire", "wait", "hand-over", "release"])
-def test_a_cancellation_at_any_moment_leaves_no_lock(members, namespace, what):
+def test_a_cancellation_at_any_moment_leaves_no_lock(members, namespace, what, monkeypatch):
+    """Its own release frees the lock. Only a claim without an answer for half a second is undone later."""
+    undone = list[str]()
+    release_again = upkeep.Upkeep.release_again
+
+    def noted(self, state, *pauses):
+        undone.append(state.id)
+        release_again(self, state, *pauses)
+
+    monkeypatch.setattr(upkeep.Upkeep, "release_again", noted)
+
     async def moments():
         async with AsyncClient.from_url(members.url) as locks, AsyncClient.from_url(members.url) as others:
             await held(await locks.lock(namespace).acquire()).release()
             await held(await others.lock(namespace).acquire()).release()
-            slow = list[float]()
             first = 2 if what == "release" else 0  # a task that never began releases nothing
             for k in [*range(first, 40, 2), TO_THE_END]:
                 hold = None
@@ -264,13 +272,11 @@ def test_a_cancellation_at_any_moment_leaves_no_lock(members, namespace, what):
                     await hold.release()
                 if not task.cancelled() and what != "release" and task.result() is not None:
                     await task.result().release()
-                start = asyncio.get_running_loop().time()
-                got = held(await others.lock(namespace).acquire(timeout=SOON))
-                took = asyncio.get_running_loop().time() - start
-                slow += [took] if took > sum(OVERTAKE) else []
-                await got.release()
+                left = await others.inspect(namespace)
+                assert left is None or undone, f"after {k} steps somebody has it: {left}"
+                await held(await others.lock(namespace).acquire(timeout=SOON)).release()
             assert not locks.store._states
-            assert not slow
+            assert len(undone) <= 1, "the members answer at once"
 
     asyncio.run(moments())
 

@@ -9,6 +9,9 @@ import pytest
 from hazelcast_members import TTL, cluster
 
 from leasehold import Client
+from leasehold._runtimes.base import run_sync
+from leasehold.stores.hazelcast import inspecting
+from leasehold.stores.hazelcast.connection import requests
 from support.lock_peers import check_counting, check_exclusion, check_kill, lock_peers
 
 OURS = ("ours", "ours-asyncio")
@@ -93,7 +96,22 @@ def test_a_holder_in_java_is_listed_and_its_lock_can_be_freed(redis_server, memb
         assert found.token == token
         assert us.force_release(peers.key, token)
         assert us.lock(peers.key).acquire(timeout=5.0).release()
-        assert holder.ask("unlock") == "LockOwnershipLostException"
+        assert holder.ask("unlock") == "IllegalMonitorStateException"
+
+
+def test_a_holder_in_java_is_told_at_its_next_call_that_its_session_ended(redis_server, members, namespace, commands):
+    with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers, Client.from_url(members.url) as us:
+        (holder,) = peers.start(THEIRS)
+        token = holder.acquires()
+        store = us.store
+        until = store._runtime.now() + 10.0
+        (view,) = run_sync(store.inspect(peers.key, exact=True))
+        session, _ = inspecting.owner_in(view.holders[0].ticket.id)
+        group = run_sync(store._sessions.current(until)).group
+        run_sync(store._driver.ask(*requests.close_session(group, session), until))
+        with us.lock(peers.key, timeout=5.0) as hold:
+            assert hold.token > token
+            assert holder.ask("unlock") == "LockOwnershipLostException"
 
 
 @pytest.mark.timing

@@ -297,7 +297,7 @@ def test_a_client_recovers_from_members_that_did_not_answer(harness, program, na
     """All are stopped for longer than a session: the holder is told in time, and the client goes on afterwards."""
 
     async def body(harness):
-        client = harness.client(members.url)
+        client = harness.client(members.url, response_timeout=30)
         hold = held(await client.lock(namespace, lease=60).acquire())
         told = []
         hold.on_lost(lambda *_: told.append(harness.now()))

@@ -14,7 +14,7 @@ import org.springframework.integration.hazelcast.lock.HazelcastLockRegistry;
 
 /**
  * A process that shares one FencedLock of Hazelcast: KIND URL KEY LEASE_MS ROOM. Orders are those of lock_peer.py.
- * Spring's registry has the same locks, and is no longer supported there.
+ * Spring's registry has the same locks; Spring Integration has it up to 6.5.
  */
 @SuppressWarnings("removal")
 public final class Peer {
