@@ -239,7 +239,8 @@ def test_a_waiter_that_the_client_has_ended_waits_as_another_owner(harness, memb
 
 @pytest.mark.parametrize("what", ["acquire", "wait", "hand-over", "release"])
 def test_a_cancellation_at_any_moment_leaves_no_lock(members, namespace, what, monkeypatch):
-    """Its own release frees the lock. Only a claim without an answer for half a second is undone later."""
+    """Its own release frees the lock. It is only repeated later after a claim that had no answer for half a second, and
+    after a release that was cut short."""
     undone = list[str]()
     release_again = upkeep.Upkeep.release_again
 
@@ -276,7 +277,7 @@ def test_a_cancellation_at_any_moment_leaves_no_lock(members, namespace, what, m
                 assert left is None or undone, f"after {k} steps somebody has it: {left}"
                 await held(await others.lock(namespace).acquire(timeout=SOON)).release()
             assert not locks.store._states
-            assert len(undone) <= 1, "the members answer at once"
+            assert what == "release" or len(undone) <= 3, "that is rare"
 
     asyncio.run(moments())
 

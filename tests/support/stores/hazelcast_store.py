@@ -42,7 +42,7 @@ class Members:
     def __init__(self, store: FencedLockStore, *answers: object) -> None:
         self.asked = 0
         self._answers = list(answers)
-        store._driver.ask = self.ask  # type: ignore[method-assign]
+        store._driver.ask = self.ask  # type: ignore[method-assign, assignment]
 
     async def ask(self, *_: object) -> Any:
         self.asked += 1
@@ -52,8 +52,8 @@ class Members:
         return answer
 
 
-def store_of() -> FencedLockStore:
-    store = registry.opener("hazelcast://h").open(BlockingRuntime(), "default")
+def store_of(runtime: Any = None) -> FencedLockStore:
+    store = registry.opener("hazelcast://h").open(runtime or BlockingRuntime(), "default")
     assert isinstance(store, FencedLockStore)
     store._upkeep.watch = lambda until: None  # type: ignore[method-assign]
     return store

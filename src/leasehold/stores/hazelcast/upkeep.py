@@ -10,7 +10,7 @@ long as the session lives. So the release is repeated, later and later, until th
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from itertools import islice
 
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
@@ -30,6 +30,9 @@ WITHIN = 3.0
 
 LATE_WITHIN = 5.0
 """Seconds that a release in the background may take."""
+
+TOGETHER = 20
+"""Tickets that are released at the same time, at most."""
 
 LINGER = 10.0
 """Seconds after which a job with nothing to do ends."""
@@ -113,14 +116,13 @@ class Upkeep:
         return [one for one in list(self._sessions.all) if one.tickets]
 
     async def _step(self) -> None:
-        """Do all that is due. No request waits for more than one other: then heartbeats come first again."""
+        """Do all that is due. After each request, or some that are sent together, heartbeats come first again."""
         now = self._runtime.now()
         await self._beat()
-        for state in list(self._states.values()):
-            if not self._closed and state.overdue(self._runtime.now(), self._runtime.now() + WITHIN):
-                with suppress(LeaseholdError):  # it stays until its release is confirmed
-                    await self._releaser.leave(state, self._runtime.now() + _within(LATE_WITHIN, state.session))
-                await self._beat()
+        states = iter(list(self._states.values()))
+        while some := list(islice(filter(self._is_overdue, states), TOGETHER)):
+            await self._runtime.gather(*map(self._end, some))
+            await self._beat()
         for pending in [pending for pending in self._pending if pending[0] <= now]:
             with self._mutex:
                 self._pending.remove(pending)
@@ -128,6 +130,19 @@ class Upkeep:
                 await self._undo(*pending[1:])
                 await self._beat()
         await self._sessions.close_retired(self._runtime.now() + WITHIN)
+
+    def _is_overdue(self, state: TicketState) -> bool:
+        now = self._runtime.now()
+        return not self._closed and state.overdue(now, now + WITHIN)
+
+    async def _end(self, state: TicketState) -> None:
+        """Release a ticket that nobody has renewed; it stays until that is confirmed."""
+        try:
+            await self._releaser.leave(state, self._runtime.now() + _within(LATE_WITHIN, state.session))
+        except LeaseholdError:
+            pass
+        except Exception:
+            log.exception("the release of lock %r, which nobody has renewed, failed; it is repeated", state.name)
 
     async def _beat(self) -> None:
         """Send the heartbeats that are due."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from leasehold._model import RenewalResult, Wait
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import run_sync
+from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreRefused, StoreUnavailable
-from leasehold.stores.hazelcast import releasing
+from leasehold.stores.hazelcast import releasing, upkeep
 from leasehold.stores.hazelcast.connection.driver import Call
 from leasehold.stores.hazelcast.connection.requests import Ownership
 from leasehold.stores.hazelcast.sessions import Session
@@ -105,8 +107,9 @@ def test_a_number_is_not_used_again_while_another_thread_releases_its_ticket() -
     assert members.asked == asked
 
 
-def test_only_tickets_that_nobody_has_renewed_meanwhile_are_ended() -> None:
+def test_only_tickets_that_nobody_has_renewed_meanwhile_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The release of the first one takes long; the second one is granted in that time."""
+    monkeypatch.setattr(upkeep, "TOGETHER", 1)
     store = store_of()
     session = session_of(store)
     first, second = state_of(store, session, 1), state_of(store, session, 2)
@@ -228,7 +231,8 @@ def test_an_undoing_that_is_refused_for_good_is_not_repeated() -> None:
     assert not store._upkeep._pending
 
 
-def test_no_heartbeat_waits_for_more_than_one_slow_release() -> None:
+def test_no_heartbeat_waits_for_several_slow_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "TOGETHER", 1)
     store = store_of()
     session = session_of(store)
     for number in (1, 2, 3):
@@ -248,3 +252,29 @@ def test_no_heartbeat_waits_for_more_than_one_slow_release() -> None:
     store._releaser.leave, store._sessions.beat = leave, beat  # type: ignore[method-assign]
     run_sync(store._upkeep._step())
     assert done == ["release", "beat"] * 3
+
+
+@pytest.mark.parametrize("runtime", [BlockingRuntime(), AsyncioRuntime()])
+def test_tickets_that_end_together_are_released_together(runtime: Any) -> None:
+    """The first one waits until the last one was sent, too; an error of one is no error of the others."""
+    store = store_of(runtime)
+    session = session_of(store)
+    for number in (1, 2, 3):
+        state_of(store, session, number).until = 0.0
+    all_sent, sent = [runtime.signal() for _ in range(3)], list[str]()
+
+    async def leave(state: TicketState, until: float) -> bool:
+        mine = all_sent[len(sent)]
+        sent.append(state.id)
+        if len(sent) == 3:
+            for signal in all_sent:
+                signal.set()
+        assert await mine.wait(5.0)
+        raise StoreUnavailable("x")
+
+    store._releaser.leave = leave  # type: ignore[method-assign]
+    if isinstance(runtime, AsyncioRuntime):
+        asyncio.run(store._upkeep._step())
+    else:
+        run_sync(store._upkeep._step())
+    assert sorted(sent) == ["ticket-1", "ticket-2", "ticket-3"]
