@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -215,12 +216,35 @@ def test_a_forked_child_has_connections_of_its_own(members, namespace):
         assert hold.release()
 
 
+@both
+def test_a_member_that_accepts_connections_and_does_not_answer_costs_others_little(
+    harness, members, namespace, monkeypatch
+):
+    """It is the first one that the driver tries, and its login has no answer; the time of one request may end by it."""
+
+    async def body(harness):
+        client = harness.client(url)
+        start = harness.now()
+        with pytest.raises(StoreUnavailable):
+            await client.lock(namespace).acquire(timeout=0.5)
+        assert harness.now() - start < SOON
+        await held(await client.lock(namespace).acquire(timeout=CONNECT_WITHIN)).release()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+
+        def silent_first(found):
+            found.sort(key=lambda one: getattr(one, "address", one).port != port)
+
+        monkeypatch.setattr(importlib.import_module("hazelcast.connection").random, "shuffle", silent_first)
+        url = members.url.replace("hazelcast://", f"hazelcast://127.0.0.1:{port},")
+        harness.run(body)
+
+
 def test_the_time_limit_of_the_first_request_is_not_that_of_the_connections(members, namespace):
     with Client.from_url(members.url) as client:
         client.lock(namespace).acquire(timeout=2.0).release()
-        driver = client.store._driver._client
-        assert driver._config.connection_timeout == CONNECT_WITHIN
-        assert driver._connection_manager._wait_strategy._cluster_connect_timeout == CONNECT_WITHIN
+        assert client.store._driver._client._config.connection_timeout == CONNECT_WITHIN
 
 
 @both

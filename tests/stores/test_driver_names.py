@@ -138,9 +138,6 @@ PRIVATE = [
     ),
     uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
          "_connection_manager _invocation_service _reactor"),
-    uses("hazelcast.ConnectionManager", "hazelcast", lambda: hazelcast_client()._connection_manager, "_wait_strategy"),
-    uses("hazelcast.WaitStrategy", "hazelcast", lambda: hazelcast_client()._connection_manager._wait_strategy,
-         "_cluster_connect_timeout"),
     uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "_loop"),
     uses("hazelcast.PipedWaker", "hazelcast", lambda: hazelcast_client()._reactor._loop.waker, "_read_fd _write_fd"),
 ]  # fmt: skip
@@ -204,10 +201,14 @@ UNDOCUMENTED = [
          CheckVersion=2, Create=4, Create2=4, Delete=2, Exists=2, GetACL=1, GetChildren=2, GetChildren2=2, GetData=2,
          SetData=3, Sync=1, Transaction=1),
     uses("hazelcast.ConnectionManager", "hazelcast", lambda: hazelcast_client()._connection_manager,
-         "get_random_connection", get_random_connection=0),
+         "active_connections get_random_connection initialized_on_cluster", get_random_connection=0,
+         initialized_on_cluster=0),
+    uses("hazelcast.AsyncoreConnection", "hazelcast", lambda: hazelcast_modules.module("reactor").AsyncoreConnection,
+         "close_connection", close_connection=3),
     uses("hazelcast.InvocationService", "hazelcast", lambda: hazelcast_client()._invocation_service,
          "invoke", invoke=1),
-    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "map"),
+    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "add_timer map",
+         add_timer=2),
     uses("hazelcast.AsyncoreLoop", "hazelcast", lambda: hazelcast_client()._reactor._loop, "waker"),
     uses("hazelcast.invocation", "hazelcast", lambda: hazelcast_modules.module("invocation"), "Invocation",
          Invocation=1),
@@ -237,7 +238,7 @@ DOCUMENTED = [
     uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
          "cluster_service lifecycle_service shutdown"),
     uses("hazelcast.Config", "hazelcast", lambda: hazelcast_modules.module("config").Config(),
-         "backup_ack_to_client_enabled client_name cluster_connect_timeout cluster_members cluster_name "
+         "async_start backup_ack_to_client_enabled client_name cluster_connect_timeout cluster_members cluster_name "
          "connection_timeout creds_password creds_username heartbeat_interval heartbeat_timeout lifecycle_listeners "
          "retry_initial_backoff retry_max_backoff ssl_cafile ssl_certfile ssl_check_hostname ssl_enabled ssl_keyfile"),
     uses("psycopg.conninfo", "postgresql", lambda: psycopg.conninfo, "conninfo_to_dict make_conninfo"),

@@ -35,7 +35,7 @@ async def _with_cp(driver: Driver, sessions: Sessions, group: Any, until: float)
     start = sessions.now()
     await driver.ask(*requests.ownership(group, PROBE), until)
     latency = sessions.now() - start
-    members = (await driver.connected(until)).cluster_service.get_members()
+    members = await driver.members(until)
     return [
         _version(members),
         Finding(Severity.OK, "CP group", f"{group.name}, number {group.id}"),
@@ -53,7 +53,7 @@ async def _with_cp(driver: Driver, sessions: Sessions, group: Any, until: float)
 
 
 async def _without_cp(driver: Driver, why: str, until: float) -> list[Finding]:
-    members = (await driver.connected(until)).cluster_service.get_members()
+    members = await driver.members(until)
     return [
         _version(members),
         Finding(

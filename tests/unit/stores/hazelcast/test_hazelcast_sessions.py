@@ -123,12 +123,11 @@ def test_a_group_that_was_destroyed_is_looked_up_once_more(times: int) -> None:
 def test_doctor_names_what_a_cluster_without_cp_lacks_and_what_to_do(answer: object, why: str) -> None:
     store = store_of()
     Members(store, answer)
-    members = SimpleNamespace(cluster_service=SimpleNamespace(get_members=list))
 
-    async def connected(until: float) -> Any:
-        return members
+    async def members(until: float) -> list[Any]:
+        return []
 
-    store._driver.connected = connected  # type: ignore[method-assign]
+    store._driver.members = members  # type: ignore[method-assign, assignment]
     found = run_sync(store.diagnose())[-1]
     assert (found.severity, found.subject) == (Severity.ERROR, "CP subsystem")
     assert why in found.found
@@ -153,7 +152,7 @@ def test_a_connection_that_was_made_for_a_cancelled_request_is_used() -> None:
     runtime = BlockingRuntime()
     ours = driver_of(runtime)
     ours._client = made = SimpleNamespace(lifecycle_service=SimpleNamespace(is_running=lambda: True))
-    assert ours._open(0.1) is made
+    assert ours._open() is made
 
 
 def test_the_frames_of_an_error_have_no_password() -> None:

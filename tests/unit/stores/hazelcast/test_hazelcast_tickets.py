@@ -61,7 +61,7 @@ def test_tasks_wait_together_for_the_driver_to_connect_again() -> None:
 
     async def body() -> None:
         runtime = AsyncioRuntime()
-        ours, manager = driver_of(runtime), SimpleNamespace(active_connections={})
+        ours, manager = driver_of(runtime), SimpleNamespace(active_connections={}, initialized_on_cluster=lambda: True)
         ours._client = SimpleNamespace(
             _connection_manager=manager, lifecycle_service=SimpleNamespace(is_running=lambda: True)
         )

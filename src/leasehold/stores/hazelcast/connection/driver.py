@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
@@ -31,11 +30,14 @@ _Config: Any = module("config").Config
 CONNECT_WITHIN = 5.0
 """Seconds for which the driver looks for a member before it gives up. After that the next request makes a new one."""
 
+LOGIN_AT_LEAST = 1.0
+"""Seconds that a member has for a connection and its login, at least; else each has a share of `CONNECT_WITHIN`."""
+
 BEAT, SILENT_AFTER = 1.0, 6.0
 """Seconds between the driver's own messages on a connection, and of silence after which it closes the connection."""
 
 LOOK_AGAIN = 0.05
-"""Seconds after which it is checked whether the driver has connected again."""
+"""Seconds after which it is checked whether the driver has connected, and which logins take too long."""
 
 ONCE = 1.0
 """A time limit of the driver, long past on the wall clock: so it repeats no request."""
@@ -155,12 +157,26 @@ class Driver:
         """
         while True:
             client = await self._running(until)
-            if client._connection_manager.active_connections:
+            manager = client._connection_manager
+            if manager.active_connections and manager.initialized_on_cluster():
                 return client
-            left = until - self._runtime.now()  # it connects again, or ends
-            if left <= 0:
-                raise not_connected(self.where, self._settings.cluster, OSError("all connections were lost"))
-            await self._runtime.sleep(min(left, LOOK_AGAIN))
+            left = until - self._runtime.now()  # it connects, or ends
+            if left > 0:
+                await self._runtime.sleep(min(left, LOOK_AGAIN))
+            if left <= 0 or not (self._closed or client.lifecycle_service.is_running()):
+                error = OSError("no member answered")
+                raise not_connected(self.where, self._settings.cluster, error) from error
+
+    async def members(self, until: float) -> Sequence[Any]:
+        """Return the members of the cluster, once the driver knows them: their list comes after the connection.
+
+        Raises:
+            StoreUnavailable: no member can be reached.
+        """
+        client = await self.connected(until)
+        while not (found := client.cluster_service.get_members()) and self._runtime.now() < until:
+            await self._runtime.sleep(LOOK_AGAIN)
+        return list(found)
 
     async def _running(self, until: float) -> Any:
         """Return the driver's client, made if there is none that runs."""
@@ -172,19 +188,22 @@ class Driver:
             if client is None or not client.lifecycle_service.is_running():
                 if self._closed:
                     raise StoreUnavailable("the connection with Hazelcast was closed")
-                limit = min(CONNECT_WITHIN, max(0.1, until - self._runtime.now()))
-                client = await self._runtime.offload(partial(self._open, limit))
+                client = await self._runtime.offload(self._open)
         return client
 
-    def _open(self, limit: float) -> Any:
-        """Make a client. Who asked for it may have been cancelled meanwhile, so it is kept here."""
+    def _open(self) -> Any:
+        """Make a client, which connects in a thread of its own: `connected` waits for it, as long as it may.
+
+        Who asked for it may have been cancelled meanwhile, so it is kept here.
+        """
         if self._client is not None and self._client.lifecycle_service.is_running():
             return self._client
         wanted, config = self._settings, _Config()
         config.cluster_name = wanted.cluster
         config.cluster_members = [f"{host}:{port}" for host, port in wanted.hosts]
         config.client_name = f"leasehold-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        config.connection_timeout = config.cluster_connect_timeout = limit
+        config.async_start = True
+        config.connection_timeout = config.cluster_connect_timeout = CONNECT_WITHIN
         config.retry_initial_backoff, config.retry_max_backoff = 0.1, 1.0
         config.heartbeat_interval, config.heartbeat_timeout = BEAT, SILENT_AFTER
         config.backup_ack_to_client_enabled = False
@@ -197,9 +216,7 @@ class Driver:
             client = hazelcast.HazelcastClient(config)
         except Exception as error:  # the frames of its traceback know the password
             raise not_connected(self.where, wanted.cluster, error) from error.with_traceback(None)
-        # The limit was that of who connected first.
-        config.connection_timeout = CONNECT_WITHIN
-        client._connection_manager._wait_strategy._cluster_connect_timeout = CONNECT_WITHIN
+        self._end_slow_logins(client)
         with self._mutex:
             old, self._client = self._client, client
             closed = self._closed
@@ -209,6 +226,29 @@ class Driver:
             client.shutdown()
             raise StoreUnavailable("the connection with Hazelcast was closed")
         return client
+
+    def _end_slow_logins(self, client: Any) -> None:
+        """Close each connection whose login takes too long: the driver tries one member after another, without limit.
+
+        A member that was stopped still accepts connections. It runs in the thread of the connections.
+        """
+        limit = max(LOGIN_AT_LEAST, CONNECT_WITHIN / len(self._settings.hosts))
+        reactor, began = client._reactor, dict[Any, float]()
+
+        def look() -> None:
+            nonlocal began
+            if not client.lifecycle_service.is_running():
+                return
+            now = self._runtime.now()
+            # The pipe that wakes the thread is in the map, too, and has no `remote_uuid`.
+            new = [one for one in list(reactor.map.values()) if getattr(one, "remote_uuid", one) is None]
+            began = {one: began.get(one, now) for one in new}
+            for connection in [one for one in new if began[one] <= now - limit]:
+                with suppress(Exception):  # the thread would end
+                    connection.close_connection("no answer to the login", None)
+            reactor.add_timer(LOOK_AGAIN, look)
+
+        reactor.add_timer(LOOK_AGAIN, look)
 
     def _lifecycle(self, state: str) -> None:
         if state == "DISCONNECTED" and not self._closed:
