@@ -144,6 +144,12 @@ def test_an_error_of_the_driver_becomes_one_of_ours(error: Exception, means: typ
     assert type(errors.to_error(error, "h:5701")) is means
 
 
+def test_members_that_are_too_old_to_list_locks_are_named_with_what_they_can_do() -> None:
+    said = str(errors.to_error(theirs.UnsupportedOperationError("x"), "h:5701"))
+    assert "listing needs members of version 5.4" in said
+    assert "showing one name does not" in said
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -46,7 +46,10 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
         "somebody destroyed this lock, and its name cannot be used again in its CP group; choose another name",
     ),
     "AccessControlError": (LASTING, "the credentials do not permit it; grant permissions for locks and CP"),
-    "UnsupportedOperationError": (Unsupported, "this version of the servers cannot do it"),
+    "UnsupportedOperationError": (
+        Unsupported,
+        "this version of the servers cannot do it; listing needs members of version 5.4, showing one name does not",
+    ),
     "HazelcastClientNotActiveError": (UNKNOWN, "the connection was closed"),
     "TargetDisconnectedError": (UNKNOWN, "the connection was lost"),
     "OperationTimeoutError": (UNKNOWN, "the cluster could not do it now"),
