@@ -234,6 +234,30 @@ def test_a_waiter_that_the_client_has_ended_waits_as_another_owner(harness, memb
     harness.run(body)
 
 
+@both
+def test_a_wait_that_is_stuck_at_a_member_costs_a_third_of_the_lease_at_most(harness, members, namespace):
+    """The renewal finds that nobody has the lock. What was stuck arrives after the release, and takes it for nobody."""
+
+    async def body(harness):
+        client, other = harness.client(members.url), harness.client(members.url)
+        keeps = held(await client.lock(f"{namespace}-other").acquire())  # keeps the session alive
+        hold = held(await other.lock(namespace).acquire())
+        fault = Fault(client, "fenced_lock_lock", "stalls")
+        waiter = harness.spawn(lambda: client.lock(namespace, lease=3.0).acquire(timeout=20))
+        await until_in(harness, lambda: fault.hits, SOON)
+        await hold.release()
+        start = harness.now()
+        got = held(await waiter.result())
+        assert harness.now() - start < 1.0 + SOON
+        assert await other.lock(namespace).acquire(blocking=False) is None
+        await got.release()
+        assert await fault.deliver().wait(SOON)
+        await held(await other.lock(namespace).acquire(timeout=SOON + 2)).release()
+        await keeps.release()
+
+    harness.run(body)
+
+
 # --- cancellations -------------------------------------------------------------------------------------------------
 
 

@@ -54,6 +54,7 @@ class Releaser:
             found = await self._unlock_until_clear(state, pending, until)
         except StoreUnavailable as error:
             if error.lasting:
+                state.unsure = True  # it may still have the lock: its session is closed after its last ticket
                 self._forget(state)
             raise
         finally:

@@ -24,18 +24,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
-from leasehold._model import (
-    Cell,
-    Change,
-    Finding,
-    Granted,
-    ReleaseReason,
-    RenewalResult,
-    Ticket,
-    View,
-    Wait,
-)
+from leasehold._model import Cell, Change, Finding, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
@@ -102,8 +93,8 @@ class FencedLockStore:
         """Make one step; None if another is needed."""
         if state.token is not None:
             return await self._confirm(state, until)
-        if state.waiting is not None:
-            return self._read_wait(state) if state.waiting.done() else await self._look(state, until)
+        if (waiting := state.waiting) is not None:  # a renewal may set it to None at any moment
+            return self._read_wait(state) if waiting.done() else await self._look(state, waiting, until)
         if state.wait_uid is None:
             since = self._runtime.now()
             self._extend(state, since)
@@ -125,18 +116,19 @@ class FencedLockStore:
             return self._wait_for(state)
         self._extend(state, self._runtime.now())
         state.wait_uid = state.wait_uid or uuid.uuid4()
-        state.waiting = await self._claims(state, requests.lock(*state.owner, state.wait_uid), until)
-        if state.waiting is None:
+        call = await self._claims(state, requests.lock(*state.owner, state.wait_uid), until)
+        if call is None:
             return None
-        state.waiting.when_done(state.wake.set)
+        state.wait_for(call, None)
         return self._wait_for(state)
 
     def _read_wait(self, state: TicketState) -> Granted | Wait | None:
         """Return what became of the request that waits."""
-        call = state.waiting
-        if call is None or not call.done():
-            return self._wait_for(state)
-        state.waiting = None
+        with self._mutex:
+            call = state.waiting
+            if call is None or not call.done():
+                return self._wait_for(state)
+            state.waiting = None
         state.settle()
         try:
             fence = call.result()
@@ -145,11 +137,11 @@ class FencedLockStore:
             return None
         return self._fresh_grant(state, fence)
 
-    async def _look(self, state: TicketState, until: float) -> Granted | Wait | None:
+    async def _look(self, state: TicketState, waiting: Call, until: float) -> Granted | Wait | None:
         """Answer a repeated claim of a waiter: the message with its grant may be on its way, or lost."""
         call = await self._driver.send(*requests.ownership(*state.owner[:2]), until)
-        if isinstance(result := await self._owner_says(state, call, self._runtime.now(), until), BaseException):
-            raise result
+        if isinstance(said := await self._owner_says(state, call, waiting, self._runtime.now(), until), BaseException):
+            raise said
         return self._wait_for(state) if state.token is None else self._fresh_grant(state, state.token)
 
     def _wait_for(self, state: TicketState) -> Wait:
@@ -174,8 +166,7 @@ class FencedLockStore:
             return self._granted(state, state.token, since)
         if result is RenewalResult.UNKNOWN:
             raise StoreUnavailable(f"Hazelcast did not confirm the hold of {state.name!r}", unknown=True)
-        state.token = None
-        state.wait_uid = None
+        state.token = state.waiting = state.wait_uid = None
         return None
 
     def _granted(self, state: TicketState, fence: int, since: float, length: float | None = None) -> Granted | None:
@@ -205,7 +196,7 @@ class FencedLockStore:
         if state is None or not await state.wake.wait(timeout):
             return None
         state.wake.clear()
-        if state.over or state.session.ended or state.waiting is None or not state.waiting.done():
+        if state.over or state.session.ended or (waiting := state.waiting) is None or not waiting.done():
             return None
         try:
             answer = self._read_wait(state)
@@ -225,19 +216,20 @@ class FencedLockStore:
         beats = dict(
             zip(sessions, await self._runtime.gather(*(self._beat(one, until) for one in sessions)), strict=True)
         )
+        waits = [None if state is None else state.waiting for state in states]
         asked = {state.lock: state for state in states if state is not None and beats.get(state.session) is True}
         calls = {
             lock: await self._driver.send(*requests.ownership(one.session.group, lock), until)
             for lock, one in asked.items()
         }
         results: list[RenewalResult | BaseException] = []
-        for state in states:
+        for state, waiting in zip(states, waits, strict=True):
             if state is None or state.over or state.session.ended:
                 results.append(RenewalResult.GONE)
             elif (beat := beats.get(state.session)) is not True:
                 results.append(beat if isinstance(beat, BaseException) else RenewalResult.UNKNOWN)
             else:
-                results.append(await self._owner_says(state, calls[state.lock], since, until))
+                results.append(await self._owner_says(state, calls[state.lock], waiting, since, until))
         return answered(results)
 
     async def _beat(self, session: Session, until: float) -> bool:
@@ -248,8 +240,9 @@ class FencedLockStore:
         return True
 
     async def _owner_says(
-        self, state: TicketState, call: Call, since: float, until: float
+        self, state: TicketState, call: Call, before: Call | None, since: float, until: float
     ) -> RenewalResult | BaseException:
+        """Read who has the lock; ``before`` is the request that waited for it when that was asked."""
         try:
             found: requests.Ownership = await self._driver.answer(call, until)
         except (Answer, StoreUnavailable) as error:
@@ -257,14 +250,25 @@ class FencedLockStore:
         mine = (found.session, found.thread) == (state.session.id, state.thread)
         if state.token is None:
             self._extend(state, since)
-            if mine or state.waiting is None or state.waiting.done():
+            waiting = state.waiting
+            if mine or waiting is None or waiting.done():
                 if mine:
                     state.token, state.waiting = found.fence, None  # the message with the grant is late, or lost
                 state.wake.set()
+            elif not found.fence and waiting is before:
+                await self._wait_again(state, waiting, until)
             return RenewalResult.QUEUED
         if not mine or found.fence != state.token:
             return RenewalResult.GONE
         return RenewalResult.HELD if self._extend(state, since) else RenewalResult.GONE
+
+    async def _wait_again(self, state: TicketState, waiting: Call, until: float) -> None:
+        """Repeat a request that waits while the lock is free: it is stuck at a member without contact to the leader."""
+        if (uid := state.wait_uid) is not None:
+            with suppress(StoreUnavailable):
+                call = await self._claims(state, requests.lock(*state.owner, uid), until)
+                if call is not None:
+                    state.wait_for(call, waiting)
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; the servers grant the lock to the next waiter in the same step."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Signal
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.hazelcast.connection.driver import Call
 from leasehold.stores.hazelcast.sessions import Session
 
@@ -82,13 +83,29 @@ class TicketState:
             return True
 
     def claims(self, send: Callable[[], Call]) -> Call | None:
-        """Send a claim, which is remembered until it is answered; None if the ticket or its session has ended."""
+        """Send a claim, which is remembered until it is answered; None if the ticket or its session has ended.
+
+        A signal handler may raise after it was sent and before it is remembered: then it may still arrive.
+        """
         with self.mutex:
             if self.over or self.session.ended:
                 return None
-            call = send()
+            before, self.unsure = self.unsure, True
+            try:
+                call = send()
+            except StoreUnavailable as error:
+                self.unsure = before or error.unknown
+                raise
             self.calls.append(call)
+            self.unsure = before
             return call
+
+    def wait_for(self, call: Call, instead_of: Call | None) -> None:
+        """Set the request that waits, unless a grant or another one came first."""
+        with self.mutex:
+            if self.waiting is instead_of and self.token is None:
+                self.waiting = call
+        call.when_done(self.wake.set)
 
     def overdue(self, now: float, again: float) -> bool:
         """Return whether nobody has renewed it, and nobody releases it; then it ends, and is looked at ``again``."""

@@ -144,6 +144,36 @@ def test_a_release_that_was_cut_short_may_still_arrive(error: BaseException) -> 
     assert again is state
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnavailable("x", unknown=True), StoreUnavailable("x")])
+def test_a_claim_that_a_signal_handler_cuts_short_may_still_arrive(error: BaseException) -> None:
+    """It was sent, and not yet remembered. Only of an error that says so is it known that nothing was sent."""
+    store = store_of()
+    session = session_of(store)
+    state = state_of(store, session)
+    Members(store, False)
+
+    def send() -> Call:
+        raise error
+
+    with pytest.raises(type(error)):
+        state.claims(send)
+    run_sync(store._releaser.leave(state, LEASE))
+    late = not isinstance(error, StoreUnavailable) or error.unknown
+    assert session.retired is late
+    assert (session.enter() == state.thread) is not late
+    assert [again for _, again, _ in store._upkeep._pending] == [state] * late
+
+
+def test_a_claim_that_was_sent_says_nothing_of_one_that_may_still_arrive() -> None:
+    store = store_of()
+    state = state_of(store, session_of(store))
+    state.claims(call_of)
+    assert not state.unsure
+    state.unsure = True
+    state.claims(call_of)
+    assert state.unsure
+
+
 def test_a_claim_that_takes_the_lock_after_the_last_release_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer comes before that of the release that it overtook, so it has one when the ticket is forgotten."""
     monkeypatch.setattr(releasing, "OVERTAKE", (0.0, 0.0))
@@ -175,9 +205,9 @@ def test_a_renewal_that_a_release_overtakes_does_not_confirm_the_hold() -> None:
     assert state.grant(5, store._runtime.now() + LEASE)
     mine = call_of(store._runtime, Ownership(5, session.id, state.thread))
     until = store._runtime.now() + 1.0
-    assert run_sync(store._owner_says(state, mine, store._runtime.now(), until)) is RenewalResult.HELD
+    assert run_sync(store._owner_says(state, mine, None, store._runtime.now(), until)) is RenewalResult.HELD
     state.begin_leave()
-    assert run_sync(store._owner_says(state, mine, store._runtime.now(), until)) is RenewalResult.GONE
+    assert run_sync(store._owner_says(state, mine, None, store._runtime.now(), until)) is RenewalResult.GONE
 
 
 def test_a_grant_of_a_session_that_has_ended_is_not_taken() -> None:
@@ -220,6 +250,8 @@ def test_a_release_that_is_refused_for_good_is_not_repeated() -> None:
     assert state.gone
     assert not store._states
     assert not store._upkeep._pending
+    assert state.session.retired, "the lock is free when it is closed"
+    assert state.session.enter() != state.thread
 
 
 def test_an_undoing_that_is_refused_for_good_is_not_repeated() -> None:
