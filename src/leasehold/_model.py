@@ -239,6 +239,7 @@ class Capabilities:
     only_runs: bool = False  # carries runs of scheduled jobs without ticks (`LeaseTerms.at_least`), and no other lock
     fair_shared: bool = True  # readers, writers and permits can be served in order of arrival, too, if ``fair``
     upgrades: bool = True  # a reader can become the writer, if ``shared``
+    meta: bool = True  # keeps what a holder shows to people (``meta=``)
 
 
 class Severity(enum.IntEnum):

@@ -32,11 +32,23 @@ MOST_OF_A_LOCK_ON_REDIS = 84
 
 UNUSED = (
     *("asyncio", "ssl", "json", "dataclasses"),
-    *("redis", "hiredis", "psycopg", "psycopg_pool", "pymysql", "asyncmy", "kazoo", "h11", "sqlite3", "click"),
+    *(
+        "redis",
+        "hiredis",
+        "psycopg",
+        "psycopg_pool",
+        "pymysql",
+        "asyncmy",
+        "kazoo",
+        "hazelcast",
+        "h11",
+        "sqlite3",
+        "click",
+    ),
     *("leasehold.cli", "leasehold.guards", "leasehold.postgres", "leasehold.tables", "leasehold.testing"),
 )
 
-STORES = ("memory", "sqlite", "redis", "etcd", "postgres", "mysql", "zookeeper", "_sql", "_common")
+STORES = ("memory", "sqlite", "redis", "etcd", "postgres", "mysql", "zookeeper", "hazelcast", "_sql", "_common")
 
 PRIMITIVES = (
     *("coordination", "values", "calls.once", "calls.scheduled", "calls.synchronized"),

@@ -48,6 +48,8 @@ def java(library: str) -> Program:
 PROGRAMS = {
     "redisson": java("redisson"),
     "spring": java("spring"),
+    "hazelcast": java("hazelcast"),
+    "hazelcast-5.5": java("hazelcast-5.5"),
     "redsync": Program(("go",), ("go", "build", "-o", "peer", "."), lambda folder: [str(folder / "peer")]),
     "node-redlock": Program(
         ("npm", "node"),

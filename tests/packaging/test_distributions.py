@@ -14,18 +14,22 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 590 * 1024, "frameworks": 260 * 1024}
+LARGEST = {"core": 590 * 1024, "frameworks": 282 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
     "leasehold/_pytest_plugin.py",
     "leasehold/integrations/",
     "leasehold/layouts/",
+    "leasehold/stores/hazelcast/",
     "leasehold/observability/",
     "leasehold/ui/",
     "leasehold/cli/",
 )
-"""What is imported only with a framework, by a command, or for another library's format."""
+"""What is imported only with a framework, by a command, or for another library's format.
+
+Hazelcast's store is such a format: it has none of its own, its locks are Java's ``FencedLock``.
+"""
 
 ADDRESS = "https://github.com/leasehold/leasehold"
 PICTURES = "https://raw.githubusercontent.com/leasehold/leasehold"
@@ -148,7 +152,7 @@ def test_a_missing_driver_is_named_with_its_install_line(library: Distribution, 
 from leasehold import Client, MissingDriver
 for url in (
     "redis://localhost", "postgresql://localhost/app", "mysql://app@localhost/app", "etcd://localhost",
-    "zookeeper://localhost",
+    "zookeeper://localhost", "hazelcast://localhost",
 ):
     try:
         Client.from_url(url)
@@ -156,7 +160,14 @@ for url in (
         print(error)
 """
     said = isolated(python, code, tmp_path)
-    assert re.findall(r"leasehold\[(\w+)\]", said) == ["redis", "postgres", "mysql", "etcd", "zookeeper"], said
+    assert re.findall(r"leasehold\[(\w+)\]", said) == [
+        "redis",
+        "postgres",
+        "mysql",
+        "etcd",
+        "zookeeper",
+        "hazelcast",
+    ], said
 
 
 def test_the_laboratory_installs_beside_the_library(

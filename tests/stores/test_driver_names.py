@@ -41,6 +41,7 @@ asyncmy_pool: Any = importlib.import_module("asyncmy.pool")
 kazoo_client: Any = importlib.import_module("kazoo.client")
 kazoo_connection: Any = importlib.import_module("kazoo.protocol.connection")
 kazoo_threading: Any = importlib.import_module("kazoo.handlers.threading")
+hazelcast_modules: Any = importlib.import_module("leasehold.stores.hazelcast.connection.modules")
 kazoo_requests: Any = importlib.import_module("kazoo.protocol.serialization")
 
 DECISIONS = Path(__file__).parents[2] / "docs" / "decisions"
@@ -101,6 +102,18 @@ def asyncio_socket() -> Any:
         return asyncio.trsock.TransportSocket(plain)
 
 
+def hazelcast_client() -> Any:
+    client_class = hazelcast_modules.hazelcast.HazelcastClient
+    with mock.patch.object(client_class, "_start"):  # it connects
+        client = client_class()
+    client._reactor._loop.waker.close()
+    return client
+
+
+def hazelcast_codec(name: str) -> Callable[[], Any]:
+    return lambda: hazelcast_modules.module(f"protocol.codec.{name}_codec")
+
+
 PRIVATE = [
     uses("redis.Connection", "redis", redis.Connection, "_sock"),
     uses("redis.SSLConnection", "redis", redis.SSLConnection, "_sock"),
@@ -123,6 +136,10 @@ PRIVATE = [
         "kazoo.ConnectionHandler", "zookeeper", lambda: kazoo_client.KazooClient()._connection,
         "_connect _read_sock _socket _write_sock", _connect=3,
     ),
+    uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
+         "_connection_manager _invocation_service _reactor"),
+    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "_loop"),
+    uses("hazelcast.PipedWaker", "hazelcast", lambda: hazelcast_client()._reactor._loop.waker, "_read_fd _write_fd"),
 ]  # fmt: skip
 """Names that begin with an underscore."""
 
@@ -183,6 +200,31 @@ UNDOCUMENTED = [
          "CheckVersion Create Create2 Delete Exists GetACL GetChildren GetChildren2 GetData SetData Sync Transaction",
          CheckVersion=2, Create=4, Create2=4, Delete=2, Exists=2, GetACL=1, GetChildren=2, GetChildren2=2, GetData=2,
          SetData=3, Sync=1, Transaction=1),
+    uses("hazelcast.ConnectionManager", "hazelcast", lambda: hazelcast_client()._connection_manager,
+         "active_connections get_random_connection initialized_on_cluster", get_random_connection=0,
+         initialized_on_cluster=0),
+    uses("hazelcast.AsyncoreConnection", "hazelcast", lambda: hazelcast_modules.module("reactor").AsyncoreConnection,
+         "close_connection", close_connection=3),
+    uses("hazelcast.InvocationService", "hazelcast", lambda: hazelcast_client()._invocation_service,
+         "invoke", invoke=1),
+    uses("hazelcast.AsyncoreReactor", "hazelcast", lambda: hazelcast_client()._reactor, "add_timer map",
+         add_timer=2),
+    uses("hazelcast.AsyncoreLoop", "hazelcast", lambda: hazelcast_client()._reactor._loop, "waker"),
+    uses("hazelcast.invocation", "hazelcast", lambda: hazelcast_modules.module("invocation"), "Invocation",
+         Invocation=1),
+    uses("hazelcast.Future", "hazelcast", lambda: hazelcast_modules.module("future").Future(),
+         "add_done_callback done exception is_success result", add_done_callback=1),
+    *(
+        uses(f"hazelcast.{codec}", "hazelcast", hazelcast_codec(codec), "encode_request decode_response",
+             encode_request=count)
+        for codec, count in (
+            ("fenced_lock_lock", 5), ("fenced_lock_try_lock", 6), ("fenced_lock_unlock", 5),
+            ("fenced_lock_get_lock_ownership", 2), ("cp_session_create_session", 2), ("cp_session_close_session", 2),
+            ("cp_group_create_cp_group", 1),
+        )
+    ),
+    uses("hazelcast.cp_session_heartbeat_session", "hazelcast", hazelcast_codec("cp_session_heartbeat_session"),
+         "encode_request", encode_request=2),
 ]  # fmt: skip
 """Names without an underscore that the driver's documentation does not describe, or describes as its inside."""
 
@@ -193,6 +235,12 @@ DOCUMENTED = [
          "NEED_DATA PAUSED RemoteProtocolError Request Response"),
     uses("h11.Connection", "etcd", lambda: h11.Connection(h11.CLIENT),
          "next_event our_state receive_data send start_next_cycle their_state"),
+    uses("hazelcast.HazelcastClient", "hazelcast", hazelcast_client,
+         "cluster_service lifecycle_service shutdown"),
+    uses("hazelcast.Config", "hazelcast", lambda: hazelcast_modules.module("config").Config(),
+         "async_start backup_ack_to_client_enabled client_name cluster_connect_timeout cluster_members cluster_name "
+         "connection_timeout creds_password creds_username heartbeat_interval heartbeat_timeout lifecycle_listeners "
+         "retry_initial_backoff retry_max_backoff ssl_cafile ssl_certfile ssl_check_hostname ssl_enabled ssl_keyfile"),
     uses("psycopg.conninfo", "postgresql", lambda: psycopg.conninfo, "conninfo_to_dict make_conninfo"),
 ]  # fmt: skip
 """Documented names: they are here so that one test shows all that a new release of a driver may take away."""
@@ -219,7 +267,7 @@ def test_the_page_of_the_decision_names_each_private_name(used: Uses, name: str)
     assert f"`{name}`" in (DECISIONS / used.page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["redis.md", "postgresql.md", "mysql.md", "zookeeper.md", "etcd.md"])
+@pytest.mark.parametrize("page", ["redis.md", "postgresql.md", "mysql.md", "zookeeper.md", "etcd.md", "hazelcast.md"])
 def test_the_index_of_decisions_counts_the_private_names_of_each_page(page: str) -> None:
     of_drivers = {(used.of.partition(".")[0], name) for used in PRIVATE if used.page == page for name in split(used)}
     (row,) = [

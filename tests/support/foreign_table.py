@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "interop.md"
 PEERS = ROOT / "tests" / "foreign" / "peers"
 
+MAVEN = ("redisson", "spring", "hazelcast")
+"""Folders of programs in Java."""
+
 BEGIN, END = "<!-- written by ./try test --foreign --write-table -->\n", "<!-- until here -->\n"
 
 HEAD = (
@@ -61,6 +64,7 @@ LIBRARIES = {
     "redisson": "Redisson",
     "spring": "Spring Integration",
     "shedlock": "ShedLock",
+    "hazelcast": "Hazelcast",
 }
 
 ROWS = [
@@ -82,6 +86,7 @@ ROWS = [
     *_rows("postgresql", shedlock="`usingDbTime`", shedlock_clock="the host's clock"),
     *_rows("mysql", shedlock="`usingDbTime`", shedlock_clock="the host's clock"),
     *_rows("zookeeper", spring_zookeeper="`ZookeeperLockRegistry`"),
+    *_rows("hazelcast", hazelcast="`FencedLock`", spring_hazelcast="`HazelcastLockRegistry`"),
 ]
 
 SERVERS = {
@@ -90,12 +95,13 @@ SERVERS = {
     "postgresql": "PostgreSQL",
     "mysql": "MariaDB",
     "zookeeper": "ZooKeeper",
+    "hazelcast": "Hazelcast",
 }
 
 
 def versions() -> Mapping[str, str]:
     """Return the versions of the foreign programs, by kind of lock or library, as they are built."""
-    java = "".join((PEERS / name / "pom.xml").read_text(encoding="utf-8") for name in ("redisson", "spring"))
+    java = "".join((PEERS / name / "pom.xml").read_text(encoding="utf-8") for name in MAVEN)
     maven = dict(re.findall(r"<artifactId>([\w-]+)</artifactId>\s*<version>([^<]+)</version>", java))
     node = json.loads((PEERS / "node-redlock" / "package.json").read_text(encoding="utf-8"))
     go = (PEERS / "redsync" / "go.mod").read_text(encoding="utf-8")
@@ -105,6 +111,8 @@ def versions() -> Mapping[str, str]:
         "spring-redis": maven["spring-integration-redis"],
         "spring-redis-pubsub": maven["spring-integration-redis"],
         "spring-zookeeper": maven["spring-integration-zookeeper"],
+        "spring-hazelcast": maven["spring-integration-hazelcast"],
+        "Hazelcast": maven["hazelcast"],
         "ShedLock": maven["shedlock-provider-jdbc-template"],
         "node-redlock": node["dependencies"]["redlock"],
         "redsync": re.findall(r"redsync/v4 v(\S+)", go)[0],

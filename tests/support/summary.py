@@ -54,10 +54,14 @@ DRIVERS = {
     "pymysql": "mysql",
     "asyncmy": "mysql",
     "kazoo": "zookeeper",
+    "hazelcast": "hazelcast",
     "h11": "etcd",
     "click": "cli",
 }
 """Modules that tests need, by the extra that installs them."""
+
+PACKAGES = {"hazelcast": "hazelcast-python-client"}
+"""The package of a module that is called otherwise."""
 
 in_ci = os.environ.get("CI", "").lower() in ("true", "1")
 used: Counter[str] = Counter()
@@ -139,7 +143,8 @@ def versions() -> dict[str, str]:
     found = {"memory": "in process", "sqlite": sqlite3.sqlite_version}
     for driver in DRIVERS:
         if importlib.util.find_spec(driver):
-            found[f"{driver}-py" if driver == "redis" else driver] = importlib.metadata.version(driver)
+            package = PACKAGES.get(driver, driver)
+            found[f"{driver}-py" if driver == "redis" else driver] = importlib.metadata.version(package)
     if path := shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         said = subprocess.run([path, "-v"], capture_output=True, text=True, check=False).stderr
         found["nginx"] = said.strip().rpartition("/")[2]

@@ -13,8 +13,8 @@ from leasehold import Client
 from leasehold._inspection import LockInfo
 from leasehold._runtimes.base import run_sync
 from leasehold.client.aio_base import RESPONSE_TIMEOUT
-from leasehold.layouts.names import before
 from leasehold.primitives.coordination.leadership import ELECTION
+from leasehold.stores._common.names import before
 
 
 @contextmanager

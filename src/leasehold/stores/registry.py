@@ -45,6 +45,7 @@ BUILT_IN: Mapping[str, str] = {
     **dict.fromkeys(("postgresql", "postgres"), "leasehold.stores.postgres"),
     **dict.fromkeys(("mysql", "mariadb"), "leasehold.stores.mysql"),
     **dict.fromkeys(("zookeeper", "zookeepers"), "leasehold.stores.zookeeper"),
+    **dict.fromkeys(("hazelcast", "hazelcasts"), "leasehold.stores.hazelcast"),
 }
 """Scheme to the module with ``from_url``."""
 
@@ -75,6 +76,7 @@ DRIVERS: Mapping[str, str] = {
     "pymysql": "mysql",
     "asyncmy": "mysql",
     "kazoo": "zookeeper",
+    "hazelcast": "hazelcast",
     "h11": "etcd",
 }
 """Top-level package of a driver to the extra that installs it."""

@@ -27,6 +27,8 @@ OPTIONS = {
     "etcd://h": "locks",
     "etcds://h": "locks, ssl_ca_certs, ssl_certfile, ssl_check_hostname, ssl_keyfile",
     "zookeeper://h": "acl, auth, principal, service, session_timeout",
+    "hazelcast://h": "group",
+    "hazelcasts://h": "group, ssl_ca_certs, ssl_certfile, ssl_check_hostname, ssl_keyfile",
     "sqlite:/locks.db": "allow_network",
 }
 
@@ -62,6 +64,7 @@ def test_a_misspelled_option_names_the_nearest_one(url: str, meant: str) -> None
         ("redlock", "redlocks"),
         ("etcd", "etcds"),
         ("zookeeper", "zookeepers"),
+        ("hazelcast", "hazelcasts"),
     ],
 )
 def test_an_option_of_tls_names_the_scheme_with_tls(scheme: str, secure: str) -> None:

@@ -11,7 +11,7 @@ from support.foreign_table import BEGIN, END, HEAD, PAGE, ROWS, named, table, wr
 
 FOREIGN = Path(__file__).parents[2] / "foreign"
 
-KIND = re.compile(r'"((?:redisson|spring|shedlock|redsync|node-redlock|redis-py)[a-z-]*)"')
+KIND = re.compile(r'"((?:redisson|spring|shedlock|hazelcast|redsync|node-redlock|redis-py)[a-z-]*)"')
 """A kind of lock in a test; a library's name alone is the folder of a program, too."""
 
 

@@ -8,8 +8,8 @@ from urllib.parse import quote, unquote
 
 from leasehold._model import Capabilities, Kind, LockMode, Ticket
 from leasehold.errors import Unsupported
-from leasehold.layouts.names import before
 from leasehold.layouts.redis.scripts import Scripts
+from leasehold.stores._common.names import before
 
 SIDE = "leasehold:layout:"
 """What our own keys beside a lock begin with; the lock's key follows in braces, encoded, then the role."""

@@ -25,9 +25,9 @@ from importlib.resources import files
 
 from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
-from leasehold.layouts.names import before
 from leasehold.layouts.redis import doctor, rights, scripts
 from leasehold.layouts.redis.plain import POLL, WHY_NOT
+from leasehold.stores._common.names import before
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, pack
 from leasehold.stores.redis.doctor import foreign

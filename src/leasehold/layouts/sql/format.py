@@ -15,8 +15,8 @@ from functools import cached_property
 from uuid import UUID
 
 from leasehold._model import Capabilities, Owner, Ticket, ticket_id
-from leasehold.layouts.names import before
 from leasehold.layouts.sql.dialect import Dialect
+from leasehold.stores._common.names import before
 from leasehold.stores._sql.transport import Statement, Value
 
 IDENTIFIER = re.compile(r"([A-Za-z_][A-Za-z0-9_$]*\.)?[A-Za-z_][A-Za-z0-9_$]*")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from leasehold._url import StoreURL
-from leasehold.layouts.names import before
 from leasehold.layouts.sql import medallion
 from leasehold.layouts.sql.dialect import MYSQL
 from leasehold.layouts.sql.opener import SharedRows, read
+from leasehold.stores._common.names import before
 from leasehold.stores.mysql import MySQL
 from leasehold.stores.mysql.connection import settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport

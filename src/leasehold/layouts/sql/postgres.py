@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import StoreURL
-from leasehold.layouts.names import before
 from leasehold.layouts.sql import medallion
 from leasehold.layouts.sql.dialect import POSTGRES
 from leasehold.layouts.sql.opener import SharedRows, read
+from leasehold.stores._common.names import before
 from leasehold.stores._sql.transport import SQLTransport
 from leasehold.stores.postgres import Postgres, advisory
 from leasehold.stores.postgres.connection import settings

@@ -42,10 +42,10 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.layouts.names import before
 from leasehold.layouts.sql import doctor, rights
 from leasehold.layouts.sql.format import Format, us
 from leasehold.layouts.sql.found import Found, found_in
+from leasehold.stores._common.names import before
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold.stores._common.unanswered import MOST, Unanswered
 from leasehold.stores._sql import tables

@@ -88,6 +88,7 @@ def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:
             ("a lock delay after an expiry", terms.lock_delay > 0, can.lock_delay),
             ("shared locks", not terms.mode.exclusive, can.shared),
             ("permits", terms.mode.kind is Kind.SEMAPHORE, can.permits),
+            ("metadata (leave out meta=)", bool(terms.meta), can.meta),
             ("a lock that is no run of a job", terms.at_least is None, not can.only_runs),
         )
         if wanted and not offered

@@ -1,0 +1,1 @@
+"""The connections with a cluster of Hazelcast, through its driver."""
