@@ -78,9 +78,3 @@ def test_an_error_is_copied_as_it_is(text: str) -> None:
     assert vars(same) == vars(error)
     if isinstance(error, Redirected):
         assert (same.slot, same.address, same.ask) == (7, ("10.0.0.1", 6379), text.startswith("ASK"))  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("before", ["ERR ", "ERR Error running script (call to f_0): "])
-def test_a_key_that_has_left_a_script_is_a_slot_that_migrates(before: str) -> None:
-    error = ReplyError(f"{before}Script attempted to access a non local key in a cluster node script: 0, on @user:1.")
-    assert error.code == "TRYAGAIN"
