@@ -281,6 +281,33 @@ def test_an_answer_that_says_nothing_of_rights_is_asked_again(redis_server, name
 
 
 @both
+def test_the_right_that_is_named_is_one_of_the_denied_lock(redis_server, namespace, harness, user):
+    """Another thread may claim a lock of another kind meanwhile, which needs other rights."""
+    redis_server.command("ACL", "SETUSER", user, "on", ">secret", "resetkeys", *rules("redisson", namespace))
+
+    async def body(harness):
+        async with harness.client(url_for(redis_server, user, "redisson"), namespace=namespace) as locks:
+            writer = locks.rw_lock("x", fair=False).writer()
+            for lock in (writer, locks.lock("y")):
+                await (await lock.acquire()).release()
+            redis_server.command("ACL", "SETUSER", user, "-exists")
+            transport = locks.store._transport
+            call = transport.call
+
+            async def beside(command, *, within):
+                transport.call = call
+                hold = await harness.spawn(lambda: locks.lock("y").acquire()).result()
+                await harness.spawn(hold.release).result()
+                return await call(command, within=within)
+
+            transport.call = beside
+            with pytest.raises(StoreRefused, match=r"its user lacks the right \+exists; grant"):
+                await writer.acquire(timeout=5)
+
+    harness.run(body)
+
+
+@both
 def test_the_rights_and_the_claim_have_one_time_limit(redis_server, namespace, harness, user):
     redis_server.command("ACL", "SETUSER", user, "on", ">secret", "resetkeys", *rules("plain", namespace))
 

@@ -53,6 +53,7 @@ from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.renewing import Refusal
 from leasehold.stores.redis.scripts import Script
+from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
 from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
 from leasehold.stores.redis.sentinel.store import SentinelStore
@@ -90,7 +91,6 @@ class LayoutStore(RedisStore):
     def _prepare(self, runtime: Runtime, layout: Layout, make: MakeTransport | None) -> MakeTransport | None:
         """Set the layout; return what makes the transports to servers."""
         self.layout = layout
-        self._asked: tuple[str, Ticket] | None = None  # of the last claim: its rights are asked after a refusal
         self._permitted = set[Kind]()  # kinds of lock for which the user has all rights
         self._topics = Topics(runtime, self._news) if layout.topics else None
         if self._topics is not None:
@@ -113,7 +113,7 @@ class LayoutStore(RedisStore):
     # --- the store protocol --------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        self._asked, kind, until = (name, ticket), ticket.terms.mode.kind, self._runtime.now() + within
+        kind, until = ticket.terms.mode.kind, self._runtime.now() + within
         if self._settings.restricted and kind not in self._permitted:
             if lacking := await self._lacking(name, ticket, within):
                 raise rights.error(self.where, lacking)
@@ -124,7 +124,7 @@ class LayoutStore(RedisStore):
         repeated = ticket.id in self._unanswered
         self._unanswered[ticket.id] = None  # until there is a reply: a release may overtake this claim
         try:
-            reply = await self._calls.run(*self._claim(name, ticket, join), within=within)
+            reply = await self._calls_of(name, ticket).run(*self._claim(name, ticket, join), within=within)
         except StoreUnavailable as error:
             if not error.unknown:
                 if not repeated:
@@ -155,7 +155,8 @@ class LayoutStore(RedisStore):
         self._unanswered.limit()
         refuse = ticket.id in self._unanswered and reason is ReleaseReason.RELEASE
         args = self._id(ticket), b"1" if refuse else b"0", self._topic(name, ticket)
-        found = await self._calls.run(*self._command(self._scripts(ticket).leave, name, ticket, *args), within=within)
+        command = self._command(self._scripts(ticket).leave, name, ticket, *args)
+        found = await self._calls_of(name, ticket).run(*command, within=within)
         if reason is ReleaseReason.RELEASE:
             self._unanswered.forget((ticket.id,))
         return bool(found == 1)
@@ -221,11 +222,17 @@ class LayoutStore(RedisStore):
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
 
+    def _calls_of(self, name: str, ticket: Ticket) -> Calls:
+        """Return the calls of a ticket's scripts: if one is denied a right, they name those that its user lacks."""
+
+        async def check(within: float) -> None:
+            raise rights.error(self.where, await self._lacking(name, ticket, within))
+
+        return Calls(self._transport, self.where, self.address[0], check)
+
     async def _check_rights(self, within: float) -> None:
-        """Name the rights that the user lacks, after a script was denied one."""
-        asked = self._asked
-        lacking = () if asked is None else await self._lacking(*asked, within)
-        raise rights.error(self.where, lacking)
+        """Raise the error of a script without a ticket that was denied a right."""
+        raise rights.error(self.where, ())
 
     async def _lacking(self, name: str, ticket: Ticket, within: float) -> Sequence[str]:
         where, left = (self._transport, self.layout, self._namespace), rights.deadline(self._runtime, within)
