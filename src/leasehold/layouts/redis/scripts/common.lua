@@ -55,6 +55,9 @@ local function next_token(last)  -- above our last one, and not below the server
   return math.max((tonumber(last) or 0) + 1, now())
 end
 
+-- Notifies those who follow a channel of the other library; returns how many of them are known to have heard it.
+local function publish(channel, message) return redis.call('PUBLISH', channel, message) end
+
 -- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
 local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
 local function set_place(id, lease) end             -- our entry was made, or goes on

@@ -88,7 +88,7 @@ class ClusterStore:
             return await store.try_acquire(name, ticket, join=join, within=left)
 
         try:
-            answer = await self._at(name, within, ask)
+            answer = await self._at(name, within, ask, first=self._importing(ticket))
         except BaseException:
             waits = self._waits.get(ticket.id)
             if waits is not None and not waits.knows(ticket):  # no node knows the ticket, so nothing will release it
@@ -171,15 +171,26 @@ class ClusterStore:
     def _slot(self, name: str) -> int:
         return keys.slot(self._namespace, name)
 
-    async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
-        """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
+    async def _at(
+        self,
+        name: str,
+        within: float,
+        ask: Callable[[RedisStore, float], Awaitable[T]],
+        first: RedisStore | None = None,
+    ) -> T:
+        """Ask the node that has the name, wherever it is by then, until it replies or the time is over.
+
+        ``first``: where to begin.
+        """
         slot, until = self._slot(name), self._runtime.now() + within
         redirections, retries = 0, None
         asked: Address | None = None
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
+                store, first = first, None
+                if store is None:
+                    store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
                 return await self._of(store, ask(store, max(until - self._runtime.now(), 0.001)))
             except RetryableError as error:
                 if self._nodes.closed:
@@ -227,6 +238,15 @@ class ClusterStore:
             self._seen = known
             await self._nodes.prune(known, set(self._waits.values()))
         return known
+
+    def _importing(self, ticket: Ticket) -> RedisStore | None:
+        """Return the store where a ticket waits at a node that imports its slot; the slot's owner would lead there.
+
+        On its way there the ticket would be dropped, and its subscription ended, whose renewal lets it claim again.
+        """
+        store = self._waits.get(ticket.id)
+        there = store is not None and self._nodes.asks(store) and not self._topology.suspected(store.address)
+        return store if there else None
 
     def _wait_in(self, store: RedisStore, ticket: Ticket) -> None:
         before = self._waits.get(ticket.id)
