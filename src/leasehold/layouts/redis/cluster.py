@@ -16,8 +16,9 @@ at the node that has answered its claim. Who can see that this node is the wrong
   renewal of a waiter, at a third of its lease, goes to the node where it waits.
 
 While a slot migrates, its keys may have left the node, which still has the slot. A release is then carried out at the
-importing node, and notifies there: that is not heard here. A waiter hears of it when the slot follows, or its watchdog
-is redirected. From then on it follows the channel at the importing node, which allows that after ASKING.
+importing node, and notifies there: that is not heard here. But a claim of ours would be refused there, since the lock's
+key does not exist. So it is enough that the waiter claims when the slot follows. If its watchdog is redirected before,
+and all keys exist there, it waits there: the importing node allows it to follow the channel after ASKING.
 """
 
 from __future__ import annotations
