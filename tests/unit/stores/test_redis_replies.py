@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
 
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.connection.base import Redirected, ReplyError, refused
 from leasehold.stores.redis.connection.replies import Replies
 
 FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
@@ -63,3 +64,23 @@ def test_a_reply_without_a_command_ends_it() -> None:
     asked.data_received(FIRST * 2)
     assert asked.came == [b"FIRST"]
     assert not asked.open
+
+
+@pytest.mark.parametrize(
+    "text", ["MOVED 7 10.0.0.1:6379", "ASK 7 10.0.0.1:6379", "TRYAGAIN moving", "NOPERM no", "ERR x"]
+)
+def test_an_error_is_copied_as_it_is(text: str) -> None:
+    """The engine tells observers a copy of each error of a request."""
+    error = refused("there", ReplyError(text))
+    same = copy(error)
+    assert type(same) is type(error)
+    assert str(same) == str(error)
+    assert vars(same) == vars(error)
+    if isinstance(error, Redirected):
+        assert (same.slot, same.address, same.ask) == (7, ("10.0.0.1", 6379), text.startswith("ASK"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("before", ["ERR ", "ERR Error running script (call to f_0): "])
+def test_a_key_that_has_left_a_script_is_a_slot_that_migrates(before: str) -> None:
+    error = ReplyError(f"{before}Script attempted to access a non local key in a cluster node script: 0, on @user:1.")
+    assert error.code == "TRYAGAIN"

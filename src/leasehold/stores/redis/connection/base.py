@@ -68,8 +68,8 @@ class HandshakeAborted(RetryableError):
 class Redirected(RetryableError):
     """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK)."""
 
-    def __init__(self, message: str, slot: int, address: tuple[str, int], *, ask: bool) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, slot: int = 0, address: tuple[str, int] = ("", 0), ask: bool = False) -> None:
+        super().__init__(message)  # made from the message alone by whoever copies it
         self.slot = slot
         self.address = address  # host and port
         self.ask = ask  # for this command alone, while the slot is migrating
@@ -222,7 +222,7 @@ def refused(where: str, error: ReplyError, host: str = "") -> StoreUnavailable:
     if code in REDIRECTS and (found := _REDIRECT.search(str(error))) is not None:
         named = found[3].strip("[]")
         address = (host if named in ("", "?") else named), int(found[4])
-        return Redirected(text, int(found[2]), address, ask=code == "ASK")
+        return Redirected(text, slot=int(found[2]), address=address, ask=code == "ASK")
     if code in PASSING:
         return SlotMigrating(text) if code == "TRYAGAIN" else RetryableError(text)
     return StoreUnavailable(text, unknown=code not in NOT_APPLIED)
