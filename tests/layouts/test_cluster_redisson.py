@@ -177,6 +177,32 @@ def test_a_hold_is_renewed_and_released_while_its_slot_migrates(cluster, namespa
 
 
 @both
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+def test_a_release_before_the_keys_have_left_wakes_the_next_in_the_fair_queue(cluster, namespace, harness, end):
+    """The lock's key, once deleted, counts as one that has left the node. A migration may be called off."""
+    key = f"{namespace}:x"
+    fair = SHAPES["redisson-fair"]
+
+    async def body(harness):
+        url = url_of(cluster.url, "redisson")
+        async with harness.client(url, namespace=namespace) as locks, harness.client(url, namespace=namespace) as other:
+            hold = await fair(locks, "x", lease=LONG).acquire()
+            waiter = harness.spawn(lambda: fair(other, "x", lease=LONG).acquire(timeout=30))
+            source = cluster.primary_of(key)
+            await until_in(harness, lambda: followed(source, key))
+            await harness.sleep(0.3)
+            migration = cluster.migrate(key, other_than(cluster, source))
+            assert await hold.release(), "confirmed"
+            await harness.sleep(0.3)
+            getattr(migration, end)()
+            start = harness.now()
+            await (await waiter.result()).release()
+            assert harness.now() - start < 2.0
+
+    harness.run(body)
+
+
+@both
 def test_a_reader_whose_key_has_left_alone_is_released_as_a_whole(cluster, namespace, harness):
     """The keys of other readers are read by the release, and are not in its KEYS."""
     key = f"{namespace}:x"

@@ -97,8 +97,8 @@ remove_place = function(id)
 end
 
 -- Redisson wakes the first alone. Where that does not listen, the next of ours is to learn when the first one's place ends.
-wake_next = function()
-  if not redis.call('LINDEX', fair, '0') or holder() or not head() then return end
+wake_next = function(freed)
+  if not redis.call('LINDEX', fair, '0') or not freed and holder() or not head() then return end
   for at, owner in ipairs(redis.call('LRANGE', fair, '0', MOST_WOKEN)) do
     local asked = at == 1 or redis.call('HEXISTS', waiters, owner) == 1
     if asked and publish(topic .. ':' .. owner, '0') > 0 then return end

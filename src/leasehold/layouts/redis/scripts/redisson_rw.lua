@@ -59,7 +59,7 @@ end
 
 local function free(id)
   local longest = -2
-  for _, other in ipairs(holders()) do  -- before the first write: on a cluster a key of theirs may have left the node
+  for _, other in ipairs(before_writes(holders)) do
     if other[1] ~= id then longest = math.max(longest, other[2]) end
   end
   redis.call('HDEL', lock, id)

@@ -20,8 +20,6 @@ class ReplyError(Exception):
         text = str(self)
         if any(words in text for words in DENIED_IN_SCRIPT):
             return "NOPERM"
-        if ELSEWHERE_IN_SCRIPT in text:
-            return "TRYAGAIN"
         for word in text.replace("-", " ").split():
             if word in NOT_APPLIED:
                 return word
@@ -30,12 +28,6 @@ class ReplyError(Exception):
 
 DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
 """Texts, without a code, of the error when a script runs a command without the right: up to 7.0, and later."""
-
-ELSEWHERE_IN_SCRIPT = "attempted to access a non local key"
-"""A text, without a code, of the error when a script reads a key beside its KEYS that its slot's migration has taken.
-
-Scripts read such keys before their first write, so nothing was carried out.
-"""
 
 
 class NotPermitted(StoreRefused):
