@@ -115,6 +115,9 @@ def test_an_importing_node_is_asked_to_serve_the_slot():
     client.topics.follow(A, "1")
     assert [sent.split()[0] for sent in client.line.sent] == [b"ASKING", b"SSUBSCRIBE"]
     assert client.hears(OK, joined(A)) == [A]
+    client.topics.unfollow("1")
+    assert [sent.split()[0] for sent in client.line.sent[2:]] == [b"ASKING", b"SUNSUBSCRIBE", b"HELLO"]
+    client.hears(OK, left(A), MAP)
     assert not client.line.pending
 
 
@@ -185,6 +188,40 @@ def test_the_end_of_the_connection_reaches_each_command_once():
     client.topics.follow(A, "2")
     client.topics.follow(B, "3")
     assert client.hears(joined(A), joined(B)) == [A, B]
+
+
+def test_an_end_that_is_reported_after_the_next_connection_has_begun_does_no_harm():
+    client = Client()
+    client.topics.follow(A, "1")
+    client.hears(joined(A))
+    client.topics.unfollow("1")
+    client.topics.lost()
+    client.topics.follow(B, "2")
+    assert client.hears(left(A), MAP, joined(B)) == [B]
+    assert not client.line.pending
+
+
+def test_the_refusal_of_an_earlier_subscription_is_not_that_of_the_last():
+    client = Client()
+    client.topics.follow(A, "1")
+    client.topics.unfollow("1")
+    client.topics.follow(A, "2")
+    assert client.hears(MOVED) == []
+    assert client.topics.refusal(A) is None
+    client.topics.unfollow("2")
+    assert [sent.split()[0] for sent in client.line.sent].count(b"SUNSUBSCRIBE") == 2, "else it stays subscribed"
+    client.hears(MOVED, MAP, joined(A), left(A), MAP)
+    assert not client.line.pending
+
+
+def test_a_refused_channel_has_no_version_of_an_earlier_subscription():
+    client = Client()
+    client.topics.follow(A, "1")
+    client.topics.unfollow("1")
+    client.topics.follow(A, "2")
+    assert client.hears(joined(A), left(A), MAP, MOVED) == [A, A]
+    assert client.topics.refusal(A).code == "MOVED"
+    assert client.topics.version(A) == 0
 
 
 def test_a_refused_channel_is_news():

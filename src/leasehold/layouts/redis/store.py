@@ -183,9 +183,9 @@ class LayoutStore(RedisStore):
         slot.read()
         if (reply := topics.refusal(topic)) is not None:
             error = rights.unheard(self.where, self.layout.lock_key(self._namespace, name), topic, reply)
+            self._unfollow(ticket)  # so that it asks anew; the claim learns where the slot is by now
             if not isinstance(error, RetryableError):
                 raise error
-            self._unfollow(ticket)  # the claim learns where the slot is by now
             await self._runtime.sleep(min(timeout, REFUSED_PAUSE))
         return None
 

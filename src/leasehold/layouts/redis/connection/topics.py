@@ -80,6 +80,7 @@ class Topics:
         self._followed: dict[str, bytes] = {}  # by ticket
         self._connection: Connected | None = None  # on which ``_sent`` was sent
         self._sent: set[bytes] = set()
+        self._asked: dict[bytes, int] = {}  # the number of each channel's last subscription, until its reply
         self._leaving: list[bytes] = []  # for each SUNSUBSCRIBE that may have no reply yet
         self._versions: dict[bytes, int] = {}
         self._refusals: dict[bytes, ReplyError] = {}
@@ -147,18 +148,26 @@ class Topics:
                 self._versions.pop(channel, None)
             if sharded:
                 self._leaving += old
+            self._count += 1
+            number = self._count
+            for channel in new:
+                self._asked[channel] = number
+                self._refusals.pop(channel, None)  # that of an earlier one
         commands = list[tuple[bytes, OnReply]]()
+        asking: list[tuple[bytes, OnReply]] = [(ASKING, _ignore)] if self.asking else []
         for channel in old:
             if sharded:
                 left = partial(self._left, connection, channel)
-                commands += [(pack(b"SUNSUBSCRIBE", channel), partial(_unless_left, connection)), (HELLO, left)]
+                commands += [
+                    *asking,
+                    (pack(b"SUNSUBSCRIBE", channel), partial(_unless_left, connection)),
+                    (HELLO, left),
+                ]
             else:
                 commands.append((pack(b"UNSUBSCRIBE", channel), _ignore))
         for channel in new:
-            if self.asking:
-                commands.append((ASKING, _ignore))
             subscribe = pack(b"SSUBSCRIBE" if sharded else b"SUBSCRIBE", channel)
-            commands.append((subscribe, partial(self._answered, connection, channel)))
+            commands += [*asking, (subscribe, partial(self._answered, connection, channel, number))]
         return commands
 
     def push(self, connection: Connected, push: list[Any]) -> None:
@@ -184,22 +193,27 @@ class Topics:
 
     def _begin(self, connection: Connected | None) -> None:
         self._connection, self._sent, self._versions, self._refusals = connection, set(), {}, {}
-        self._leaving = []
+        self._leaving, self._asked = [], {}
 
     def _left(self, connection: Connected, channel: bytes, reply: Any, failure: object) -> None:
         """Take the reply to HELLO: the SUNSUBSCRIBE before it has its reply."""
         with self._mutex:
-            if connection is self._connection:
+            if connection is self._connection and channel in self._leaving:  # not if `lost` came late
                 self._leaving.remove(channel)
 
-    def _answered(self, connection: Connected, channel: bytes, reply: Any, failure: object) -> None:
-        """Take the reply to a subscription: a refusal, or the push, which `push` has taken."""
-        if not isinstance(reply, ReplyError):
-            return
+    def _answered(self, connection: Connected, channel: bytes, number: int, reply: Any, failure: object) -> None:
+        """Take the reply to a subscription: a refusal, or the push, which `push` has taken.
+
+        A refusal does not count if the channel was asked for again since: that one may be allowed.
+        """
         with self._mutex:
-            if connection is not self._connection or channel not in self._followers:
+            if connection is not self._connection or self._asked.get(channel) != number:
+                return
+            del self._asked[channel]
+            if not isinstance(reply, ReplyError) or channel not in self._followers:
                 return
             self._refusals[channel] = reply
+            self._versions.pop(channel, None)  # confirmed before, but we have left it since
         self._on_news(channel)
 
 
