@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 from layout_keys import LOCKS, assert_clean, url_of
 
-from leasehold import AsyncClient
+from leasehold import AsyncClient, StoreUnavailable
 from leasehold.layouts.redis.scripts import Scripts
+from leasehold.stores.redis.connection.base import ReplyError
 from leasehold_lab.proxy.proxy import FaultProxy
 from support.chunk_faults import FAULTS, sweep
 from support.flavors import both
+from support.patience import until_in
 from support.steps import TO_THE_END, after_steps
 
 STEPS = 40
@@ -49,6 +51,46 @@ def test_a_step_whose_request_or_reply_is_lost_is_repeated(redis_server, namespa
 
     harness.run(body)
     assert_clean(redis_server, layout, namespace)
+
+
+@both
+def test_a_subscription_that_was_refused_for_a_while_is_made_again(redis_server, namespace, harness):
+    topic = f"redisson_lock__channel:{{{namespace}:x}}".encode()
+
+    async def body(harness):
+        url = url_of(f"redis://127.0.0.1:{redis_server.port}", "redisson")
+        async with harness.client(url, namespace=namespace) as locks, harness.client(url, namespace=namespace) as other:
+            hold = await locks.lock("x", lease=60.0).acquire()
+            waiter = harness.spawn(lambda: other.lock("x", lease=60.0).acquire(timeout=30))
+            topics = other.store._topics
+            await until_in(harness, lambda: topics.version(topic))
+            await harness.sleep(0.3)
+            topics._refusals[topic] = ReplyError("BUSY Redis is busy running a script")
+            topics._versions.clear()
+            topics._on_news(topic)
+            await until_in(harness, lambda: topics.version(topic), 5.0)
+            start = harness.now()
+            await hold.release()
+            await (await waiter.result()).release()
+            assert harness.now() - start < 0.25
+
+    harness.run(body)
+
+
+def test_a_connection_that_has_ended_is_not_subscribed(redis_server, namespace):
+    async def body():
+        url = url_of(f"redis://127.0.0.1:{redis_server.port}", "redisson")
+        async with AsyncClient.from_url(url, namespace=namespace) as locks:
+            await (await locks.lock("x").acquire()).release()
+            transport = locks.store._transport
+            listening = asyncio.ensure_future(transport.listen(1.0))
+            await asyncio.sleep(0)  # the task that subscribes comes after this one
+            transport._connection.end("gone")
+            with pytest.raises(StoreUnavailable, match="closed the connection"):
+                await listening
+            assert await transport.listen(1.0) > 0
+
+    asyncio.run(body())
 
 
 @both

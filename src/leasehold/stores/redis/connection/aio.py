@@ -11,7 +11,7 @@ from leasehold.stores.redis.connection.aio_connection import AioConnection
 from leasehold.stores.redis.connection.base import Subscriber
 from leasehold.stores.redis.connection.handshake import ServerTransport
 from leasehold.stores.redis.connection.pipelining import PipelinedConnection
-from leasehold.stores.redis.connection.replies import TOO_SLOW, OnReply
+from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply
 
 COMMON_WITHIN = 2.0
 """Seconds, at least, to connect or subscribe for all tasks; a task with less time gives up earlier, alone."""
@@ -142,6 +142,8 @@ class AioTransport(ServerTransport[AioConnection]):
 
     async def _listen(self, connection: AioConnection, within: float) -> int:
         await self._subscribe(connection, within)
+        if not connection.open:  # it ended before it was subscribed: nobody would learn that
+            raise self._no_answer(GONE)
         self._count += 1
         connection.generation = self._count
         return connection.generation
