@@ -267,6 +267,37 @@ def test_a_waiter_follows_a_slot_that_has_moved(cluster, namespace, harness, sha
 
 
 @both
+def test_a_waiter_leaves_a_node_that_hangs_when_its_slot_has_another(cluster, namespace, harness):
+    """The node keeps other slots, and does not reply: the watchdog alone can see it."""
+    key = f"{namespace}:x"
+    java = Java(cluster, key, "redisson-lock")
+
+    async def body(harness):
+        async with harness.client(url_of(cluster.url, "redisson"), namespace=namespace) as locks:
+            java.holds()
+            waiter = harness.spawn(lambda: locks.lock("x", lease=3.0).acquire(timeout=30))
+            source = cluster.primary_of(key)
+            target = other_than(cluster, source)
+            await until_in(harness, lambda: followed(source, key))
+            slot, name = target.command("CLUSTER", "KEYSLOT", key), cluster.id_of(target)
+            target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+            source.pause()
+            try:
+                for node in (target, *(one for one in cluster.nodes if one not in (source, target))):
+                    node.command("CLUSTER", "SETSLOT", slot, "NODE", name)
+                start = harness.now()
+                hold = await waiter.result()
+                assert harness.now() - start < 9.0
+            finally:
+                source.resume()
+            await hold.release()
+            await until_in(harness, lambda: cluster.primary_of(key) is target)
+            cluster.wait_healthy()
+
+    harness.run(body)
+
+
+@both
 def test_a_waiter_follows_its_channel_at_the_node_that_imports_the_slot(cluster, namespace, harness):
     """That has the keys of a fair lock, all of them, before it has the slot; the watchdog is redirected there."""
     key = f"{namespace}:x"

@@ -87,6 +87,9 @@ class ClusterStore:
                 self._wait_in(store, ticket)
             return await store.try_acquire(name, ticket, join=join, within=left)
 
+        before = self._waits.get(ticket.id)
+        if before is not None and not before.transport.generation():  # its node may hang, and the name be elsewhere
+            self._topology.suspect(before.address)
         try:
             answer = await self._at(name, within, ask, first=self._importing(ticket))
         except BaseException:
@@ -263,12 +266,14 @@ class ClusterStore:
         if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
             await self._refresh(within / 3)
         for name, ticket in tickets:
-            store = self._waits.get(ticket.id)
+            store, address = self._waits.get(ticket.id), self._topology.owner(slots[name])
             if store is None:
-                address = self._topology.owner(slots[name])
                 if address is None:
                     continue
                 store = self._nodes.at(address)
+            elif address not in (None, store.address) and not self._nodes.asks(store):
+                store.drop(ticket)  # a node that is cut off, or hangs, cannot redirect it: the waiter retries elsewhere
+                continue
             places.setdefault((store, False), []).append((name, ticket))
         return places
 
