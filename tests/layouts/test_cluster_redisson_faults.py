@@ -198,8 +198,8 @@ def test_the_listed_rights_are_enough_and_each_that_is_missing_is_named(alone, n
     url = url_of(alone.url.replace("://", f"://{user}:secret@"), "redisson")
 
     async def body(harness):
-        for lacking in (None, "ssubscribe", "sunsubscribe", "spublish"):
-            revoked = [] if lacking is None else [f"-{lacking}"]
+        for lacking in (None, "ssubscribe", "sunsubscribe", "spublish", "asking"):
+            revoked = ["-publish", *([] if lacking is None else [f"-{lacking}"])]  # all is published in shards
             allowed = rules("redisson", namespace)
             alone.command("ACL", "SETUSER", user, "reset", "on", ">secret", *allowed, *revoked)
             async with (

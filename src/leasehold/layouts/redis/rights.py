@@ -12,6 +12,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.layouts.redis.layout import Layout
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import (
+    ASKING,
     SHARDED_SINCE,
     NotPermitted,
     ReplyError,
@@ -91,7 +92,7 @@ async def missing(
 
 async def _outside(transport: Transport, layout: Layout, topic: bytes, rule: str, left: Left) -> Sequence[str]:
     """Return what is lacking of the rights that no script can try: those to subscribe and to run a script again."""
-    commands, tried = [KNOWN], topic + TRIED
+    commands, tried = [*([ASKING] if layout.clustered else []), KNOWN], topic + TRIED
     sharded = topic and layout.clustered and version_of(transport.facts()) >= SHARDED_SINCE
     if sharded:  # never carried out, with channels of two slots
         both = tried, next(one for one in _beside(topic) if keys.slot_of(one) != keys.slot_of(tried))
