@@ -38,9 +38,9 @@ local function type_after(failed)
   return redis.call('TYPE', lock).ok
 end
 
--- Calls a function that reads keys beside KEYS, before the first write of the script. Where such a key has left the node,
--- since its slot migrates, the error says that nothing was carried out. After a write there is none that says so: a key of
--- KEYS, too, counts as one that has left if the script itself has deleted it.
+-- Calls a function that reads keys beside KEYS, before the first write of the script. While the slot migrates, such a key
+-- may have left the node. Then the error says that nothing was carried out, and the caller repeats it. Elsewhere that error
+-- says nothing of the kind: a key that the script itself has deleted counts as one that has left, too.
 local function before_writes(read, ...)
   local done, found = pcall(read, ...)
   if done then return found end
@@ -72,8 +72,7 @@ local function publish(channel, message) return redis.call('PUBLISH', channel, m
 local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
 local function set_place(id, lease) end             -- our entry was made, or goes on
 local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
-local function wake_next(freed) end                 -- wakes who is next in the other library's queue; if the lock was just
-                                                    -- freed, its key is not read: see before_writes
+local function wake_next(freed) end                 -- wakes who is next in the other library's queue; FREED: the lock is free
 local function ms_until_retry(id) return redis.call('PTTL', lock) end  -- until a waiter for this holder claims again
 local function extend(id, lease) redis.call('PEXPIRE', lock, lease) end
 local function holder_key(id) return side end
