@@ -180,6 +180,7 @@ class LayoutStore(RedisStore):
             await self._waiters.sleep(self._transport, slot, timeout)
         slot.read()
         if (reply := topics.refusal(topic)) is not None:
+            self._unfollow(name, ticket)  # so that its next wait asks for the subscription again
             raise rights.unheard(self.where, self.layout.lock_key(self._namespace, name), topic, reply)
         return None
 
@@ -320,9 +321,7 @@ class LayoutStore(RedisStore):
 
     def _until_next_look(self, left: float, *, first: bool) -> float:
         """Return seconds until a waiter claims again without a message: the lease's end, or earlier where it polls."""
-        poll = (self.layout.poll or inspecting.ENDLESS) * (0.5 + self._runtime.jitter())
-        if not first:
-            poll *= SELDOM
+        poll = (self.layout.poll or inspecting.ENDLESS) * (0.5 + self._runtime.jitter()) * (1 if first else SELDOM)
         return poll if left < 0 else min(left, poll) if self.layout.poll else left
 
     def _no_lock(self, name: str, kind: str) -> NameInUse:
