@@ -143,8 +143,8 @@ def may_enter(name: str, present: Sequence[QueueKey], ticket: Ticket) -> bool:
 def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
     """Return the keys of which one must be deleted before the ticket can enter: few, so that few wake at a deletion.
 
-    A ticket that may overtake waits for holders alone. A fair ticket waits for those ahead of it, too, which enter
-    before it: a writer for the last one ahead, as in a queue.
+    A fair ticket waits for those ahead of it, too, which enter before it: a writer for the last one ahead, as in a
+    queue. A ticket that may overtake enters as soon as the holders leave room, so it never waits for waiters alone.
     """
     mode, overtakes = ticket.terms.mode, may_overtake(ticket)
     others = [one for one in present if one.ticket.id not in (ticket.id, ticket.alongside)]

@@ -23,12 +23,11 @@ async def finding(transport: Transport, namespace: str) -> Finding:
         StoreUnavailable: no answer.
     """
     cursor, found = b"", dict[str, int]()
-    complete = False
     for _ in range(MOST):
         scan = pack(b"SCAN", cursor or b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"500")
         reply = await transport.call(scan, within=WITHIN)
         if isinstance(reply, ReplyError):
-            break  # without the right to SCAN
+            break  # without the right to SCAN, the cursor says that not all was looked at
         cursor, locks = reply
         uses = await transport.call_all([pack(b"HGET", key, b"k") for key in locks], within=WITHIN) if locks else []
         for key, use in zip(locks, uses, strict=True):
@@ -36,9 +35,8 @@ async def finding(transport: Transport, namespace: str) -> Finding:
             if other is not None:
                 found[keys.name_of(key)] = other
         if cursor == b"0":
-            complete = True
             break
-    looked = f"{LAYOUT}" if complete else f"{LAYOUT}, as far as the keys were looked at"
+    looked = f"{LAYOUT}" if cursor == b"0" else f"{LAYOUT}, as far as the keys were looked at"
     if not found:
         return Finding(Severity.OK, SUBJECT, looked)
     name, other = min(found.items())
