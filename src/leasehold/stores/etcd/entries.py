@@ -144,7 +144,7 @@ def blockers(present: Sequence[QueueKey], ticket: Ticket) -> list[QueueKey]:
     """Return the keys of which one must be deleted before the ticket can enter: few, so that few wake at a deletion.
 
     A fair ticket waits for those ahead of it, too, which enter before it: a writer for the last one ahead, as in a
-    queue. A ticket that may overtake enters as soon as the holders leave room, so it never waits for waiters alone.
+    queue. A ticket that may overtake enters as soon as the holders leave room, so it waits for a holder first.
     """
     mode, overtakes = ticket.terms.mode, may_overtake(ticket)
     others = [one for one in present if one.ticket.id not in (ticket.id, ticket.alongside)]
