@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,34 @@ for _ in range(3):
                 os._exit(0)
         os._exit(0)
 time.sleep(60)
+"""
+
+DIES_SLOWLY = """
+import os, time
+from leasehold.cli.run import guard
+
+class DyingGuard(guard.GuardProcess):
+    def run(self):
+        started = os.fork()
+        if started == 0:
+            os.close(self._report)
+            os.setsid()
+            time.sleep(60)
+        with open("pids", "w") as file:
+            file.write(f"{self._child} {started}")
+        os.close(self._report)
+        time.sleep(0.3)
+
+guard.GuardProcess = DyingGuard
+child, _ = guard.fork_guarded(["sleep", "60"], grouped=True)
+child.start({})
+while not child.unguarded:
+    child.ended()
+child.await_none_left()
+print(child.ended())
+"""
+"""A guard that dies in two steps, as each process does: its files are closed, and then its children are passed on. On a
+busy machine there may be a long time between the two.
 """
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
@@ -147,6 +176,16 @@ def test_a_guard_that_is_killed_takes_the_command_with_it_and_ends_the_run(shell
         assert shell.call("run", "job", "--timeout", "1", "true")[0] == 0
     finally:
         _end(pid)
+
+
+def test_a_guard_whose_files_are_closed_already_may_still_be_the_parent_of_all(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", DIES_SLOWLY], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    try:
+        assert done.stdout == f"{-signal.SIGKILL}\n", done.stderr
+        assert [one for one in pids if alive(one)] == []
+    finally:
+        _end(*pids)
 
 
 def test_a_stopped_guard_continues_when_the_run_is_killed(sqlite_shell: Shell) -> None:

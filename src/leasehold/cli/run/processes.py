@@ -58,7 +58,7 @@ class Child:
         self._go, self._refusal = pipes.go, pipes.refusal
         self._session = os.getsid(0)
         self._of_guard = Descendants(guard)
-        self._of_run = Descendants(os.getpid(), known | {guard})
+        self._of_run = Descendants(os.getpid(), known)  # with a killed guard, until it has passed its children on
         self._status: int | None = None
 
     def start(self, additions: Mapping[str, str]) -> OSError | None:
