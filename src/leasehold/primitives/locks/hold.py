@@ -92,7 +92,7 @@ class AsyncHold(AsyncContext):
         "_leave",
         "_once",
         "_released",
-        "_scope",
+        "_scopes",
         "_was_lost",
     )
 
@@ -107,7 +107,7 @@ class AsyncHold(AsyncContext):
         self._released = False
         self._was_lost = False  # it was lost when it was released
         self._once = True  # the call that deletes this attribute releases: two threads may try at the same time
-        self._scope: Scope | None = None
+        self._scopes: tuple[Scope, ...] = ()  # of its blocks, outermost first: one may be inside another
 
     @property
     def name(self) -> str:
@@ -214,9 +214,10 @@ class AsyncHold(AsyncContext):
 
     async def _enter(self, block: Block | None) -> Self:
         """Begin a block, and give it the handle that keeps the lease alive."""
-        self._scope = scope = self._engine.runtime.scope()
+        scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter(block)
+            self._scopes = (*self._scopes, scope)
             for lease in self._leases():
                 lease.scopes = (*lease.scopes, scope)
         try:
@@ -243,9 +244,10 @@ class AsyncHold(AsyncContext):
             raise self._error()
 
     def _leave_scope(self, error: BaseException | None) -> bool:
-        scope, self._scope = self._scope, None
-        if scope is None:
+        if not self._scopes:
             return False
+        *outer, scope = self._scopes
+        self._scopes = tuple(outer)
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
         interrupted = scope.exit(error)
