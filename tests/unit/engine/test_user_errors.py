@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
+from leasehold import Client
 from leasehold.events import Event, Lost
 from leasehold.observability.combined import Combined
 from leasehold.stores.memory import Memory
@@ -75,6 +77,19 @@ def test_an_observer_that_raises_costs_no_holder(harness: Harness, error: BaseEx
     observer = Fails(error)
     lose_one(harness, observer, observer=Combined(observer) if combined else observer)
     assert observer.count == 2
+
+
+@pytest.mark.parametrize("kind", ["lock", "multi_lock"])
+def test_a_callback_that_would_never_run_is_refused(kind: str) -> None:
+    async def never_awaited(error: object) -> None: ...
+
+    with (
+        Client.from_url("memory:") as client,
+        client.lock("a") if kind == "lock" else client.multi_lock(["a", "b"]) as hold,
+    ):
+        for callback in (None, never_awaited):
+            with pytest.raises(TypeError, match="a plain function is expected"):
+                hold.on_lost(cast(Any, callback))
 
 
 def test_an_exit_that_a_signal_handler_raises_in_an_observer_ends_the_program() -> None:

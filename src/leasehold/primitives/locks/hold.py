@@ -13,7 +13,7 @@ from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Caller, Scope, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.bases import AsyncContext, ContextFacade
+from leasehold.primitives.bases import AsyncContext, ContextFacade, refuse_callback
 
 
 class HoldList:
@@ -163,7 +163,11 @@ class AsyncHold(AsyncContext):
         It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
         no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
         raises is logged.
+
+        Raises:
+            TypeError: it is no function, or a coroutine function.
         """
+        refuse_callback(callback)
         self._lease.on_lost(callback)
         self._engine.watchdog.prepare_callbacks()
 

@@ -11,6 +11,7 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import ENDED
 from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.bases import refuse_callback
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
 
 
@@ -110,6 +111,7 @@ class AsyncMultiHold(AsyncHold):
 
         From where, and how long it may take, is as for `AsyncHold.on_lost`. What it raises is logged.
         """
+        refuse_callback(callback)
         first = [True]  # whoever takes this out calls: two may be lost at the same time
 
         def tell(error: LeaseLost) -> None:
