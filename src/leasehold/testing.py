@@ -7,6 +7,7 @@ other test frameworks make it yourself: ``with TestClient() as locks: …``. See
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 
 from leasehold._inspection import LockInfo
 from leasehold._model import ReleaseReason
@@ -53,9 +54,18 @@ class TestClient(Client):
         if not hold.held:
             raise ValueError(f"the hold of {hold.name!r} has ended before")
         core = hold if isinstance(hold, AsyncHold) else hold._core
+        scopes = [scope for lease in core._leases() for scope in lease.scopes]
+
+        async def interrupt() -> None:
+            for scope in scopes:
+                scope.interrupt()
+
         for lease in core._leases():
             lease.mark_lost("its lease expired")
             run_sync(self.store.release(lease.name, lease.ticket, reason=ReleaseReason.BREAK, within=1.0))
+        if scopes:  # a block of the calling task is cancelled by another one, as by the watchdog
+            with suppress(RuntimeError):  # there is no loop here: the loss has interrupted all blocks
+                core._engine.runtime.spawn(interrupt, "leasehold-expire")
 
     def assert_held(self, name: str) -> None:
         """Fail unless somebody holds ``name``: exclusively, as a reader, or as a user of permits."""

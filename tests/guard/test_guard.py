@@ -91,6 +91,18 @@ def test_a_fenced_update(database: Any) -> None:
         sql.update(database, "stock", {"n": 1}, where={"item": 43}, token=8)
 
 
+def test_a_fenced_update_may_change_the_columns_of_its_condition(database: Any) -> None:
+    assert sql.update(database, "stock", {"n": 9}, where={"item": 42, "n": 10}, token=7) == 1
+    database.commit()
+    assert row(database) == (9, 7)
+    with pytest.raises(Stale):
+        sql.update(database, "stock", {"n": 8}, where={"item": 42, "n": 9}, token=6)
+    database.commit()
+    with pytest.raises(LookupError, match="no row"):
+        sql.update(database, "stock", {"n": 9}, where={"item": 42, "n": 10}, token=8)
+    assert row(database) == (9, 7)
+
+
 def test_a_cursor_serves_as_its_connection_does(database: Any) -> None:
     if isinstance(database, sqlalchemy.Connection):
         pytest.skip("SQLAlchemy's connections have no cursor")

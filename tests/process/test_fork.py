@@ -1,5 +1,6 @@
 """A fork while locks are held: the child neither renews nor releases what is its parent's, and can lock by itself."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from leasehold import Client, LeaseLost
+from leasehold import AsyncClient, Client, LeaseLost
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty
 
@@ -140,6 +141,24 @@ def test_a_lock_object_that_was_made_before_the_fork_works_after_it() -> None:
                 hold.raise_if_lost()
 
         in_child(child)
+
+
+def test_a_client_for_asyncio_can_be_used_in_a_loop_of_the_child() -> None:
+    async def main() -> None:
+        async with AsyncClient(Memory("fork-loop")) as client, client.lock("a") as hold:
+
+            async def child() -> None:
+                async with client.lock("b", lease=0.5) as mine:
+                    await asyncio.sleep(1.0)  # its own watchdog renews
+                    mine.raise_if_lost()
+                assert hold.lost
+
+            in_child(lambda: asyncio.run(child()))
+            hold.raise_if_lost()
+            async with client.lock("b"):
+                pass
+
+    asyncio.run(main())
 
 
 def test_a_fork_at_any_moment_while_other_threads_lock() -> None:

@@ -160,6 +160,17 @@ def test_nested_blocks_of_one_rlock_raise_the_loss_once_and_uncancel(harness: Ha
     run(harness, body)
 
 
+def test_nested_blocks_of_one_hold_raise_the_loss_once_and_uncancel(harness: Harness) -> None:
+    async def body(harness: Harness, client: AsyncClient) -> None:
+        with pytest.raises(LeaseLost, match="the test said so"):
+            async with client.lock("a") as hold, hold:
+                later(harness, 0.01, lambda: lose(hold))
+                await harness.sleep(10)
+        await harness.sleep(0.05)  # no cancellation is left over
+
+    run(harness, body)
+
+
 def test_two_nested_locks_are_lost_at_the_same_time(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         with pytest.raises(LeaseLost):

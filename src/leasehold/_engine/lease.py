@@ -317,7 +317,9 @@ class Lease:
     def _call(self, callback: OnLost) -> None:
         try:
             call_user_code(callback, self.error())
-        except (Exception, SystemExit):  # SystemExit would end the watchdog, and with it all renewals
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # SystemExit or CancelledError would end the watchdog, and with it all renewals
             log.exception("an on_lost callback of lock %r failed", self.name)
 
     def event_fields(self) -> tuple[str, str, float, float, str, str, str]:

@@ -31,6 +31,7 @@ class AsyncioRuntime:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0  # of the process in which that loop runs
         self._worker: Worker | None = None
         self._running: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks by weak references only
 
@@ -89,8 +90,8 @@ class AsyncioRuntime:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        if self._loop is None or self._loop.is_closed():
-            self._loop = loop
+        if self._loop is None or self._loop.is_closed() or self._pid != os.getpid():
+            self._loop, self._pid = loop, os.getpid()
         else:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
 

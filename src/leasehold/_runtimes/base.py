@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import warnings
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -243,6 +244,14 @@ def call_user_code(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         return call(*args, **kwargs)
     finally:
         calls.depth = before
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Return whether a function of the user raised this itself, and not a signal handler that interrupted it.
+
+    Signal handlers run in the main thread. Elsewhere SystemExit would end a thread of ours, and with it all renewals.
+    """
+    return isinstance(error, Exception | CancelledError) or threading.current_thread() is not threading.main_thread()
 
 
 def interrupts() -> bool:

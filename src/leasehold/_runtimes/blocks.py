@@ -39,12 +39,12 @@ class Block:
 
     def __init__(self, exit_: Callable[..., Any], of: object) -> None:
         self._exit = exit_
-        self.of = of  # the context manager; None if it was looked up in the class
+        self.of = of  # the context manager, or its class if it was looked up there
         self.hold: Any = None  # None if the block was entered without it
         self.handle: object = None  # keeps the lease of that hold alive, for as long as the block lasts
 
     def __call__(self, *args: Any) -> Any:
-        if self.of is None:
+        if isinstance(self.of, type):
             return self._exit(args[0], self, *args[1:])
         return self._exit(self.of, self, *args)
 
@@ -57,7 +57,7 @@ class _EndsBlock:
         functools.update_wrapper(self, exit_)  # type: ignore[arg-type]
 
     def __get__(self, of: object, owner: type | None = None) -> Block:
-        block = Block(self._exit, of)
+        block = Block(self._exit, owner if of is None else of)
         opened_here = _opened.blocks
         opened_here.append(weakref.ref(block))
         if len(opened_here) > MOST_OPENED:
@@ -87,6 +87,6 @@ def opened(of: object) -> Block | None:
     blocks = _opened.blocks
     while blocks:
         block = blocks.pop()()
-        if block is not None and block.hold is None and (block.of is of or block.of is None):
+        if block is not None and block.hold is None and (block.of is of or block.of is type(of)):
             return block
     return None

@@ -8,15 +8,17 @@ is replaced: so after a crash in between, the older holder is refused, too.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from leasehold.guards import check_fence, check_token
 
 
 def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
-    """Replace the file by ``data``, in one step for its readers.
+    """Replace the file by ``data``, in one step for its readers. Its permissions stay as they were.
 
     Raises:
         Stale: a holder with a higher token has written it.
@@ -57,8 +59,11 @@ def _fence_path(target: Path) -> Path:
 
 def _replace(target: Path, data: bytes) -> None:
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    before = target.stat().st_mode if target.exists() else None
     try:
-        with fresh.open("wb") as file:
+        with open(fresh, "wb", opener=partial(os.open, mode=0o666 if before is None else 0o600)) as file:
+            if before is not None:  # nobody may read it who could not before
+                os.fchmod(file.fileno(), stat.S_IMODE(before))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -44,7 +44,7 @@ def update(
         connection: yours, or a cursor or session; in a transaction or not.
         table: its name, as in SQL; a name and not an expression.
         changes: the new values by column.
-        where: the values by column that the rows have.
+        where: the values by column that the rows have; None stands for NULL.
         token: of your hold.
         fence: the column that keeps the highest token, a 64-bit integer that is never null, 0 at first.
 
@@ -114,15 +114,19 @@ def _update(
     if fence in changes:
         raise ValueError(f"the column {fence!r} is set to the token; leave it out of the changes")
     sets = ", ".join(f"{column} = {{}}" for column in (*changes, fence))
-    those = " AND ".join(f"{column} = {{}}" for column in where)
+    those = " AND ".join(
+        f"{column} IS NULL" if value is None else f"{column} = {{}}" for column, value in where.items()
+    )
+    found_by = tuple(value for value in where.values() if value is not None)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
-    done = yield Statement(text, (*changes.values(), token, *where.values(), token))
+    done = yield Statement(text, (*changes.values(), token, *found_by, token))
     look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
-    found = yield Statement(look, tuple(where.values()))
+    found = yield Statement(look, found_by)
     highest, rows = found.rows[0]
-    if not rows:
+    if rows:
+        check_fence(table, int(highest), token)
+    elif done.changed < 1:  # else the changes are to the columns of the condition: those that it finds now are newer
         raise LookupError(f"no row of {table} has {', '.join(where)} as given")
-    check_fence(table, int(highest), token)
     return max(done.changed, 0)
 
 

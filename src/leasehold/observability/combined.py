@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 
-from leasehold._runtimes.base import call_user_code
+from leasehold._runtimes.base import call_user_code, is_own_error
 from leasehold.events import Event, Observer
 from leasehold.observability.log import is_for, tally_of, wanted_by
 
@@ -43,7 +43,9 @@ class Combined:
             if is_for(wanted, event):
                 try:
                     call_user_code(observer, event)
-                except Exception:
+                except BaseException as error:
+                    if not is_own_error(error):
+                        raise
                     log.exception("an observer failed")
 
     def acquired(self, name: str, waited: float, queued: bool) -> None:

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import fields
 from typing import Any, cast
 
-from leasehold._runtimes.base import call_user_code
+from leasehold._runtimes.base import call_user_code, is_own_error
 from leasehold.events import (
     Acquired,
     Event,
@@ -108,7 +108,9 @@ class Logged:
         if self._observer is not None and is_for(self._wanted, event):
             try:
                 call_user_code(self._observer, event)
-            except Exception:
+            except BaseException as error:
+                if not is_own_error(error):
+                    raise
                 log.exception("an observer failed")
 
 

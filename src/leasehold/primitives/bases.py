@@ -218,6 +218,12 @@ def refuse_plain(work: Callable[..., Any]) -> None:
         raise TypeError(f"{title(work)} is a plain function; this client awaits, use Client for it")
 
 
+def refuse_callback(callback: Callable[..., Any]) -> None:
+    """Raise TypeError for a callback that cannot be called, or that returns a coroutine, which nobody would await."""
+    if not callable(callback) or _is_coroutine(callback):
+        raise TypeError(f"a plain function is expected, not {title(callback)}; to await something, let it start a task")
+
+
 def refuse_others(work: Callable[..., Any]) -> None:
     """Raise TypeError for what is no function, and for generators: their bodies run after the call has returned."""
     if isinstance(work, staticmethod | classmethod):

@@ -1,6 +1,7 @@
 """The life of a hold: every state against every turn, what is told to whom, and how often."""
 
 import logging
+from asyncio import CancelledError
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_nobody_is_called_when_it_is_released() -> None:
     assert bench.events == []
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), CancelledError(), GeneratorExit()], ids=repr)
 def test_a_callback_that_raises_prevents_no_other_callback(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -44,6 +45,37 @@ def test_where_others_are_inside_there_is_no_room(harness: Harness, drop_dead: b
         else:
             with pytest.raises(BrokenBarrier, match="waited for longer than its timeout"):
                 await inside.leave()
+
+    harness.run(body)
+
+
+@drop_deads
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_block_may_end_in_another_task(harness: Harness, drop_dead: bool, fails: bool) -> None:
+    """Fixtures and exit stacks may do this."""
+
+    async def body(harness: Harness) -> None:
+        here, other = barriers(harness, 2, 2, drop_dead=drop_dead)
+        stack = AsyncExitStack()
+        enters = harness.spawn(lambda: stack.enter_async_context(here))
+        assert {await other.enter(), await enters.result()} == {0, 1}
+        if fails:
+            with pytest.raises(ValueError, match="mine"):
+                await harness.spawn(lambda: fail_in(stack)).result()
+            if drop_dead:
+                await other.leave()
+            else:
+                with pytest.raises(BrokenBarrier, match="failed inside: ValueError"):
+                    await other.leave()
+        else:
+            leaves = harness.spawn(stack.aclose)
+            await other.leave()
+            await leaves.result()
+        assert await here.n_waiting() == 0
+
+    async def fail_in(stack: AsyncExitStack) -> None:
+        async with stack:
+            raise ValueError("mine")
 
     harness.run(body)
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from leasehold import AsyncClient, Client, LeaseLost, StoreUnavailable
+from leasehold import AsyncClient, Client, LeaseLost, NotHeld, StoreUnavailable
 from leasehold._model import Capabilities
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
@@ -114,3 +114,25 @@ def test_the_deadline_is_that_of_all() -> None:
             assert client.multi_lock(NAMES).acquire(timeout=0.3) is None
             assert 0.3 <= time.monotonic() - start < 2.0
         assert client.holds() == []
+
+
+def test_a_hold_is_lost_when_one_of_its_locks_is_released_by_its_own_object() -> None:
+    with Client.from_url("memory:multi") as client:
+        one = client.rlock("a")
+        with client.multi_lock([one, "b"]) as hold:
+            assert hold.held
+            one.release()
+            assert hold.lost
+            assert not hold.held
+            with pytest.raises(LeaseLost, match="'a'"):
+                hold.raise_if_lost()
+        with pytest.raises(NotHeld):
+            hold.raise_if_lost()
+        assert client.holds() == []
+
+
+def test_fixed_leases_of_one_request_need_no_renewal() -> None:
+    store = Faulty(Memory("multi"), lambda call: None)
+    with Client(store) as client, client.multi_lock(NAMES, renew=False):
+        pass
+    assert [call.method for call in store.calls] == ["try_acquire_many", "release_many"]

@@ -126,6 +126,22 @@ def test_both_flavors_share_the_store_and_the_clock(locks: TestClient) -> None:
     asyncio.run(main())
 
 
+def test_a_hold_that_expires_cancels_the_block_of_the_task_that_says_so(locks: TestClient) -> None:
+    async def main() -> None:
+        async with locks.async_client() as aio, asyncio.timeout(5):
+            with pytest.raises(LeaseLost, match="expired"):
+                await says_so(aio)
+            await asyncio.sleep(0.05)  # no cancellation is left over
+
+    async def says_so(aio: AsyncClient) -> None:
+        async with aio.lock("a") as hold:
+            locks.expire(hold)
+            assert hold.lost
+            await asyncio.sleep(60)
+
+    asyncio.run(main())
+
+
 def test_failed_assertions_name_what_is_held(locks: TestClient) -> None:
     with locks.lock("a"):
         with pytest.raises(AssertionError, match="'b' is not held; held: 'a'"):

@@ -47,7 +47,7 @@ from typing import Any, TypedDict, Unpack
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._model import LockMode
+from leasehold._model import LockMode, NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import NameInUse, Unsupported
@@ -221,8 +221,8 @@ class AsyncScheduled(AsyncNamed):
                 return False
             if _takes_tick(work):
                 kwargs["tick"] = tick
-        hold = await self._lock.acquire(blocking=False)
-        if hold is None:
+        hold = await self._lock._acquire(False, None)  # it belongs to this call: see `HoldList.owned`
+        if isinstance(hold, NotAcquired):
             return False
         async with hold:
             seen = await self._stamp.read()
@@ -240,8 +240,8 @@ class AsyncScheduled(AsyncNamed):
     ) -> bool:
         if tick is not None:
             raise Unsupported(f"{self._engine.store!r} keeps no ticks; {self._engine.store.capabilities.why_not}")
-        hold = await self._lock.acquire(blocking=False)
-        if hold is None:
+        hold = await self._lock._acquire(False, None)  # it belongs to this call: see `HoldList.owned`
+        if isinstance(hold, NotAcquired):
             return False
         async with hold:
             await resolved(call_user_code(work, *args, **kwargs))

@@ -7,11 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from leasehold._engine.engine import Engine
+from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncContext, AsyncNamed, ContextFacade
-from leasehold.primitives.coordination.barrier_members import Inside, Members
+from leasehold.primitives.coordination.barrier_members import Inside, Member, Members
 from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.semaphore import permits_of
 
@@ -124,10 +125,21 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
 
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease of this member alive until it has left."""
+        member = self._ending(block)
         if error is None:
-            await self.leave()
+            self._engine.ready()
+            await self._members.leave(member, None)
         else:  # it cannot leave together with the others: they hear of it, and the error goes on
-            await self._members.fail(self._inside.pop(self._engine.runtime.me().key, None), error)
+            await self._members.fail(member, error)
+
+    def _ending(self, block: Block) -> Member | None:
+        """Remove and return the member whose block ends, perhaps in another task; None if it has left before."""
+        member: Member | None = block.hold
+        if member is None:
+            return self._inside.pop(self._engine.runtime.me().key, None)
+        if self._inside.get(member.caller.key) is member:
+            self._inside.pop(member.caller.key, None)
+        return None if member.lease.state is State.RELEASED else member
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties}>"

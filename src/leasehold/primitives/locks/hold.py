@@ -13,7 +13,7 @@ from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Caller, Scope, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
-from leasehold.primitives.bases import AsyncContext, ContextFacade
+from leasehold.primitives.bases import AsyncContext, ContextFacade, refuse_callback
 
 
 class HoldList:
@@ -92,7 +92,7 @@ class AsyncHold(AsyncContext):
         "_leave",
         "_once",
         "_released",
-        "_scope",
+        "_scopes",
         "_was_lost",
     )
 
@@ -107,7 +107,7 @@ class AsyncHold(AsyncContext):
         self._released = False
         self._was_lost = False  # it was lost when it was released
         self._once = True  # the call that deletes this attribute releases: two threads may try at the same time
-        self._scope: Scope | None = None
+        self._scopes: tuple[Scope, ...] = ()  # of its blocks, outermost first: one may be inside another
 
     @property
     def name(self) -> str:
@@ -163,7 +163,11 @@ class AsyncHold(AsyncContext):
         It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
         no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
         raises is logged.
+
+        Raises:
+            TypeError: it is no function, or a coroutine function.
         """
+        refuse_callback(callback)
         self._lease.on_lost(callback)
         self._engine.watchdog.prepare_callbacks()
 
@@ -214,9 +218,10 @@ class AsyncHold(AsyncContext):
 
     async def _enter(self, block: Block | None) -> Self:
         """Begin a block, and give it the handle that keeps the lease alive."""
-        self._scope = scope = self._engine.runtime.scope()
+        scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter(block)
+            self._scopes = (*self._scopes, scope)
             for lease in self._leases():
                 lease.scopes = (*lease.scopes, scope)
         try:
@@ -243,9 +248,10 @@ class AsyncHold(AsyncContext):
             raise self._error()
 
     def _leave_scope(self, error: BaseException | None) -> bool:
-        scope, self._scope = self._scope, None
-        if scope is None:
+        if not self._scopes:
             return False
+        *outer, scope = self._scopes
+        self._scopes = tuple(outer)
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
         interrupted = scope.exit(error)

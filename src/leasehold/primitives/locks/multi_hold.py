@@ -9,8 +9,9 @@ from itertools import groupby
 from leasehold._engine.batch import release_all
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
-from leasehold._engine.lease_states import State
+from leasehold._engine.lease_states import ENDED
 from leasehold.errors import LeaseLost, NotHeld
+from leasehold.primitives.bases import refuse_callback
 from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
 
 
@@ -78,9 +79,8 @@ class AsyncMultiHold(AsyncHold):
     @property
     def lost(self) -> bool:
         """Whether one of the leases has ended before it was released."""
-        if self._released:
-            return self._was_lost
-        return any(self._is_lost(part) for part in self._parts)
+        ended = self._any_ended()
+        return self._was_lost if self._released else ended
 
     @property
     def held(self) -> bool:
@@ -99,10 +99,11 @@ class AsyncMultiHold(AsyncHold):
             LeaseLost: one was lost; the error names it.
             NotHeld: they were released.
         """
+        ended = self._any_ended()  # before the flag: another thread may release just now
         if self._released and not self._was_lost:
             token = self._lease.token if len(self._parts) == 1 else None
             raise NotHeld(f"the locks {self.name!r} were released", name=self.name, owner=self.owner, token=token)
-        if self._was_lost or any(self._is_lost(part) for part in self._parts):
+        if self._was_lost or ended:
             raise self._error()
 
     def on_lost(self, callback: OnLost) -> None:
@@ -110,6 +111,7 @@ class AsyncMultiHold(AsyncHold):
 
         From where, and how long it may take, is as for `AsyncHold.on_lost`. What it raises is logged.
         """
+        refuse_callback(callback)
         first = [True]  # whoever takes this out calls: two may be lost at the same time
 
         def tell(error: LeaseLost) -> None:
@@ -142,15 +144,16 @@ class AsyncMultiHold(AsyncHold):
         finally:
             del handles
 
-    def _is_lost(self, part: Part) -> bool:
-        part.engine.owns(part.lease)
-        return not part.lease.check_deadline() and part.lease.state is State.LOST
+    def _any_ended(self) -> bool:
+        for part in self._parts:
+            part.engine.owns(part.lease)
+        return not all(part.lease.check_deadline() for part in self._parts)  # one may be released by its lock object
 
     def _leases(self) -> Sequence[Lease]:
         return [part.lease for part in self._parts]
 
     def _error(self) -> LeaseLost:
-        return next((lease for lease in self._leases() if lease.state is State.LOST or lease.why), self._lease).error()
+        return next((lease for lease in self._leases() if lease.state in ENDED or lease.why), self._lease).error()
 
     def __repr__(self) -> str:
         state = "released" if self._released else "lost" if self.lost else "held"

@@ -224,7 +224,7 @@ class AsyncMultiLock(AsyncLock):
             if not part.lease.renew:
                 part.engine.watchdog.granted(part.lease)
                 fixed.append(part)
-        if len({part.lease.confirmed for part in parts}) > 1:  # they were not granted in one reply
+        if len({part.lease.since for part in parts}) > 1:  # they were not granted in one reply
             try:
                 await renew_all(fixed)
             except LeaseLost:  # the caller checks the deadlines next, and starts again

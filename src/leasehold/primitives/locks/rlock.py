@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from itertools import count
 from typing import Any, ClassVar
 
 from leasehold._engine.engine import Engine
@@ -26,15 +27,21 @@ class Entry:
 
     The lease refers to its entry (`Lease.entry`), and so does each hold. So the entry lives as long as one of them, and
     the client's table of entries may refer to it weakly.
+
+    A signal handler or another thread may release the last hold while the owner acquires again. So each hold puts a
+    number into a list, and its release takes the last one out; both are atomic. Whoever takes out the first number, 0,
+    releases the lease. A hold that does not find it in the list has come too late.
     """
 
-    __slots__ = ("__weakref__", "_holds", "caller", "lease", "role")
+    __slots__ = ("__weakref__", "_holds", "_numbers", "_open", "caller", "lease", "role")
 
     def __init__(self, lease: Lease, caller: Caller, role: object) -> None:
         self.lease = lease
         self.caller = caller
         self.role = role
         self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with the role that was requested
+        self._numbers = count()
+        self._open: list[int] = []
         lease.entry = self
         lease.lock_object = weakref.ref(self)
 
@@ -43,8 +50,13 @@ class Entry:
         return self.lease.handle() or LeaseHandle(self.lease)
 
     def add(self, hold: Any, asked: object) -> None:
-        """Add a hold, and the role that was requested."""
+        """Add a hold, and the role that was requested. It has come too late if the entry `is_open` no more."""
         self._holds.append((asked, weakref.ref(hold)))
+        self._open.append(next(self._numbers))
+
+    def is_open(self) -> bool:
+        """Return whether some hold was not released, so that nobody releases the lease."""
+        return self._open[:1] == [0]
 
     def last(self, asked: object) -> tuple[bool, Any]:
         """Return whether a hold was requested as ``asked``, and the last such hold; None if it was dropped."""
@@ -55,15 +67,16 @@ class Entry:
         """Remove a hold (None: the last one that was dropped); return whether any hold is left."""
         for entry in reversed(self._holds[:]):
             if entry[1]() is hold and (hold is not None or entry[0] is asked):
-                self._holds = [other for other in self._holds if other is not entry]
+                self._holds.remove(entry)
                 break
-        if not self._holds:
-            self.lease.entry = None  # else the two keep each other alive until a garbage collection
-        return bool(self._holds)
+        if self._open.pop():
+            return True
+        self.lease.entry = None  # else the two keep each other alive until a garbage collection
+        return False
 
     def lists(self, lease: object, caller: Caller) -> bool:
         """Return whether it is the lease of this thread or task."""
-        return lease is self.lease and caller.key == self.caller.key and self.caller.alive()
+        return lease is self.lease and caller.key == self.caller.key and self.caller.alive() and self.is_open()
 
     def drop_ended_callers(self) -> None:
         """Have the lock objects through which it was acquired drop it, if its thread or task has ended."""
@@ -120,25 +133,36 @@ class AsyncReentrant(AsyncMutex):
     ) -> AsyncHold | NotAcquired:
         if cancel is not None and cancel.cancelled:  # also where it would re-enter
             return NotAcquired(0.0, None)
+        while (entry := self._own(mine := self._mine(caller))) is not None:
+            hold = self._hold(entry, entry.handle())
+            if entry.is_open():
+                return hold
+        base = self._alongside(mine)
+        handle = await self._lease(limit, "" if base is None else base.lease.ticket.id, cancel)
+        if isinstance(handle, NotAcquired):
+            return handle
+        if base is not None and not base.lease.check_deadline():  # another may have written meanwhile
+            await release(self._engine, handle.lease)
+            raise base.lease.error()
+        entry = Entry(handle.lease, caller, self._role)
+        self._entries.add(entry)
+        return self._hold(entry, handle)
+
+    def _mine(self, caller: Caller) -> dict[object, Entry]:
+        """Return the entries of a thread or task that hold, by role.
+
+        Raises:
+            LeaseLost: one was lost.
+        """
         mine = self._entries.of(self.name, caller.key, self._roles)
-        for one in mine.values():
-            if not one.lease.check_deadline():
+        for role, one in list(mine.items()):
+            ended = not one.lease.check_deadline()
+            if not one.is_open():  # released just now
+                del mine[role]
+            elif ended:
                 self._entries.drop(one)
                 raise one.lease.error()
-        entry = self._own(mine) if mine else None
-        if entry is None:
-            base = self._alongside(mine) if mine else None
-            handle = await self._lease(limit, "" if base is None else base.lease.ticket.id, cancel)
-            if isinstance(handle, NotAcquired):
-                return handle
-            if base is not None and not base.lease.check_deadline():  # another may have written meanwhile
-                await release(self._engine, handle.lease)
-                raise base.lease.error()
-            entry = Entry(handle.lease, caller, self._role)
-            self._entries.add(entry)
-        else:
-            handle = entry.handle()
-        return self._hold(entry, handle)
+        return mine
 
     def _own(self, mine: dict[object, Entry]) -> Entry | None:
         """Return the entry of the calling task that an acquire re-enters; None if it needs a new one."""

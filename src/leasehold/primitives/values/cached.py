@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._model import NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
@@ -124,8 +125,8 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
 
     async def _get_early(self, seen: Record) -> Any:
         try:
-            hold = await self._lock.acquire(blocking=False)
-            if hold is None:
+            hold = await self._lock._acquire(False, None)
+            if isinstance(hold, NotAcquired):
                 return seen.value  # one caller is enough to fetch
             async with hold:
                 if (await self._bloom.read()).version:  # another caller did, between the two reads
@@ -157,8 +158,8 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
     async def _fetch_in_turn(self, refused: object, until: float | None) -> Any:
         runtime = self._engine.runtime
         start = runtime.now()
-        hold = await self._lock.acquire(timeout=-1 if until is None else max(0.0, until - start))
-        if hold is None:
+        hold = await self._lock._acquire(True, -1 if until is None else max(0.0, until - start))
+        if isinstance(hold, NotAcquired):
             waited = runtime.now() - start
             raise self._error(AcquireTimeout, f"another was still fetching {self.key!r}", waited=waited)
         async with hold:
@@ -172,7 +173,7 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
         start = runtime.now()
         fetched = await resolved(call_user_code(self._fetch))
         body = Body.of(fetched)
-        ttl = self._ttl(fetched) if callable(self._ttl) else self._ttl
+        ttl = call_user_code(self._ttl, fetched) if callable(self._ttl) else self._ttl
         ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)
         early = ttl * EARLY if self._early is None else min(self._early, ttl)
         left = ttl - (runtime.now() - start)
