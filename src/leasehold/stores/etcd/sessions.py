@@ -176,6 +176,8 @@ class Sessions:
             return
         if len(self._spare) < KEPT and self._runtime.now() < session.until:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
+        else:
+            self._all.pop(session, None)  # nothing is stored under it
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
         """Renew a session, a shared one only if that is due; return None if it has ended."""
