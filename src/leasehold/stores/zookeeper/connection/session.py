@@ -173,8 +173,13 @@ class Transport(Requests):
         self._messages = LogMessages(self._wake)
         client = client_of(self._settings, self._messages)
         self._listen(client)
-        self._kazoo = client
-        client.start_async()
+        try:
+            self._kazoo = client
+            client.start_async()
+        except BaseException:  # raised by a signal handler, perhaps: half started, it would never connect
+            self._kazoo = None
+            end_background(client)
+            raise
 
     def _listen(self, client: Any) -> None:
         connect = client._connection._connect
