@@ -2,7 +2,7 @@
 
 If the client is closed then, all is free at once. If the client stays open, all is free within the lease.
 
-The exception is raised at each place in turn (`sweeping.striking`).
+The exception is raised at each place in turn (`support.striking`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from sweeping.striking import Striking, tracing
 
 from leasehold import AcquireTimeout, AsyncClient, Client
 from leasehold.stores.memory import Memory
+from support.striking import Striking, tracing
 
 BLOCKS: dict[str, Callable[[Client], Any]] = {
     "lock": lambda client: client.lock("a", lease=60.0),

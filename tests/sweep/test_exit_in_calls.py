@@ -14,11 +14,11 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from sweeping.striking import Striking, tracing
 
 from leasehold import Client
 from leasehold.primitives.calls import scheduled
 from leasehold.stores.memory import Memory
+from support.striking import Striking, tracing
 
 LEASE = 1.5
 """Seconds."""

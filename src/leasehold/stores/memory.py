@@ -67,13 +67,14 @@ class MemoryStore:
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
         with self._space.mutex:
-            step = queues.try_acquire(self._queue(name), ticket, join=join, now=since, floor=self._runtime.wall_us())
+            now = self._runtime.now()  # later: others may have had their turn, which a lease from ``since`` would undo
+            step = queues.try_acquire(self._queue(name), ticket, join=join, now=now, floor=self._runtime.wall_us())
             self._write(name, step)
             if step.blocked is None:
                 self._space.signals.pop(ticket.id, None)
             elif join and ticket.id not in self._space.signals:
                 self._space.signals[ticket.id] = self._runtime.signal()
-        return step.answer(since, since)
+        return step.answer(since, now)
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         with self._space.mutex:
@@ -90,15 +91,16 @@ class MemoryStore:
     ) -> Sequence[Granted | Wait]:
         since, steps = self._runtime.now(), list[tuple[str, queues.Step]]()
         with self._space.mutex:
+            now = self._runtime.now()
             for name, ticket in claims:
                 floor = self._runtime.wall_us()
-                steps.append((name, queues.try_acquire(self._queue(name), ticket, join=False, now=since, floor=floor)))
+                steps.append((name, queues.try_acquire(self._queue(name), ticket, join=False, now=now, floor=floor)))
                 if steps[-1][1].blocked is not None:
                     steps = steps if keep else steps[-1:]
                     break
             for name, step in steps:
                 self._write(name, step)
-        return [step.answer(since, since) for _, step in steps]
+        return [step.answer(since, now) for _, step in steps]
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         return [
@@ -133,8 +135,9 @@ class MemoryStore:
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
-        key, now = (self._namespace, name), self._runtime.now()
+        key = (self._namespace, name)
         with self._space.mutex:
+            now = self._runtime.now()
             cell, until = self._space.cells.get(key, (EMPTY, 0.0))
             after = apply_change(cell if until > now else EMPTY, change)
             if after.changed:

@@ -72,7 +72,8 @@ class Play:
                 hold.raise_if_lost()
                 self.believed = left
 
-    def lock(self, locks: AsyncClient) -> AsyncLock:
+    @staticmethod
+    def lock(locks: AsyncClient) -> AsyncLock:
         return locks.lock("a", lease=LEASE)
 
 
@@ -117,3 +118,27 @@ def test_a_value_lives_for_its_life_though_a_replaced_leader_renewed_its_lease()
     with quiet():
         harness.run(body)
     assert found == ["second"]
+
+
+def test_no_hold_is_lost_because_a_replaced_leader_does_not_know_its_session() -> None:
+    """The new leader granted it, and the old one is asked to renew it."""
+    harness, lost = SimulatedHarness(1), list[bool]()
+
+    async def body(_: Harness) -> None:
+        system = EtcdSystem(harness, 1.0, GOOD)
+        leader, *others = system.members
+        locks = harness.machine("holder").client(system.opener)
+        leader.is_replaced(0.0, LEASE * 0.45)
+        system.cluster.elect(harness.scheduler.time)
+        leader.link("holder").refused = LEASE * 0.1
+        hold = await Play.lock(locks).acquire()
+        await harness.sleep(LEASE * 0.1)
+        for member in others:
+            member.link("holder").refused = FOREVER
+            member.hang_up(arrives=True)
+        await harness.sleep(LEASE * 3)
+        lost.append(hold.lost)
+
+    with quiet():
+        harness.run(body)
+    assert lost == [False]

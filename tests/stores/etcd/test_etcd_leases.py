@@ -9,6 +9,7 @@ import pytest
 from etcd_helpers import calls_of
 
 from leasehold import Client, LeaseLost
+from leasehold.stores.etcd.sessions import KEPT
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import EtcdServer
 from support.patience import until
@@ -60,6 +61,14 @@ def test_leases_of_fixed_tickets_are_reused(etcd_server, namespace):
             with locks.lock("x", renew=False) as hold:
                 assert hold.remaining > 29.0
         assert calls_of(etcd_server, before) == {"Txn": 10, "LeaseKeepAlive": 5}
+
+
+def test_leases_that_are_not_kept_for_the_next_ticket_are_forgotten(etcd_server, namespace):
+    with Client.from_url(etcd_server.url, namespace=namespace) as locks:
+        for _ in range(3):
+            for hold in [locks.lock(f"x{number}", lease=20.0, renew=False).acquire() for number in range(KEPT + 4)]:
+                hold.release()
+        assert len(locks._core._engine.store._sessions._all) == KEPT
 
 
 def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_tickets(etcd_server, namespace):

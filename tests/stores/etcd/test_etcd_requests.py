@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
 
 import pytest
-from etcd_helpers import calls_of
+from etcd_helpers import calls_of, url
 
-from leasehold import Client
+from leasehold import AsyncClient, Client
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import EtcdServer
 from support.flavors import both
 from support.patience import until
 from support.stores.doc_pages import numbers
@@ -116,3 +120,29 @@ def test_one_keep_alive_renews_all_tickets_of_a_length(etcd_server, namespace):
         assert sent["Txn"] == sent["LeaseKeepAlive"]
         for hold in holds:
             hold.release()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # in its first loop nobody closed it
+def test_a_client_goes_on_in_another_loop_with_many_requests_and_few_connections(
+    etcd_server: EtcdServer, namespace: str
+) -> None:
+    async def acquire_many() -> None:
+        await asyncio.gather(*(acquire(f"x{number}") for number in range(40)))
+
+    async def acquire(name: str) -> None:
+        async with locks.lock(name, timeout=20):
+            pass
+
+    async def go_on() -> None:
+        await acquire_many()
+        before = proxy.connections
+        for _ in range(5):
+            await acquire("x")
+        assert proxy.connections == before
+        await locks.close()
+
+    with FaultProxy(etcd_server.port) as proxy:
+        locks = AsyncClient.from_url(url(proxy), namespace=namespace)
+        asyncio.run(acquire_many())
+        asyncio.run(go_on())
+        gc.collect()

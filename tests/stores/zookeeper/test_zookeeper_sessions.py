@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import pytest
 from zookeeper_clients import NOISE, SESSION, client_of, path
 
 from leasehold import LeaseLost
@@ -40,6 +42,31 @@ def test_a_session_that_the_server_ends_loses_all_holds_at_once(
             await raised(LeaseLost, hold.release())
         again.raise_if_lost()
         assert await again.release() is True
+
+    harness.run(body)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_goes_on_when_an_error_has_ended_the_thread_of_the_driver(
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
+) -> None:
+    """kazoo raises in its thread at a reply that it cannot read, and does not begin again."""
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{zookeeper_server.url}/faults?session_timeout=2", namespace=namespace)
+        hold = held(await client.lock("a", lease=10).acquire())
+        connection, ended = driver(client)._connection, threading.Event()
+
+        def fail(*_: object) -> None:
+            ended.set()
+            raise RuntimeError("xids do not match, expected 1 received 2")
+
+        connection._read_header = fail
+        await until_in(harness, ended.is_set, SOON)
+        await until_in(harness, lambda: hold.lost, SOON)
+        again = held(await client.lock("a").acquire(timeout=SOON))
+        assert again.token > hold.token
+        await again.release()
 
     harness.run(body)
 

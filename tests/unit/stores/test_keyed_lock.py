@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from types import CodeType
 
 import pytest
 
@@ -12,6 +14,7 @@ from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.keyed_lock import KeyedLock
+from support.striking import Striking, tracing
 
 
 def test_waiters_of_one_key_get_their_turn_in_order_of_arrival() -> None:
@@ -94,3 +97,23 @@ def test_threads_exclude_each_other() -> None:
     for thread in threads:
         thread.join()
     assert most == 1
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_a_turn_is_passed_on_wherever_a_signal_handler_raises() -> None:
+    runtime, known, at = BlockingRuntime(), dict[CodeType, set[int]](), 0
+    lock = KeyedLock(runtime, "too slow")
+
+    async def take() -> None:
+        async with lock.turn("key", runtime.now()):
+            pass
+
+    while True:
+        striking = Striking(at, known)
+        with suppress(SystemExit), tracing(striking):
+            run_sync(take())
+        run_sync(take())
+        if not striking.where:
+            break
+        at += 1
+    assert at > 10

@@ -1,6 +1,7 @@
 """Locks by key for the threads or tasks of one client, made of the runtime's signals.
 
-A caller may be cancelled just after its turn has come. It still passes the turn on, so no turn is lost.
+A caller may be cancelled just after its turn has come, or a signal handler may raise in it at any line. It still passes
+the turn on, so no turn is lost.
 """
 
 from __future__ import annotations
@@ -31,19 +32,30 @@ class KeyedLock:
             StoreUnavailable: the turn did not come in time; nothing was sent.
         """
         mine = self._runtime.signal()
-        with self._mutex:
-            queue = self._queues.setdefault(key, deque())
-            queue.append(mine)
-            first = queue[0] is mine
         try:
-            if not first and not await mine.wait(max(0.0, until - self._runtime.now())):
+            if not self._join(key, mine) and not await mine.wait(max(0.0, until - self._runtime.now())):
                 raise StoreUnavailable(self._too_slow)
             yield
         finally:
-            with self._mutex:  # the turn may have come just before a timeout or a cancellation
-                was_first = queue[0] is mine
+            try:
+                self._leave(key, mine)
+            finally:
+                self._leave(key, mine)  # again: a signal handler may have raised in the first
+
+    def _join(self, key: str, mine: Signal) -> bool:
+        """Join the queue; return whether it is the first."""
+        with self._mutex:
+            queue = self._queues.setdefault(key, deque())
+            queue.append(mine)
+            return queue[0] is mine
+
+    def _leave(self, key: str, mine: Signal) -> None:
+        """Leave the queue, if it is there; its turn may have come just before a timeout or a cancellation."""
+        with self._mutex:
+            queue = self._queues.get(key, deque())
+            if mine in queue:
                 queue.remove(mine)
-                if not queue:
-                    self._queues.pop(key, None)
-                elif was_first:
-                    queue[0].set()
+            if queue:
+                queue[0].set()
+            else:
+                self._queues.pop(key, None)

@@ -32,6 +32,9 @@ leases at its election. So the lease lasts as long as the keep-alive said, count
 
 If the terms differ, nothing is known. Usually there is another leader, and the next keep-alive reaches it.
 
+A leader that was replaced does not know a lease that the new one granted, either. So if a keep-alive finds no lease
+whose time has not passed, a write under it decides, which goes through the log: etcd refuses it if the lease has ended.
+
 A transaction that only reads will not do, though it costs etcd less: it is not in the log. Until the fixes of 2026
 (etcd issue 20418) it may return old values, and a member that has just installed a snapshot reports an old term until
 its next entry. So `through_log` puts a deletion into the branch that is not taken.
@@ -48,7 +51,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
-from leasehold.stores.etcd.keys import Json, Keys, deleted, only, txn
+from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, txn
 
 NO_TERM = 0
 """Raft begins with term 1."""
@@ -64,6 +67,8 @@ ATTEMPTS = 3
 
 REVOKE_WITHIN = 1.0
 """Seconds in which a closing client revokes its leases."""
+
+LEADER_CHANGES = "etcd changes its leader again and again, so no renewal can be confirmed; look at its members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,8 @@ class Sessions:
             return
         if len(self._spare) < KEPT and self._runtime.now() < session.until:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
+        else:
+            self._all.pop(session, None)  # nothing is stored under it
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
         """Renew a session, a shared one only if that is due; return None if it has ended."""
@@ -182,17 +189,29 @@ class Sessions:
         """Renew a session to its full length; return the keep-alive to confirm, None if the session has ended.
 
         Raises:
-            StoreUnavailable: no response.
+            StoreUnavailable: no response, or one of a leader that was replaced.
         """
-        if session.over:
-            return None
-        sent = self._runtime.now()
-        response = await self._gateway.call("/v3/lease/keepalive", {"ID": str(session.id)}, until, urgent=urgent)
-        renewal = KeepAlive(sent, max(float(response.get("TTL", 0)), 0.0), term_of(response))
-        if not renewal.length:
-            self.ended(session)
-            return None
-        return renewal
+        for _ in range(ATTEMPTS):
+            if session.over:
+                return None
+            sent = self._runtime.now()
+            response = await self._gateway.call("/v3/lease/keepalive", {"ID": str(session.id)}, until, urgent=urgent)
+            length = max(float(response.get("TTL", 0)), 0.0)
+            if length:
+                return KeepAlive(sent, length, term_of(response))
+            if self._runtime.now() >= session.until or not await self._exists(session, until, urgent=urgent):
+                self.ended(session)
+                return None
+        raise StoreUnavailable(LEADER_CHANGES, unknown=True)
+
+    async def _exists(self, session: Session, until: float, *, urgent: bool) -> bool:
+        """Return whether the lease exists, by a write under it; the member that answers it knows the leader by then."""
+        write = put(self._keys.tombstone(f"{session.id:x}"), b"", session.id)
+        try:
+            await self._gateway.call("/v3/kv/txn", txn([], [write]), until, urgent=urgent)
+        except Refused:
+            return False
+        return True
 
     async def settle(self, session: Session, renewal: KeepAlive, until: float) -> bool:
         """Confirm the keep-alive of a lease in use, by another one if needed; return whether the lease lives.
@@ -210,9 +229,7 @@ class Sessions:
             session.confirm(renewal, await self._gateway.call("/v3/kv/txn", through_log(self._keys), until))
         if session.believes(renewal):
             return True
-        raise StoreUnavailable(
-            "etcd changes its leader again and again, so no renewal can be confirmed; look at its members", unknown=True
-        )
+        raise StoreUnavailable(LEADER_CHANGES, unknown=True)
 
     def ended(self, session: Session) -> None:
         """Record that etcd does not know a session any more."""

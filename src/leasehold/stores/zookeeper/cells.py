@@ -23,6 +23,9 @@ from leasehold.stores.zookeeper.queue_nodes import QueueNodes
 CLOCK_FOR = 10.0
 """Seconds for which a reading of the server's clock is used."""
 
+QUICK = 0.5
+"""Seconds that such a reading may take; one that took longer is used once, as the time since may be as wrong."""
+
 SWEEP_EVERY = 50
 SWEPT = 20
 """Cells checked in one sweep."""
@@ -111,11 +114,14 @@ class Cells:
 
     async def _server_now(self, until: float) -> float:
         """Return the server's clock in seconds, which each new node contains."""
-        now = self._runtime.now()
-        if self._asked is None or now - self._asked > CLOCK_FOR:
+        sent = self._runtime.now()
+        if self._asked is None or sent - self._asked > CLOCK_FOR:
             made = await self._queue_nodes.make_probe(self._paths.clock, "now-", until)
-            self._ahead, self._asked = made.changed_ms / 1000 - now, now
+            read, now = made.changed_ms / 1000, self._runtime.now()
+            # Counted from the answer: a cell that expired early would be written anew, though others still see it.
+            self._ahead, self._asked = read - now, sent if now - sent <= QUICK else None
             await self._transport.ask_all((self._transport.delete(made.path),), until)
+            return read
         return self._runtime.now() + self._ahead
 
     async def _sweep(self, until: float) -> None:

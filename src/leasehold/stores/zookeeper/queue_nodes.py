@@ -182,11 +182,10 @@ class QueueNodes:
         create = self.transport.create(path, data_of(state.ticket), EPHEMERAL | SEQUENCE)
         state.uncertain = True
         made, children, *answers = await self.transport.ask_all((create, self.transport.children(folder), *also), until)
-        state.uncertain = False
-        if not isinstance(made, Node):
-            return None, children, answers
-        state.keep(made)
-        return made, children, answers
+        if isinstance(made, Node):
+            state.keep(made)
+        state.uncertain = False  # not earlier: a signal handler may raise before the node is recorded
+        return (made if isinstance(made, Node) else None), children, answers
 
     async def make_alongside(self, state: TicketState, other: Contender, mark: Mark, *, up: bool, until: float) -> None:
         """Create a node with the sort key of ``other``, if that still exists."""
@@ -197,9 +196,9 @@ class QueueNodes:
         )
         state.uncertain = True
         made, node = await self.transport.ask_all((both, self.transport.get(path)), until)
-        state.uncertain = False
         if isinstance(node, Node) and (isinstance(made, NodeExists) or not isinstance(made, Exception)):
             state.keep(node)
+        state.uncertain = False
 
     async def paths_of(self, ticket: Ticket, path: str, until: float) -> list[str]:
         """Return the paths of a ticket's nodes at the lock's node ``path``, after all changes of the leader."""

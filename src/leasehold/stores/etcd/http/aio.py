@@ -21,13 +21,16 @@ class AioHttp(Pool):
 
     def _forget(self) -> None:
         super()._forget()
-        self._room: asyncio.Semaphore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._room = asyncio.Semaphore(CONNECTIONS)
 
     async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
+        loop = asyncio.get_running_loop()
+        if self._loop is None or self._loop.is_closed():  # nobody can use what belongs to a closed one
+            self._loop, self._room = loop, asyncio.Semaphore(CONNECTIONS)
+            self._drop_idle()
         if urgent:
             return await super().ask(endpoint, request, until)
-        if self._room is None:
-            self._room = asyncio.Semaphore(CONNECTIONS)
         room = self._room
         try:
             async with asyncio.timeout(until - self.runtime.now()):

@@ -144,6 +144,7 @@ class Transport(Requests):
                 continue
             try:
                 if not await wake_up.wait(max(0.0, until - self._runtime.now())):
+                    self._drop_if_dead()
                     raise no_session(messages.last, self._settings.where)
             finally:
                 self._waiting.discard(wake_up)
@@ -169,12 +170,29 @@ class Transport(Requests):
         assert isinstance(error, StoreUnavailable)
         return error
 
+    def _drop_if_dead(self) -> None:
+        """Drop a client whose thread an error has ended, as of a reply that it cannot read: the next caller opens one.
+
+        kazoo logs the error before; a client that has not begun has logged nothing.
+        """
+        with self._mutex:
+            client = self._kazoo
+            if client is None or client.client_state != "CLOSED" or not self._messages.last:
+                return
+            self._kazoo = None
+        end_background(client)
+
     def _open(self) -> None:
         self._messages = LogMessages(self._wake)
         client = client_of(self._settings, self._messages)
         self._listen(client)
-        self._kazoo = client
-        client.start_async()
+        try:
+            self._kazoo = client
+            client.start_async()
+        except BaseException:  # raised by a signal handler, perhaps: half started, it would never connect
+            self._kazoo = None
+            end_background(client)
+            raise
 
     def _listen(self, client: Any) -> None:
         connect = client._connection._connect
@@ -207,6 +225,7 @@ class Transport(Requests):
             decided = self.up or self._messages.refused
         if decided:
             self._wake()
+        self._drop_if_dead()
         self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:

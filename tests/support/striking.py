@@ -1,4 +1,4 @@
-"""An exception at each place in turn where a signal handler of the interpreter can raise one.
+"""An exception at one step of a call, as a signal handler can raise it.
 
 A handler runs between two instructions: at the start of a function, after a call, and at the end of a loop's turn. A
 tracing function raises at each such place in turn, in each function of the package that runs in the block's thread.
