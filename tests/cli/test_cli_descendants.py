@@ -56,6 +56,9 @@ for _ in range(3):
 time.sleep(60)
 """
 
+FORK_AND_END = KEEP_FORKING.replace("range(3)", "range(1)").replace("5000", "2000").replace("time.sleep(0.001)", "pass")
+"""As fast as it can: a search of ``/proc`` often misses it."""
+
 DIES_SLOWLY = """
 import os, time
 from leasehold.cli.run import guard
@@ -174,6 +177,34 @@ def test_a_guard_that_is_killed_takes_the_command_with_it_and_ends_the_run(shell
         assert [one for one in (*command, pid) if alive(one)] == []
         assert len(command) == 1
         assert shell.call("run", "job", "--timeout", "1", "true")[0] == 0
+    finally:
+        _end(pid)
+
+
+def test_processes_that_fork_and_end_are_killed_after_a_guard_that_was_killed(sqlite_shell: Shell) -> None:
+    beats = sqlite_shell.folder / "beats"
+    run = sqlite_shell.start("run", "job", "--", sys.executable, "-c", FORK_AND_END)
+    until(lambda: beats.exists() and beats.stat().st_size > 20)
+    os.kill(_children(run.pid)[0], signal.SIGKILL)
+    assert run.wait(20) in (KILLED, LOST)
+    count = beats.stat().st_size
+    sqlite_shell.call("ls")
+    assert beats.stat().st_size == count
+
+
+@pytest.mark.parametrize("end", ["killed", "lost"])
+def test_without_descriptors_of_processes_all_are_killed_too(sqlite_shell: Shell, end: str) -> None:
+    """Linux before 5.3 has none, and neither has conda's Python."""
+    (sqlite_shell.folder / "sitecustomize.py").write_text("import os\ndel os.pidfd_open\n")
+    sqlite_shell.env["PYTHONPATH"] = str(sqlite_shell.folder)
+    run, pid = _start(sqlite_shell, "2", "deaf", options=("--lease", "2", "--grace", "0.2"))
+    if end == "killed":
+        os.kill(run, signal.SIGKILL)
+    else:
+        assert sqlite_shell.call("break", "job", "--yes")[0] == 0
+    try:
+        assert sqlite_shell.started[0].wait(10) == (-signal.SIGKILL if end == "killed" else LOST)
+        assert until(lambda: not alive(pid)) < (0.5 + NOISE if end == "killed" else NOISE)
     finally:
         _end(pid)
 

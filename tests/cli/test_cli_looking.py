@@ -14,6 +14,7 @@ from leasehold import Client
 from leasehold._model import Finding, Severity
 from leasehold.cli import main
 from leasehold.cli.output import printable, without_secrets
+from leasehold_lab.servers import RedisServer
 from support.patience import until
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\r\n\u202egnp\u200b\u2028\x9b31m\x7f"
@@ -49,6 +50,16 @@ def test_ls_shows_a_row_for_each_holder(locks: Client) -> None:
     empty = call("ls", "none")
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert call("ls", "--namespace", "other", "--json").stdout == "[]\n"
+
+
+def test_a_lock_that_is_only_called_like_an_election_hides_no_other(locks: Client, redis_server: RedisServer) -> None:
+    with locks.lock("election/"), locks.lock("other"):
+        assert [line.split()[0] for line in call("ls").stdout.splitlines()] == ["NAME", "election/", "other"]
+        assert "election/ (mutex)" in call("show", "election/").stdout
+    url = f"{redis_server.url}?layout=plain"  # which has no elections
+    with Client.from_url(url) as plain, plain.lock("election/a"):
+        assert "election/a" in call("ls", url=url).stdout
+        assert "election/a (mutex)" in call("show", "election/a", url=url).stdout
 
 
 def test_a_leader_is_shown_with_the_value_that_it_proclaimed_last(locks: Client) -> None:

@@ -149,6 +149,15 @@ def test_bad_input_is_refused_before_anything_starts(tmp_path: Path) -> None:
         assert "Traceback" not in ended.stderr
 
 
+def test_a_page_that_cannot_be_written_costs_no_verdict(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/locks.db"
+    refused = verify(url, "--seconds", "100", "--html", str(tmp_path / "none" / "page.html"))
+    assert (refused.returncode, "make it first" in refused.stderr) == (64, True)
+    ended = verify(url, "--seconds", "1", "--clients", "2", "--faults", "none", "--json", "--html", "/dev/full")
+    assert report_of(ended)["ok"] is (ended.returncode == 0)
+    assert "/dev/full could not be written: No space left on device" in ended.stderr
+
+
 def test_list_names_every_fault() -> None:
     listed = verify("--list").stdout
     first, *kinds = listed.split("\n\n")

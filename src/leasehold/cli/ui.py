@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,8 +51,13 @@ def ui(
             f"--host {host} shows the locks to other machines: set {TOKEN} to a token of 16 characters or more",
             Exit.USAGE,
         )
+    from leasehold.ui.security import Login
     from leasehold.ui.serving import Settings, serve
 
+    try:
+        Login(token or secrets.token_urlsafe())
+    except ValueError as error:
+        raise Failed(f"{TOKEN}: {error}", Exit.USAGE) from None
     silence_logging()
     keep_audit_log(audit_log)
     hosts = {*NAMES, host} if loopback and token is None else None

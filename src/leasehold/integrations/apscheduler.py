@@ -25,7 +25,7 @@ import functools
 import inspect
 import logging
 import re
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -75,7 +75,13 @@ class ThreadPoolExecutor(pool.ThreadPoolExecutor):  # type: ignore[misc]
         self._scheduled = functools.partial(client.scheduled, at_most=at_most, ttl=ttl)
         self._scheduled(prefix)  # checks the options
         self._prefix = prefix
+        self._ending = threading.Event()
         super().__init__(max_workers, pool_kwargs)
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End, as APScheduler's does; a run that waits for the store ends with its error."""
+        self._ending.set()
+        super().shutdown(wait)
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         turns = _Turns(job)
@@ -94,7 +100,8 @@ class ThreadPoolExecutor(pool.ThreadPoolExecutor):  # type: ignore[misc]
                     return attempt.result
                 except StoreUnavailable as error:
                     attempt.raise_if_over(error)
-                time.sleep(AGAIN)
+                    if self._ending.wait(AGAIN):
+                        raise
 
         turns.func = run
         super()._do_submit_job(turns, turns.each(run_times))

@@ -41,10 +41,13 @@ def locked_job(
     """
     from arq.worker import Retry  # pyright: ignore  # it pins an old redis-py: the tests install it elsewhere
 
-    again = cast(Exception, Retry(defer=seconds(delay, "delay")))
+    defer = seconds(delay, "delay")
+
+    def again() -> Exception:
+        return cast(Exception, Retry(defer=defer))  # each time a new one: it refers to the frames that it has passed
 
     def busy(error: AcquireTimeout) -> None:
-        raise again from error
+        raise again() from error
 
     def decorate(function: F) -> F:
         options: Any = {"on_busy": on_busy, "lease": lease, "wait": wait, "hold": hold, "without": ["ctx"]}
@@ -55,7 +58,7 @@ def locked_job(
             try:
                 return await task(*args, **kwargs)
             except (LeaseLost, StoreUnavailable) as error:  # arq itself retries no other error
-                raise again from error
+                raise again() from error
 
         return cast(F, job)
 

@@ -7,11 +7,12 @@ other processes see.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from dogpile.cache.api import CacheMutex
 from dogpile.cache.proxy import ProxyBackend
 
-from leasehold import AcquireTimeout, Client, Hold
+from leasehold import AcquireTimeout, Client, Hold, LeaseLost
 from leasehold._validate import Seconds
 
 
@@ -69,7 +70,8 @@ class Mutex(CacheMutex):
         """
         me = threading.get_ident()
         hold = self._holds.pop(me if me in self._holds else next(iter(self._holds)))
-        hold.release()
+        with suppress(LeaseLost):
+            hold.release()
 
     def locked(self) -> bool:
         """Return whether anybody computes the value now."""

@@ -20,6 +20,7 @@ and by its place that it has been renamed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -68,6 +69,7 @@ class Recorder:
         self._max_bytes, self._files = max_bytes, files
         self._file: int | None = self._open()
         self._failed = False  # whether the last line could not be written
+        self._torn = False  # whether it was written in part
         self._take = OneAtATime(self._write)
 
     def wants(self, kind: type[Event]) -> bool:
@@ -106,8 +108,12 @@ class Recorder:
         try:
             if os.fstat(self._file).st_size >= self._max_bytes:
                 self._next_file()
-            os.write(self._file, line)
-            self._failed = False
+            if self._torn:
+                line = b"\n" + line
+            if (written := os.write(self._file, line)) < len(line):
+                self._torn = self._torn or written > 0
+                raise OSError(errno.ENOSPC, "the last line was cut off")
+            self._failed = self._torn = False
         except OSError as error:  # a full disk must not keep anybody from a lock
             if not self._failed:
                 log.warning("%s cannot be written; events are missing there: %s", self.path, error)
@@ -129,7 +135,10 @@ class Recorder:
                     self.path.unlink(missing_ok=True)
             self._file = self._open()
         finally:
-            os.close(full)
+            if self._file is full:  # it failed; a closed descriptor would soon be another file's
+                fcntl.flock(full, fcntl.LOCK_UN)
+            else:
+                os.close(full)
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}") if number else self.path

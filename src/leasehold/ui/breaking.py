@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -92,7 +93,8 @@ class Breaker:
             result = "unknown" if error.unknown else "failed"
             return replace(asked, time=time.time(), result=result, error=error_text(error))
         except BaseException:
-            record(replace(asked, time=time.time(), result="unknown"))  # cancelled: the client went away meanwhile
+            with suppress(Exception):  # it must not turn into "nothing was broken"
+                record(replace(asked, time=time.time(), result="unknown"))  # cancelled: the client went away meanwhile
             raise
         return replace(asked, time=time.time(), result="broken" if broken else "gone")
 

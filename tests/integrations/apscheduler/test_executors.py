@@ -23,6 +23,9 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from leasehold import AsyncClient, Client, LeaseLost
 from leasehold.integrations.apscheduler import AsyncIOExecutor, ThreadPoolExecutor
+from leasehold.stores import registry
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
+from support.patience import until
 
 NEVER = datetime(2000, 1, 1)
 WITHIN = 20.0
@@ -107,6 +110,27 @@ def test_all_times_of_a_late_scheduler_run_in_order_without_coalescing(locks: Cl
         finally:
             worker.shutdown()
         assert ran == expected
+
+
+def test_a_scheduler_ends_though_the_store_does_not_answer() -> None:
+    down, asked = True, threading.Event()
+
+    def plan(call: Call) -> Fault | None:
+        asked.set()
+        return Fault(Kind.REFUSE) if down else None
+
+    with Client(Faulty(registry.opener("memory:"), plan), response_timeout=0.1) as locks:
+        made = BackgroundScheduler(executors={"default": ThreadPoolExecutor(locks, at_most=60)})
+        made.start()
+        made.add_job(lambda: None, id="report", **now())
+        assert asked.wait(WITHIN)
+        until(lambda: not made.get_jobs(), WITHIN)
+        ending = threading.Thread(target=made.shutdown)
+        ending.start()
+        ending.join(WITHIN / 2)
+        ended, down = not ending.is_alive(), False
+        ending.join(WITHIN)
+        assert ended
 
 
 def test_a_run_longer_than_at_most_ends_with_lease_lost(locks: Client, caplog: pytest.LogCaptureFixture) -> None:

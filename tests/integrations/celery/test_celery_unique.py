@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -11,9 +12,13 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from workers import PATIENCE, Program, Site, most_at_once
 
-from leasehold.integrations.celery import client_of
+from leasehold import Client, StoreUnavailable
+from leasehold.integrations.celery import client_of, clients, locked_task
+from leasehold.stores import registry
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from support.leaks import lasting
 from support.patience import until
 
@@ -103,6 +108,35 @@ def test_a_message_that_was_not_sent_leaves_no_mark(site: Site, shop: Any) -> No
     with pytest.raises(Exception, match="unsupported"):
         shop.index.apply_async(("g",), serializer="unsupported")
     assert shop.index.apply_async(("g",), queue="nowhere").id
+
+
+def test_a_call_that_had_no_answer_is_not_taken_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store fails just when it has marked the name."""
+    calls = itertools.count()
+    down = True
+
+    def plan(call: Call) -> Fault | None:
+        number = next(calls)  # 0 reads the mark, and 1 writes it
+        if not down or number == 0:
+            return None
+        return Fault(Kind.DROP_REPLY if number == 1 else Kind.REFUSE)
+
+    app = Celery("shop", broker="memory://")
+    app.conf.leasehold_url = "memory:"
+
+    @locked_task(app, name="report:{name}", unique="until_started")
+    def report(name: str) -> None: ...
+
+    with Client(Faulty(registry.opener("memory:"), plan), response_timeout=0.2) as client:
+        monkeypatch.setitem(clients._clients, (os.getpid(), "memory:", "default"), client)
+        with pytest.raises(StoreUnavailable):
+            report.delay("a")
+        down = False
+        sent = report.delay("a")
+        assert report.delay("a").id == sent.id
+        with app.connection_for_write() as connection, connection.SimpleQueue("celery") as queue:
+            assert queue.qsize() == 1
+            assert queue.get(block=False).headers["id"] == sent.id
 
 
 def test_a_killed_worker_does_not_block_a_unique_task(site: Site, shop: Any) -> None:

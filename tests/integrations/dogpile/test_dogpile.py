@@ -119,6 +119,24 @@ def test_another_thread_may_finish_the_computation() -> None:
         assert locks.inspect("dogpile/k") is None
 
 
+def test_a_lost_lease_is_no_error_and_hides_none() -> None:
+    with Client.from_url("memory:") as locks:
+        cache = region(locks)
+
+        def compute() -> float:
+            info = locks.inspect("dogpile/k")
+            assert info is not None
+            assert locks.force_release("dogpile/k", info.holders[0].token or 0)
+            return 1 / divisor
+
+        divisor = 0
+        with pytest.raises(ZeroDivisionError):
+            cache.get_or_create("k", compute)
+        divisor = 1
+        assert cache.get_or_create("k", compute) == 1
+        assert cache.get("k") == 1
+
+
 def test_a_timeout_an_error_and_a_store_that_is_down_reach_the_caller() -> None:
     with RedisServer() as server, Client.from_url(server.url, response_timeout=0.5) as locks:
         cache = region(locks, timeout=0.1)

@@ -150,6 +150,48 @@ def test_a_full_disk_keeps_nobody_from_a_lock(caplog: pytest.LogCaptureFixture) 
     assert "/dev/full cannot be written" in caplog.text
 
 
+def test_a_record_that_cannot_begin_its_next_file_writes_into_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    with Recorder(folder / "locks.jsonl", max_bytes=1000) as recorder:
+        for number in range(8):
+            recorder(event(number))
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+        for number in range(8):
+            recorder(event(number))
+        others = [tmp_path / f"other{number}" for number in range(20)]
+        opened = [file.open("w") for file in others]
+        for number in range(8):
+            recorder(event(number))
+        folder.mkdir()
+        recorder(event(9))
+        for file in opened:
+            file.close()
+    assert {file.read_text() for file in others} == {""}
+    assert [json.loads(line)["token"] for line in lines(recorder.path)] == [9]
+
+
+FULL = """
+import resource, sys
+from leasehold.events import Released
+from leasehold.observability.recorder import Recorder
+
+with Recorder(sys.argv[1]) as recorder:
+    for number in range(6):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300 if number in (1, 2) else -1, -1))
+        recorder(Released("a", "host:1:c", 1.0, 1.0, "memory:", "default", "mutex", number, 0.5, True))
+"""
+
+
+def test_a_line_that_was_cut_off_costs_no_later_one(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    subprocess.run([sys.executable, "-c", FULL, str(file)], check=True)
+    assert len(lines(file)[1]) < 200, "half of the second"
+    assert [getattr(each, "token", None) for each in read(lines(file))] == [0, 3, 4, 5]
+
+
 def test_after_the_close_nothing_is_recorded(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "locks.jsonl")
     recorder.close()

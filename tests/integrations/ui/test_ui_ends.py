@@ -19,7 +19,7 @@ from ui_console import TOKEN, Console, Served
 
 import leasehold.ui
 from leasehold import Client, Hold
-from leasehold.ui.breaking import audit
+from leasehold.ui.breaking import Unrecorded, audit
 from leasehold.ui.source import ANSWER_WITHIN
 from leasehold_lab.servers import RedisServer
 
@@ -96,6 +96,30 @@ async def asked_for(client: Client, body: dict[str, str]) -> httpx.Response:
         await browser.get("/")
         headers = {"x-csrf-token": browser.cookies["leasehold_csrf"]}
         return await browser.post("/api/break", json=body, headers=headers)
+
+
+class StrictlyFull(Full):
+    """Fails as the handlers of `leasehold ui` do."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except RuntimeError as error:
+            raise Unrecorded from error
+
+
+def test_an_error_of_a_break_is_not_called_a_break_that_was_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(client: Client, name: str, token: int) -> bool:
+        raise OSError("the connection is gone")
+
+    monkeypatch.setattr(Client, "force_release", broken)
+    handler = StrictlyFull(1)
+    audit.addHandler(handler)
+    try:
+        with Client.from_url("memory:") as client, pytest.raises(OSError, match="the connection is gone"):
+            asyncio.run(asked_for(client, {"name": "job", "token": "1", "reason": "it hangs"}))
+    finally:
+        audit.removeHandler(handler)
 
 
 @pytest.mark.parametrize(("records", "status", "said"), [(0, 500, "nothing was broken"), (1, 200, "has no record")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +23,20 @@ from leasehold.ui.breaking import audit
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(("--host", "0.0.0.0"), "LEASEHOLD_UI_TOKEN"), (("--every", "0"), "0.1 s at least")]
+    ("options", "token", "said"),
+    [
+        (("--host", "0.0.0.0"), "", "LEASEHOLD_UI_TOKEN"),
+        (("--every", "0"), "", "0.1 s at least"),
+        ((), "short", "LEASEHOLD_UI_TOKEN: the token of the console must have 16 characters"),
+    ],
 )
-def test_what_the_command_refuses(options: tuple[str, ...], said: str) -> None:
+def test_what_the_command_refuses(options: tuple[str, ...], token: str, said: str) -> None:
     command = [sys.executable, "-m", "leasehold", "ui", "--url", "memory:", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "LEASEHOLD_UI_TOKEN": token}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.returncode == 64
     assert said in done.stderr
+    assert done.stdout == ""
 
 
 def test_what_the_app_refuses() -> None:

@@ -79,6 +79,8 @@ def verify(
         return
     if servers is not None and url is not None:
         raise click.UsageError("give a URL or --servers, not both: a run only breaks servers that it started itself")
+    if html is not None and not html.absolute().parent.is_dir():
+        raise click.UsageError(f"the folder of {html} does not exist; make it first")
     end_on_signals()
     seed = os.urandom(4).hex() if seed is None else seed
     chosen = _chosen(faults, servers)
@@ -89,12 +91,12 @@ def verify(
     else:
         outcome = _run_on(servers, clients, seconds, chosen, seed, lease)
     figures = measure(outcome)
-    if html is not None:
-        html.write_text(page(outcome, figures), encoding="utf-8")
     if json_:
         as_json(record(outcome, figures))
     else:
-        _print(outcome, figures, html)
+        _print(outcome, figures)
+    if html is not None:
+        _write(html, page(outcome, figures), say=not json_)
     if not outcome.ok:
         raise click.exceptions.Exit(Exit.BAD)
 
@@ -150,7 +152,18 @@ def _list(servers: str | None) -> None:
                 click.echo(f"{fault.key:<24} {fault.description}{excuse} [{' '.join(fault.ids)}]")
 
 
-def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
+def _write(html: Path, text: str, *, say: bool) -> None:
+    """Write the page, after the verdict: that one stands, whatever becomes of the page."""
+    try:
+        html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        click.echo(f"{html} could not be written: {error.strerror}", err=True)
+        return
+    if say:
+        click.echo(f"{'page':<28} {html}")
+
+
+def _print(outcome: Outcome, figures: Figures) -> None:
     for promise in Promise:
         count = outcome.verdict.by_promise.get(promise, 0)
         said = f"{f'BROKEN {count} x' if count else 'kept':<10}"
@@ -170,8 +183,6 @@ def _print(outcome: Outcome, figures: Figures, html: Path | None) -> None:
     for who, words in outcome.broken.items():
         click.echo(f"client {who} failed: {words}")
     click.echo(f"{'repeat with':<28} {command(outcome.settings)}")
-    if html is not None:
-        click.echo(f"{'page':<28} {html}")
 
 
 def record(outcome: Outcome, figures: Figures) -> dict[str, object]:

@@ -21,6 +21,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From ``linux/prctl.h``."""
 
 LOOK_AGAIN = 0.005  # seconds between two searches for descendants that are left, during a kill
+SEARCHES = 10  # that find nothing, where only a search can tell that nothing is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,22 @@ class Process:
 
     def signal(self, number: int) -> bool:
         """Send it a signal, but not to another process with its pid; return whether that is permitted."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except OSError:  # it is gone
-            return True
+        descriptor = _pidfd(self.pid)
         try:
             found = _process(self.pid)
-            if found is not None and found.started == self.started:
+            if found is None or found.started != self.started:
+                return True  # it is gone
+            if descriptor is None:
+                os.kill(self.pid, number)
+            else:
                 signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             pass
         except PermissionError:
             return False
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
         return True
 
 
@@ -93,6 +96,25 @@ def at_death_of(parent: int, number: int) -> None:
 def children_of(pid: int) -> frozenset[int]:
     """Return the numbers of the children that a process has now, dead ones too."""
     return frozenset(one.pid for one in _processes(ended=True) if one.parent == pid)
+
+
+def childless(known: frozenset[int]) -> bool:
+    """Reap the children of this process that have ended; return whether none is left, but for ``known`` ones."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    # The kernel counts all children, so here we search, and again: a process that forks and ends may be missed.
+    return bool(known) and not any(children_of(os.getpid()) - known for _ in range(SEARCHES))
+
+
+def _pidfd(pid: int) -> int | None:
+    """Return a descriptor of a process; None if it is gone, or where there are none: Linux 5.2, conda's Python."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _prctl(option: int, value: int) -> None:

@@ -45,6 +45,7 @@ from leasehold.store_api import Opener
 from leasehold.stores.registry import opener
 
 LOOK_EVERY = 1.0  # seconds between two reads of the clock: `select` does not count the time that the machine sleeps
+WHOLE_PIPE = 1 << 20  # bytes, more than a pipe has
 DISMISSED = math.inf  # sent in place of a deadline when the command has ended
 
 
@@ -72,21 +73,27 @@ class Guard:
 
     def kill_at(self, deadline: float) -> None:
         """Send the deadline at which the guard kills, on the boot-time clock. A later one replaces it."""
-        with suppress(BrokenPipeError):  # it was killed: the kernel and our own timers kill then
-            os.write(self.pipe, struct.pack("=d", deadline))
+        with suppress(BlockingIOError):  # it is stopped, and has not read the last thousands; renewals go on
+            self._send(deadline)
 
     def kill_all(self) -> None:
         """Have the guard kill the command and all that it started; `Child.none_left` is set when it has."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)  # in case somebody has stopped it
-        self.kill_at(0.0)
+        os.set_blocking(self.pipe, True)  # this one must arrive
+        self._send(0.0)
 
     def dismiss(self) -> None:
         """End the guard without a kill, and wait until it has ended."""
-        self.kill_at(DISMISSED)
+        os.set_blocking(self.pipe, True)
+        self._send(DISMISSED)
         os.close(self.pipe)
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+
+    def _send(self, deadline: float) -> None:
+        with suppress(BrokenPipeError):  # it was killed: the kernel and our own timers kill then
+            os.write(self.pipe, struct.pack("=d", deadline))
 
 
 def fork_guarded(argv: Sequence[str], *, grouped: bool) -> tuple[Child, Guard]:
@@ -109,6 +116,7 @@ def fork_guarded(argv: Sequence[str], *, grouped: bool) -> tuple[Child, Guard]:
     if not first_report:
         raise OSError("the guard process was killed at its start")
     os.set_blocking(reports, False)
+    os.set_blocking(pipe, False)
     return Child(NUMBER.unpack(first_report)[0], pipes, reports, pid, grouped, known), Guard(pid, pipe)
 
 
@@ -142,6 +150,7 @@ class GuardProcess:
         signal.signal(signal.SIGCHLD, _woken)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         self._reported = False
+        self._reaped = False  # then its pid may be a stranger's
 
     def run(self) -> None:
         """Kill at each deadline, and when `run` has died; return when `run` has died or dismissed the guard."""
@@ -159,7 +168,7 @@ class GuardProcess:
                 os.read(self._ended, 4096)
             if self._deadlines not in ready:
                 continue
-            data = os.read(self._deadlines, 4096)
+            data = os.read(self._deadlines, WHOLE_PIPE)  # only the last one counts
             if not data:
                 return self._kill()
             (deadline,) = struct.unpack("=d", data[-8:])
@@ -167,12 +176,9 @@ class GuardProcess:
                 return None
 
     def _kill(self) -> None:
-        with suppress(
-            ProcessLookupError, PermissionError
-        ):  # if it leads a group; without /proc this is all we can kill
-            os.killpg(self._child, signal.SIGKILL)
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(self._child, signal.SIGKILL)
+        for kill in () if self._reaped else (os.killpg, os.kill):  # without /proc this is all we can kill
+            with suppress(ProcessLookupError, PermissionError):  # it may lead no group
+                kill(self._child, signal.SIGKILL)
         while not self._childless():
             ours = self._descendants.kill_found()
             if self._reported and ours and not any(ours):
@@ -184,6 +190,7 @@ class GuardProcess:
         """Reap children that ended; return whether none is left. The command is reaped last, after its report."""
         self._reap()
         if self._reported:
+            self._reaped = True
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass

@@ -28,12 +28,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from leasehold.cli.run.descendants import LOOK_AGAIN, Descendants, at_death_of
+from leasehold.cli.run.descendants import LOOK_AGAIN, Descendants, at_death_of, childless
 
 NUMBER = struct.Struct("=i")
 """What the guard reports: first the child's pid, then how it ended, then `NONE_LEFT` if it was asked to kill all."""
 
 NONE_LEFT = 1 << 30
+
+READ_ELSEWHERE = 0.1  # seconds after which a thread that waits for a report looks whether another has read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Child:
         self._of_guard = Descendants(guard)
         self._of_run = Descendants(os.getpid(), known)  # with a killed guard, until it has passed its children on
         self._status: int | None = None
+        self._may_be_reaped = False  # then its pid may be a stranger's
 
     def start(self, additions: Mapping[str, str]) -> OSError | None:
         """Execute the command, with ``additions`` to its environment; return the error if that failed."""
@@ -75,7 +78,8 @@ class Child:
     def signal(self, number: int) -> None:
         """Send a signal to the command alone."""
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, number)
+            if not self._may_be_reaped:
+                os.kill(self.pid, number)
 
     def signal_all(self, number: int) -> None:
         """Send a signal to the command and to all processes that it started and that can be found.
@@ -88,18 +92,25 @@ class Child:
             if one.pid != self.pid and (not self.grouped or one.session != self._session):
                 one.signal(number)
 
-    def kill_found(self) -> bool:
-        """Kill the command and its descendants that can be found; return whether there were any."""
+    def kill_found(self) -> None:
+        """Kill the command and its descendants that can be found."""
         if self.ended() is None or self.unguarded:  # else the guard may have reaped it
             self._signal_group(signal.SIGKILL)
-        return any(self._descendants().kill_found())
+        self._descendants().kill_found()
 
     def await_none_left(self) -> None:
         """Wait until the guard has killed all; if the guard was killed, kill all here."""
         while not self.none_left and not self.unguarded:
-            select.select([self.reports], [], [])
+            # A signal's handler may read the report first, in another thread. Then nothing ends this `select`.
+            select.select([self.reports], [], [], READ_ELSEWHERE)
             self._read_reports()
-        while self.unguarded and self.kill_found():
+        if self.unguarded:
+            self._signal_group(signal.SIGKILL)
+        self._may_be_reaped = True
+        while self.unguarded and not childless(self._of_run.excluded):
+            ours = self._of_run.kill_found()
+            if ours and not any(ours):
+                break  # processes of another user
             time.sleep(LOOK_AGAIN)
 
     def ended(self) -> int | None:
@@ -116,7 +127,8 @@ class Child:
 
     def _signal_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            (os.killpg if self.grouped else os.kill)(self.pid, number)
+            if not self._may_be_reaped:
+                (os.killpg if self.grouped else os.kill)(self.pid, number)
 
     def _read_reports(self) -> None:
         with suppress(BlockingIOError):

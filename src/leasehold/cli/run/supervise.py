@@ -19,6 +19,7 @@ import asyncio
 import os
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -74,14 +75,15 @@ def supervise(options: RunOptions) -> int:
     if missing is not None:
         return missing
     child, guard = fork_guarded(options.argv, grouped=grouped)
-    try:
-        code = asyncio.run(Supervisor(options, child, guard).run())
-    finally:
-        if child.ended() is None:  # it was not started, or we failed
-            guard.kill_all()
-            child.await_none_left()
-        guard.dismiss()
-        child.reap()
+    with ThreadPoolExecutor(1) as printer:
+        try:
+            code = asyncio.run(Supervisor(options, child, guard, printer).run())
+        finally:
+            if child.ended() is None:  # it was not started, or we failed
+                guard.kill_all()
+                child.await_none_left()
+            guard.dismiss()
+            child.reap()
     if code == SIGNALLED + signal.SIGINT and not grouped:
         _die_by_interrupt()
     return code
@@ -107,10 +109,11 @@ def _die_by_interrupt() -> None:
 class Supervisor:
     """One run of one command."""
 
-    def __init__(self, options: RunOptions, child: Child, guard: Guard) -> None:
+    def __init__(self, options: RunOptions, child: Child, guard: Guard, printer: ThreadPoolExecutor) -> None:
         self._options = options
         self._child = child
         self._guard = guard
+        self._printer = printer
         self._wake_up = asyncio.Event()
         self._waiting: asyncio.Task[object] | None = None  # the task that acquires, while it may be interrupted
         self._signalled: int | None = None
@@ -127,7 +130,7 @@ class Supervisor:
             hold = await self._acquire(client)
             if hold is not None:
                 code = self._start(hold)
-                return await self._release(hold, await self._until_gone(hold) if code is None else code)
+                return await self._release(hold, await self._ended(hold) if code is None else code)
             if self._signalled is not None:
                 return SIGNALLED + self._signalled
             await self._report_conflict(client)
@@ -170,8 +173,10 @@ class Supervisor:
                 self._print("the store confirms renewals again")
 
     def _print(self, text: str) -> None:
+        """Print a line by a thread: whoever reads standard error may have gone, or may not read on for a while."""
         if not self._options.quiet:
-            complain(text)
+            with suppress(RuntimeError):  # no further thread is permitted
+                self._printer.submit(complain, text)
 
     # --- acquiring ---------------------------------------------------------------------------------------------
 
@@ -234,6 +239,14 @@ class Supervisor:
             return None
         complain(f"cannot run {self._options.argv[0]!r}: {refusal.strerror}")
         return int(Exit.NOT_FOUND if isinstance(refusal, FileNotFoundError) else Exit.NOT_EXECUTABLE)
+
+    async def _ended(self, hold: AsyncHold) -> int:
+        """Wait until the command has ended; return its exit code. After a failure of ours, end it first."""
+        try:
+            return await self._until_gone(hold)
+        except BaseException:
+            await self._kill_all()  # before the client is closed, and with that the lock is released
+            raise
 
     async def _until_gone(self, hold: AsyncHold) -> int:
         """Wait until the command ends, and stop it if the lock ends first; return its exit code in a shell's form."""

@@ -8,6 +8,7 @@ there sends nothing, and gets the result of that id.
 * A mark has a bounded life. Until it is confirmed it lives for `SENDING`: a sender that dies between the mark and the
   message blocks the name for so long. Then it lives for ``unique_for``: a lost message blocks the name for so long.
 * Only its own id frees a mark. So a message that is delivered twice, or comes late, never frees the mark of another.
+* A sender whose mark had no answer sends nothing. The mark may be there: what the same process sends next takes it.
 * A message that is sent again by its own task (a retry) is never dropped. It takes the mark if it is free.
 * A mark decides what is *queued*, never what *runs*: that is the lock's work. So a mark that ended too early costs a
   message too many, and nothing else.
@@ -16,15 +17,19 @@ there sends nothing, and gets the result of that id.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
-from leasehold import Client, Conflict, LeaseholdError, Versioned, VersionedCell
+from leasehold import Client, Conflict, LeaseholdError, StoreUnavailable, Versioned, VersionedCell
 
 log = logging.getLogger("leasehold.celery")
 
 SENDING = 60.0
 """Seconds for which a mark lives whose message was not sent yet."""
+
+_unsent: dict[str, float] = {}
+"""Ids that this process has perhaps marked and did not send, and when: their marks stand for no message."""
 
 
 class QueuedMark:
@@ -46,12 +51,16 @@ class QueuedMark:
         while True:
             seen = self._claimed.get()
             other = _id(seen)
-            if other is not None and other != task_id:
+            if other is not None and other != task_id and other not in _unsent:
                 return other
             try:
                 self._claimed.put({"id": task_id}, if_version=seen.version)
             except Conflict:
                 continue
+            except StoreUnavailable:
+                _remember(task_id)
+                raise
+            _unsent.pop(task_id, None)
             return None
 
     def confirm(self, task_id: str) -> None:
@@ -84,6 +93,14 @@ class QueuedMark:
                 return
         except LeaseholdError as error:
             log.warning("the mark %r of a unique task was not changed, and ends by itself: %s", self._name, error)
+
+
+def _remember(task_id: str) -> None:
+    now = time.monotonic()
+    for known, since in list(_unsent.items()):
+        if now - since > 2 * SENDING:  # its mark has ended
+            _unsent.pop(known, None)
+    _unsent[task_id] = now
 
 
 def _id(seen: Versioned[Any]) -> str | None:

@@ -16,6 +16,7 @@ Theory of operation:
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from types import TracebackType
@@ -109,7 +110,7 @@ class AtomicLock(ContextDecorator):
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make = make
-        self._block: AbstractContextManager[None] | None = None
+        self._open = _Open()
 
     def __call__(self, function: F) -> F:
         """Return the function, each call of which is such a block.
@@ -128,14 +129,21 @@ class AtomicLock(ContextDecorator):
         return AtomicLock(self._make)
 
     def __enter__(self) -> None:
-        self._block = self._make()
-        self._block.__enter__()
+        block = self._make()
+        block.__enter__()
+        self._open.blocks.append(block)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._block is not None  # it was entered
-        return self._block.__exit__(kind, error, trace)
+        return self._open.blocks.pop().__exit__(kind, error, trace)
+
+
+class _Open(threading.local):
+    """The blocks of the calling thread, as Django's connections are: several threads may use one `AtomicLock`."""
+
+    def __init__(self) -> None:
+        self.blocks: list[AbstractContextManager[None]] = []
 
 
 @contextmanager

@@ -112,6 +112,25 @@ class OnServers(TransactionTestCase):
                 thread.join()
             assert Stock.objects.get(pk=item).left_over == 40
 
+        def test_one_object_serves_all_threads(self):
+            item = Stock.objects.create(left_over=0).pk
+            lock = atomic_lock("stock", timeout=30)
+
+            def sell():
+                try:
+                    for _ in range(10):
+                        with lock:
+                            found = Stock.objects.get(pk=item)
+                            found.left_over += 1
+                            found.save()
+                finally:
+                    connection.close()
+
+            with ThreadPoolExecutor(4) as pool:
+                done = [pool.submit(sell) for _ in range(4)]
+            assert [one.exception() for one in done] == [None] * 4
+            assert Stock.objects.get(pk=item).left_over == 40
+
         def test_an_ended_session_ends_the_lock(self):
             """The transaction fails, and the lock is free, as if the server had been killed."""
             with self.assertRaises(Exception), atomic_lock("x", timeout=1):  # noqa: B017
