@@ -41,9 +41,11 @@ POOLED = (
 OLDEST = 100_000
 """Oldest server: PostgreSQL 10."""
 
+STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
 WHO = Statement(
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
-    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN})"
+    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN}), {STARTED}"
 )
 
 SESSION_SETTINGS = (
@@ -235,7 +237,7 @@ class PostgresTransport(ABC):
 
     async def _greet(self, connection: Connection, until: float) -> None:
         ((row,),) = await self.run(connection.exchange([WHO]), until)
-        backend, version, standby, read_only, functions = row
+        backend, version, standby, read_only, functions, started = row
         pooled = backend != connection.backend
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
@@ -246,7 +248,7 @@ class PostgresTransport(ABC):
             connection.prepares = True
         connection.facts = {
             "backend": backend, "pooled": pooled, "read_only": bool(read_only), "encrypted": connection.encrypted,
-            "functions": functions,
+            "functions": functions, "started": started,
         }  # fmt: skip
 
     async def session(self, until: float) -> Connection:
