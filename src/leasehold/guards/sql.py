@@ -120,9 +120,10 @@ def _update(
     look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
     found = yield Statement(look, tuple(where.values()))
     highest, rows = found.rows[0]
-    if not rows:
+    if rows:
+        check_fence(table, int(highest), token)
+    elif done.changed <= 0:  # else the change itself took them out of ``where``
         raise LookupError(f"no row of {table} has {', '.join(where)} as given")
-    check_fence(table, int(highest), token)
     return max(done.changed, 0)
 
 
