@@ -166,6 +166,17 @@ def test_readers_share_and_sessions_are_excluded(postgres_server: PostgresServer
             assert free(url, namespace)
 
 
+def test_a_standby_is_refused(server: PostgresServer) -> None:
+    """Its locks are its own: somebody on the primary has the same lock."""
+    server.terminate()
+    (server.data / "standby.signal").touch()
+    server.start()
+    with psycopg.connect(server.url) as connection:
+        with pytest.raises(Unsupported, match="standby"):
+            transaction_lock(connection, "x", timeout=0)
+        assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
+
+
 def test_connections_and_isolation_levels_without_protection_are_refused(
     postgres_server: PostgresServer, namespace: str
 ) -> None:
