@@ -130,8 +130,8 @@ class PostgresTransport(ABC):
         """
 
     @abstractmethod
-    async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        """Return the addresses of the hosts, for libpq's ``hostaddr``; None to leave that to libpq."""
+    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Return the addresses of each host; nothing to leave that to libpq."""
 
     @abstractmethod
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -226,10 +226,10 @@ class PostgresTransport(ABC):
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
         try:
-            addresses = await self._addresses(settings.hosts) if settings.hosts else None
+            addresses = await self._addresses(settings.hosts) if settings.hosts else ()
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
-        conninfo = settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
+        conninfo = settings.conninfo(**(settings.resolved(addresses) if addresses else {}))
         connection = await self.run(connecting(conninfo), until)
         with self._mutex:
             self._connections.add(connection)
