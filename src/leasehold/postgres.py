@@ -54,7 +54,8 @@ def transaction_lock(
         AcquireTimeout: another transaction or session has it. Your transaction is unchanged, and may continue.
         RuntimeError: the connection is not in a transaction: the lock would be released at once.
         Unsupported: the transaction reads from a snapshot (REPEATABLE READ, SERIALIZABLE), which is older than the
-            lock: it would not see the writes of the previous holder. Use READ COMMITTED.
+            lock: it would not see the writes of the previous holder. Use READ COMMITTED. Or the server is a standby,
+            whose locks exclude nobody on the primary.
     """
     run(connection, _lock(connection, name, namespace, timeout, shared, None))
 
@@ -88,8 +89,17 @@ def _lock(
                 "free again at once; write for example `with connection.transaction():` around it"
             ) from error
         raise
-    settings = yield Statement("SELECT current_setting('transaction_isolation'), current_setting('lock_timeout')")
-    isolation, before = settings.rows[0]
+    settings = yield Statement(
+        "SELECT current_setting('transaction_isolation') AS level, current_setting('lock_timeout') AS waits, "
+        "pg_is_in_recovery()::int AS standby"
+    )
+    isolation, before, standby = settings.rows[0]
+    if standby:
+        yield Statement("RELEASE SAVEPOINT leasehold")
+        raise Unsupported(
+            "this server is a standby, whose locks the primary does not know: the lock would exclude nobody there; "
+            "connect to the primary"
+        )
     if isolation != "read committed":
         yield Statement("RELEASE SAVEPOINT leasehold")
         raise Unsupported(

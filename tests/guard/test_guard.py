@@ -348,3 +348,14 @@ def test_concurrent_writers_of_a_file_leave_the_highest_token(tmp_path: Path) ->
 
 def test_pymysql_is_installed() -> None:
     assert pymysql.paramstyle == "pyformat"
+
+
+def test_a_change_of_what_the_rows_are_found_by(database: Any) -> None:
+    """As from one state to the next: the row is no longer as given, since it was changed."""
+    assert sql.update(database, "stock", {"n": 9}, where={"item": 42, "n": 10}, token=5) == 1
+    with pytest.raises(LookupError):
+        sql.update(database, "stock", {"n": 8}, where={"item": 42, "n": 10}, token=6)
+    with pytest.raises(Stale):
+        sql.update(database, "stock", {"n": 7}, where={"item": 42, "n": 9}, token=4)
+    assert sql.run(database, asking("SELECT n, fence FROM stock")).rows == [(9, 5)]
+    database.commit()

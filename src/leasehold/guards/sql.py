@@ -120,7 +120,9 @@ def _update(
     found_by = tuple(value for value in where.values() if value is not None)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
     done = yield Statement(text, (*changes.values(), token, *found_by, token))
-    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
+    look = (
+        f"SELECT max({fence}) AS highest, count(*) AS found FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
+    )
     found = yield Statement(look, found_by)
     highest, rows = found.rows[0]
     if rows:

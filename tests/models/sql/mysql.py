@@ -37,7 +37,7 @@ from models.net import Connection
 from models.sql import server
 from models.sql.mysql_dialect import read_back, translated
 from models.sql.plain import call
-from models.sql.rows import Tables
+from models.sql.rows import Rows, Tables
 from models.sql.server import SQLServerModel
 
 IDS = "the counter of ids"
@@ -87,6 +87,11 @@ class MySQLModel(SQLServerModel[Session]):
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "mysql") -> None:
         super().__init__(scheduler, _tables(), rate=rate, name=name)
+        self._before = 0  # connections before its last start
+
+    def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
+        super().restart(seconds, back_to=back_to)
+        self._before = self.counts.lines
 
     def _is_deaf(self, session: Session) -> bool:
         return self._locks.waits(session)
@@ -148,11 +153,12 @@ class MySQLModel(SQLServerModel[Session]):
             self._finish(session)
             return ()
         if text == ASK:
-            return [(session.number, "10.11.6-MariaDB-model", "leasehold", 0)]
+            return [(self._shown(session), "10.11.6-MariaDB-model", "leasehold", 0)]
         if text in OPENING:
             return OPENING[text]
         if text.startswith("KILL CONNECTION"):
-            if (number := int(text.rpartition(" ")[2])) not in self._sessions:
+            number = int(text.rpartition(" ")[2]) + self._before
+            if number not in self._sessions:
                 raise Refusal(NO_SUCH_SESSION, f"Unknown thread id: {number}", list(session.done))
             self.terminate(self._sessions[number])
             return ()
@@ -209,7 +215,11 @@ class MySQLModel(SQLServerModel[Session]):
             case "SELECT IS_USED_LOCK(?) = CONNECTION_ID()":
                 return [(None if users[0] is None else int(users[0] is session),)]
             case _:
-                return [tuple(None if user is None else user.number for user in users)]
+                return [tuple(None if user is None else self._shown(user) for user in users)]
+
+    def _shown(self, session: Session) -> int:
+        """Return the number of a session, which the server counts from its last start."""
+        return session.number - self._before
 
     def _wait_own(self, session: Session, name: Value, seconds: float) -> None:
         self.own.wait(name, session)

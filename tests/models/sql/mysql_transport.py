@@ -38,6 +38,7 @@ class ModelConnection:
     """A connection in the place of the driver's: see `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
+    marker = ""
 
     def __init__(self, runtime: SimulatedRuntime, server: MySQLModel) -> None:
         self._runtime = runtime

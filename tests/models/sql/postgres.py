@@ -176,7 +176,7 @@ class PostgresModel(SQLServerModel[Backend]):
             session.limit, session.idle = (float(str(arg).removesuffix("ms")) / 1000 for arg in args)
             return [("", "", "")]
         if text == WHO.text:
-            return [(session.number, VERSION, 0, 0, "public" if self.functions else None)]
+            return [(session.number, VERSION, 0, 0, "public" if self.functions else None, self.starts)]
         alone = isinstance(statement, Alone)
         if (session.batch[-1] is COMMIT or alone) and self._conflict(session):
             raise ServerError("40001", "could not serialize access", fatal=False, in_commit=False)

@@ -39,6 +39,7 @@ class AdvisoryLocks(Generic[S]):
             advisory.LOCKS: self._known,
             advisory.QUEUED: self._queued,
             advisory.END: self._terminated,
+            advisory.END + advisory.OF_SERVER: self._terminated_of,
         }
 
     def knows(self, text: str) -> bool:
@@ -80,6 +81,10 @@ class AdvisoryLocks(Generic[S]):
         for who in found:
             self._server.terminate(who)
         return [(1,) for _ in found]
+
+    def _terminated_of(self, session: S, pid: int, key: int, starts: int) -> list[Row]:
+        """The same, of a session of this server since its last start."""
+        return self._terminated(session, pid, key) if starts == self._server.starts else []
 
     def _grant(self, session: S, *args: Any) -> list[Row]:
         """Do what the one statement does that changes three tables."""

@@ -162,8 +162,8 @@ class SimulatedPostgresTransport(PostgresTransport):
             raise
         return made
 
-    async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        return None
+    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+        return ()
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._runtime.shield(work)

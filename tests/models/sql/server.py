@@ -60,6 +60,7 @@ class SQLServerModel(Host, Generic[S]):
         self.tables.restore(self.tables.first)
         self.own = SessionLocks[S]()
         self.conflicts_until = 0.0
+        self.starts = 1
         self._sessions: dict[int, S] = {}
         self._locks = Locks[S]()
 
@@ -80,6 +81,7 @@ class SQLServerModel(Host, Generic[S]):
     def restart(self, seconds: float, *, back_to: Rows | None = None) -> None:
         """End all connections and transactions, and be away; ``back_to``: come back with older rows."""
         super().restart(seconds)
+        self.starts += 1
         for session in list(self._sessions.values()):
             self._end(session)
         if back_to is not None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
+from leasehold.stores.mysql.session_statements import new_marker
 from models.sql.rows import Locks
 
 S = TypeVar("S")
@@ -36,8 +37,8 @@ class SessionLocks(Locks[S]):
         return self._owners.get(key)
 
     def owners(self) -> set[S]:
-        """Return all who have one."""
-        return set(self._owners.values())
+        """Return all who have one, but for the markers of sessions."""
+        return {who for key, who in self._owners.items() if not str(key).startswith(new_marker(b""))}
 
     def lock(self, key: Hashable, who: S) -> bool:
         """Take a lock, or once more; return whether it was to be had."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from mysql_faults import NOISE, comes_true, through
+from contextlib import suppress
 
-from leasehold import Unsupported
+import pytest
+from mysql_faults import NOISE, comes_true, make_tables, through
+
+from leasehold import LeaseLost, Unsupported
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
@@ -109,3 +111,35 @@ def test_what_a_session_cannot_promise_is_refused(server: MariaDBServer, namespa
                 make()
 
     harness.run(body)
+
+
+@both
+def test_after_a_restart_the_session_of_another_that_has_its_number_is_left_alone(
+    namespace: str, harness: Harness
+) -> None:
+    """The server begins again to count its connections. The release of a lost hold ended whichever had the number."""
+    with MariaDBServer() as mine, FaultProxy(mine.port) as between:
+        make_tables(mine)
+
+        async def body(harness: Harness) -> None:
+            client = harness.client(through(mine, between, "?mode=session"), namespace=namespace)
+            hold = await client.lock("x", lease=60).acquire(timeout=5)
+            number = max(mine.sessions())
+            between.stop()
+            mine.restart()
+            others = [mine.connect(user="app")]
+            while others[-1].thread_id() < number:
+                others.append(mine.connect(user="app"))
+            assert number in mine.sessions()
+            between.forget()
+            between.start()
+            with suppress(LeaseLost):  # or nobody knows
+                await hold.release()
+            asks = (b"leasehold_session", b"KILL")
+            await comes_true(harness, lambda: any(one in between.seen() for one in asks), 20.0)
+            await harness.sleep(0.3)
+            assert number in mine.sessions()
+            for other in others:
+                other.close()
+
+        harness.run(body)

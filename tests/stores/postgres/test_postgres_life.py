@@ -6,12 +6,16 @@ import asyncio
 import itertools
 import os
 import random
+import socket
+import threading
 import time
+from typing import Any
 
 import pytest
 
 from leasehold import AsyncClient, Client
 from leasehold._model import Change
+from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import PostgresServer
 from support.patience import until
 from support.steps import TO_THE_END, after_steps
@@ -235,3 +239,49 @@ def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresS
         assert {row[0] for row in before} <= {row[0] for row in after}
         hold.renew()
         hold.release()
+
+
+# --- opening, and closing ----------------------------------------------------------------------------------------
+
+
+def test_a_close_ends_a_subscription_that_is_being_opened(
+    proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
+) -> None:
+    """The server is slow: else a thread would read messages, on a connection that nobody closes any more."""
+    proxy, url = proxied
+    held = proxy.hold(where=b"LISTEN")
+    with Client.from_url(postgres_server.url, namespace=namespace) as other, other.lock("x"):
+        client = Client.from_url(url, namespace=namespace)
+
+        def wait() -> None:
+            with pytest.raises(RuntimeError, match="closed"):
+                client.lock("x").acquire(timeout=20)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        until(lambda: held.hits, 20.0)
+        client.close()
+        waiter.join()
+        proxy.heal()
+        until(lambda: all(thread.name != "leasehold-listen" for thread in threading.enumerate()), 10.0)
+
+
+def test_a_host_is_reached_at_its_second_address_in_asyncio_too(
+    postgres_server: PostgresServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libpq does for blocking clients: the first may be of a node that is down, or IPv6 where nobody listens."""
+    addresses = {"pg.test": ["127.0.0.9", "127.0.0.1"], "gone.test": []}
+
+    async def resolve(host: str, *_: object, **__: object) -> list[Any]:
+        if not addresses[host]:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses[host]]
+
+    async def body(url: str) -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        async with AsyncClient.from_url(url, namespace=namespace) as client, client.lock("x"):
+            pass
+
+    port = postgres_server.port
+    for hosts in ("pg.test", "gone.test,pg.test"):
+        asyncio.run(body(f"postgresql://postgres@{','.join(f'{host}:{port}' for host in hosts.split(','))}/postgres"))

@@ -171,3 +171,16 @@ def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
             await (await others.lock("x").acquire()).release()  # type: ignore[union-attr]
 
     WatchedHarness().run(body)
+
+
+def test_names_that_nobody_uses_are_forgotten(server: PostgresServer) -> None:
+    """Where all clients have ``mode=session``, nobody else does it."""
+    url = f"{server.url}?mode=session"
+    with Client.from_url(url) as client:
+        for number in range(3):
+            with client.lock(f"old {number}"):
+                pass
+    server.execute("UPDATE leasehold_name SET used = 1")
+    with Client.from_url(url) as client, client.lock("new"):
+        pass
+    assert server.query("SELECT convert_from(name, 'UTF8') FROM leasehold_name") == [("new",)]

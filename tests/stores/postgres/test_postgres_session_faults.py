@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
+import psycopg
 import pytest
 from postgres_faults import NOISE
 
 from leasehold import Client, LeaseLost, StoreUnavailable
+from leasehold.stores.postgres.advisory import key_of
+from leasehold.stores.postgres.session import SessionStore
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
@@ -97,3 +101,45 @@ def test_a_killed_waiter_in_the_servers_queue_blocks_no_one(postgres_server: Pos
             thread.join()
             ghost.close()
         hold.release()
+
+
+def test_after_a_restart_the_session_of_another_that_has_its_process_id_is_left_alone(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container process ids begin again, too. The release of a lost hold ended who had the lock by then."""
+    release, other, done = SessionStore._release, threading.Event(), threading.Event()
+    pid: list[int] = []
+
+    async def release_late(mine: Any, session: Any, until: float) -> bool:
+        assert other.wait(60)
+        session.connection.facts["backend"] = pid[0]
+        try:
+            return await release(mine, session, mine._runtime.now() + 5)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(SessionStore, "_release", release_late)
+    with Client.from_url(f"{server.url}?mode=session") as client:
+        hold = client.lock("x", lease=60).acquire(timeout=5)
+        assert hold is not None
+        server.restart(crash=True)
+        with connected(server) as holder:
+            holder.execute("SELECT pg_advisory_lock(%s)", (key_of("default", "x"),))
+            pid.append(holder.info.backend_pid)
+            other.set()
+            with pytest.raises(LeaseLost):
+                hold.release()
+            assert done.wait(20)
+            time.sleep(0.3)
+            assert holder.execute("SELECT 1").fetchone() == (1,)
+
+
+def connected(server: PostgresServer) -> psycopg.Connection[Any]:
+    """Connect to a server that may still recover."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return psycopg.connect(server.url, autocommit=True)
+        except psycopg.OperationalError:
+            assert time.monotonic() < end
+            time.sleep(0.05)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 from leasehold.stores._sql.session.wait_queue import WaitQueues
 
 
@@ -31,6 +33,36 @@ class Taken:
 
     def close(self, session: object) -> None:
         self.open.remove(session)
+
+
+class Free(Taken):
+    """Those where each lock is free."""
+
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[object, bool]:
+        session, _ = await super().try_lock(name, ticket, until)
+        return session, True
+
+
+class Granting(Taken):
+    """Those where the lock is free a moment later."""
+
+    async def wait(self, session: object, name: str, until: object) -> None:
+        time.sleep(0.1)  # noqa: ASYNC251 it blocks its thread
+
+
+class Interrupted(ThreadSignal):
+    """A signal whose setter loses the processor as soon as it is set."""
+
+    def set(self) -> None:
+        super().set()
+        time.sleep(0.2)
+
+
+class Stalling(BlockingRuntime):
+    """One with such signals."""
+
+    def signal(self) -> ThreadSignal:
+        return Interrupted()
 
 
 class Threadless(BlockingRuntime):
@@ -98,3 +130,42 @@ def test_who_comes_first_when_another_is_passed_over_is_told() -> None:
     assert lines.get(silent.ticket.id) is None
     assert second.signal.is_set()
     assert not third.signal.is_set()
+
+
+def test_a_waiter_whose_process_was_stopped_since_it_entered_is_not_passed_over_by_itself() -> None:
+    runtime = Idle()
+    lines: WaitQueues[object] = WaitQueues(runtime, Taken())
+    waiter = lines.enter("x", ticket(1))
+    waiter.last_seen -= 31.0
+    assert finish(lines.session_for(waiter, runtime.now() + 5)) is None
+    assert lines.get(waiter.ticket.id) is waiter
+
+
+def test_a_waiter_that_looks_just_before_it_has_its_session_is_told_after_that() -> None:
+    """The thread that hands it over may be stopped between the two."""
+    runtime = Stalling()
+    lines: WaitQueues[object] = WaitQueues(runtime, Granting())
+    waiter = lines.enter("x", ticket(1))
+    assert finish(lines.session_for(waiter, runtime.now() + 5)) is None
+    began = time.monotonic()
+    assert finish(lines.wait_for_session(waiter, runtime.now() + 5)) is not None
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_session_whose_token_is_taken_is_not_given_to_another() -> None:
+    """Neither when its waiter leaves meanwhile, nor when it was silent: it would serve two."""
+    runtime = Idle()
+    sessions = Free()
+    lines: WaitQueues[object] = WaitQueues(runtime, sessions)
+    first, second, third = (lines.enter("x", ticket(number)) for number in (1, 2, 3))
+    until = runtime.now() + 5
+    mine = finish(lines.session_for(first, until))
+    assert mine is not None
+    first.last_seen -= 31.0
+    assert finish(lines.session_for(second, until)) is None
+    assert finish(lines.session_for(first, until)) is mine
+    finish(lines.leave(first, until))
+    assert mine in sessions.open
+    lines.granted(first)
+    assert finish(lines.session_for(second, until)) not in (None, mine)
+    assert finish(lines.session_for(third, until)) is None

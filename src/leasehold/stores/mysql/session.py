@@ -117,8 +117,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
                 return answers[len(begin) : -2]
 
     async def _release(self, session: Session, until: float) -> bool:
-        if not session.connection.usable():  # the server closed the connection, and freed the lock, before this release
-            self._sessions.close(session)
+        if await self._sessions.has_ended(session, until):  # and the server freed the lock, before this release
             return False
         drop = statements.remove_entry(self._row_key(session.name), session.ticket.id)
         try:
@@ -129,8 +128,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
                 self._sessions.close(session)
             raise
         self._broken.forget(session.ticket.id)
-        if self._sweeper.due():
-            await self._sweeper.step(self._transact, until)
+        await self._sweep(until)
         return bool(freed[0] == 1)
 
     async def _release_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:
@@ -145,14 +143,11 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
 
     async def _end_other(self, name: str, ticket: str, until: float) -> bool:
         """End the session of a ticket of another client, if that session has the lock."""
-
-        async def work(tx: Transaction) -> int | None:
-            asks = statements.hint_of(self._row_key(name), ticket), sql.lock_holders([self._lock(name.encode())])
-            found, used = await tx.ask(*asks)
-            return int(found[0][0]) if found and found[0][1] == 0 and used[0][0] == int(found[0][0]) else None
-
-        session = await self._transact(work, until)
-        return session is not None and await self._broken.kill(session, until)
+        hint = statements.hint_of(self._row_key(name), ticket)
+        (found,) = await self._write([hint], until)
+        if not found or found[0][1] != 0:
+            return False
+        return await self._broken.kill(self._lock(name.encode()), until, int(found[0][0]))
 
     # --- rows --------------------------------------------------------------------------------------------------
 

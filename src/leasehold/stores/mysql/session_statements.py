@@ -32,6 +32,11 @@ def lock_name(database: str, key: Key) -> str:
     return PREFIX + b32encode(digest.digest()).decode().lower()
 
 
+def new_marker(random: bytes) -> str:
+    """Return a name for the lock that one connection has for good."""
+    return f"{PREFIX}session_{random.hex()}"
+
+
 def ttl(seconds: int) -> Statement:
     """Return what sets after how many seconds of silence the server ends the session."""
     return Statement(f"SET SESSION wait_timeout = {seconds}")

@@ -66,37 +66,44 @@ class Session(sessions.Session):
 
 
 class BrokenSessions:
-    """Sessions whose connections broke, by ticket: the server may not know, so another connection tells it."""
+    """Sessions whose connections broke, by ticket: the server may not know, so another connection tells it.
+
+    A server that was restarted, or another one after a failover, gives their numbers to other connections. So a session
+    is known by a lock that it alone has, its marker.
+    """
 
     def __init__(self, runtime: Runtime, transport: MySQLTransport) -> None:
         self._runtime = runtime
         self._transport = transport
-        self._numbers: dict[str, int] = {}
+        self._markers: dict[str, str] = {}
 
     def remember(self, session: Session) -> None:
         """Remember that the server must be told to end a session."""
-        self._numbers[session.ticket.id] = session.number
-        while len(self._numbers) > MAX_BROKEN:
-            del self._numbers[next(iter(self._numbers))]
+        self._markers[session.ticket.id] = session.connection.marker
+        while len(self._markers) > MAX_BROKEN:
+            del self._markers[next(iter(self._markers))]
 
     def forget(self, ticket: str) -> None:
         """Forget that a session of the ticket broke."""
-        self._numbers.pop(ticket, None)
+        self._markers.pop(ticket, None)
 
     async def end(self, ticket: str, until: float) -> bool | None:
         """Let the server end a broken session of the ticket; return whether it existed, None if none broke."""
-        number = self._numbers.get(ticket)
-        if number is None:
+        marker = self._markers.get(ticket)
+        if marker is None:
             return None
-        ended = await self.kill(number, until)
+        ended = await self.kill(marker, until)
         self.forget(ticket)
         return ended
 
-    async def kill(self, number: int, until: float) -> bool:
-        """Let the server end a session; return whether it existed."""
+    async def kill(self, lock: str, until: float, number: int | None = None) -> bool:
+        """Let the server end the session that has a lock, if that is ``number``; return whether it existed."""
 
         async def work(tx: Transaction) -> bool:
-            await tx.ask(sql.kill(number))
+            (((found,),),) = await tx.ask(sql.lock_holders([lock]))
+            if found is None or number not in (None, int(found)):
+                return False
+            await tx.ask(sql.kill(int(found)))
             return True
 
         try:
@@ -131,7 +138,7 @@ class Sessions(sessions.Sessions[Session]):
             mutex = Semaphore(self._runtime, 1)
             session = Session(name=name, ticket=ticket, mutex=mutex, lock=lock, connection=connection)
             try:
-                return session, self._has(await self.ask(session, until, session.ttl, sql.get_lock(lock, 0)))
+                return session, self._has(await self._ask_for_lock(session, until))
             except StoreUnavailable:
                 if not session.closed:
                     await self._transport.pool.give(session.connection, urgent=True)
@@ -162,23 +169,29 @@ class Sessions(sessions.Sessions[Session]):
 
     async def end(self, session: Session, name: str, until: float) -> None:
         self.close(session)
-        await self._broken.kill(session.number, until)
+        await self._broken.kill(session.connection.marker, until)
 
     def close(self, session: Session) -> None:
+        if session.returned:
+            return
         session.closed = True
         self._transport.pool.drop(session.connection, urgent=True)
 
     def lost(self, session: Session) -> None:
         """Close a session; the next call for its ticket lets the server end it."""
-        if not session.closed:
+        if not session.closed and not session.returned:
             self._broken.remember(session)
             super().lost(session)
 
-    async def ask(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
+    async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[Rows]:
         if not await session.mutex.take(until):
             raise self.not_sent("the connection of the lock is busy")
         try:
-            return await session.connection.run(joined(statements), until)
+            if session.returned:
+                raise self.not_sent("the connection is closed")
+            answers = await session.connection.run(joined(statements), until)
+            session.returned = last
+            return answers
         except Refusal as error:
             raise refused(self._transport.where, error) from error
         except NoAnswer as error:
@@ -191,12 +204,19 @@ class Sessions(sessions.Sessions[Session]):
             session.mutex.give()
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
-        answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT)
+        answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT, last=True)
         await self._transport.pool.give(session.connection, urgent=True)
         return answers[:-1]
 
     def not_sent(self, why: str) -> StoreUnavailable:
         return no_answer(self._transport.where, why, unknown=False)
+
+    async def _ask_for_lock(self, session: Session, until: float) -> list[Rows]:
+        first, connection = [session.ttl], session.connection
+        if not connection.marker:
+            connection.marker = sql.new_marker(self._runtime.random_bytes(16))
+            first.append(sql.get_lock(connection.marker, 0))
+        return await self.ask(session, until, *first, sql.get_lock(session.lock, 0))
 
     def _has(self, answers: Sequence[Rows]) -> bool:
         got = answers[-1][0][0]

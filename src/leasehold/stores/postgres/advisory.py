@@ -7,6 +7,7 @@ from typing import NamedTuple
 from leasehold.stores._sql.advisory_key import key_of as key_of  # noqa: PLC0414  (exported)
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
+from leasehold.stores.postgres.connection.base import STARTED
 from leasehold.stores.postgres.statements import CLOCK
 
 SPACE = b"\xffsession"
@@ -72,6 +73,10 @@ QUEUED = f"SELECT granted::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint
 
 END = f"SELECT pg_terminate_backend(pid)::int {_OURS} AND pid = $1::int AND {_KEY} = $2::bigint"
 """(backend, key): ends a session that has this lock or waits for it."""
+
+OF_SERVER = f" AND {STARTED} = $3::bigint"
+"""(start time): follows `END`, if the session may be of a server before: a restarted one, or another after a failover,
+gives the process ids of before to other sessions."""
 
 _PAIR = "($1::bigint >> 32)::int, ($1::bigint << 32 >> 32)::int"
 

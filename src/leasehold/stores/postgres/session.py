@@ -94,6 +94,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
             if isinstance(error, LeaseholdError) and session.failed is not None:
                 return False  # the session had ended before
             raise
+        await self._sweep(until)
         return bool(freed[0])
 
     async def _release_other(self, name: str, ticket: str, reason: ReleaseReason, until: float) -> bool:

@@ -38,7 +38,7 @@ class Session(sessions.Session):
     @property
     def dead(self) -> bool:
         """Whether it cannot be used any more, so that its lock is gone."""
-        return not self.connection.open or self.failed is not None
+        return self.returned or not self.connection.open or self.failed is not None
 
     @property
     def backend(self) -> int:
@@ -54,7 +54,8 @@ class Session(sessions.Session):
     @property
     def end(self) -> Statement:
         """What lets the server end it: after a broken connection it would stay in the server's queue for a while."""
-        return self.key.about(advisory.END, self.backend)
+        text, args = self.key.about(advisory.END, self.backend)
+        return Statement(text + advisory.OF_SERVER, (*args, self.connection.facts["started"]))
 
     @property
     def queue_state(self) -> Statement:
@@ -105,8 +106,9 @@ class Sessions(sessions.Sessions[Session]):
 
     async def free(self, session: Session, name: str, until: float, *, has: bool) -> None:
         if has and not session.dead:
-            await self.ask(session, until, session.key.about(advisory.UNLOCK))
-        self._keep(session)
+            await self.leave(session, until, session.key.about(advisory.UNLOCK))
+        else:
+            self._keep(session)
 
     async def end(self, session: Session, name: str, until: float) -> None:
         self.close(session)
@@ -114,16 +116,20 @@ class Sessions(sessions.Sessions[Session]):
         await self._transport.transact(lambda tx: tx.commit(session.end), within=within)
 
     def close(self, session: Session) -> None:
+        if session.returned:
+            return
         self._transport.drop(session.connection)  # a job or a caller that waits on it gets an error, and then closes it
 
-    async def ask(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
+    async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[list[Row]]:
         where = self._transport.where
         if not await session.mutex.take(until):
             raise self.not_sent("the connection of the lock is busy")
         try:
-            if not session.connection.open:
+            if session.returned or not session.connection.open:
                 raise self.not_sent("the connection is closed")
-            return await self._transport.run(session.connection.exchange(statements), until)
+            answers = await self._transport.run(session.connection.exchange(statements), until)
+            session.returned = last
+            return answers
         except ServerError as error:
             self.close(session)
             session.failed = refused(where, error) if error.fatal else None
@@ -142,7 +148,7 @@ class Sessions(sessions.Sessions[Session]):
             session.mutex.give()
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
-        answers = await self.ask(session, until, *statements)
+        answers = await self.ask(session, until, *statements, last=True)
         self._keep(session)
         return answers
 
@@ -150,7 +156,8 @@ class Sessions(sessions.Sessions[Session]):
         return no_answer(self._transport.where, why, unknown=False)
 
     def _keep(self, session: Session) -> None:
-        if not session.dead:
+        if session.connection.open and session.failed is None:
+            session.returned = True
             self._transport.keep(session.connection)
 
     def _notice_end(self, session: Session) -> bool:

@@ -23,12 +23,14 @@ class Session:
         ticket: the ticket for which it was opened, or that holds.
         mutex: for one request at a time.
         token: that of the hold, if its ticket holds.
+        returned: whether its connection was given back, and may belong to another session now. Set under the mutex.
     """
 
     name: str
     ticket: Ticket
     mutex: Semaphore = field(repr=False)
     token: int = 0
+    returned: bool = False
 
     @property
     def lease(self) -> float:
@@ -79,11 +81,20 @@ class Sessions(WaitingSessions[S]):
             if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
                 continue
             try:
-                if self._notice_end(session):
+                if not session.returned and self._notice_end(session):
                     gone.append(ticket)
             finally:
                 session.mutex.give()
         return gone
+
+    async def has_ended(self, session: S, until: float) -> bool:
+        """Return whether the server has closed the connection of a session, and close it; not while it is in use."""
+        if not await session.mutex.take(until):
+            return False
+        try:
+            return self._notice_end(session)
+        finally:
+            session.mutex.give()
 
     def close_all(self) -> None:
         """Close the connections of all holds: the server frees their locks."""
@@ -92,11 +103,13 @@ class Sessions(WaitingSessions[S]):
             self.close(session)
 
     @abstractmethod
-    async def ask(self, session: S, until: float, *statements: Statement) -> Sequence[Sequence[Row]]:
-        """Run statements on a session, one batch at a time.
+    async def ask(
+        self, session: S, until: float, *statements: Statement, last: bool = False
+    ) -> Sequence[Sequence[Row]]:
+        """Run statements on a session, one batch at a time; after the ``last`` one it is returned.
 
         Raises:
-            StoreUnavailable: it ended, or its answer is late; it is closed. Or it was busy until now.
+            StoreUnavailable: it ended, or its answer is late; it is closed. Or it was busy until now, or was returned.
         """
 
     @abstractmethod

@@ -71,6 +71,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         self._wait_queues: WaitQueues[S] = WaitQueues(self._runtime, self._sessions)
         self._waiter_table: WaiterTable[S] = WaiterTable(self._runtime, self._store_waiters)
         self._once = Semaphore(self._runtime, self._tries)
+        self._watch_mutex = self._runtime.mutex()
         self._watch: Job | None = None
 
     # --- the lock ----------------------------------------------------------------------------------------------
@@ -149,8 +150,9 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         """Close the connections: the server frees their locks."""
         self._wait_queues.close()
         self._sessions.close_all()
-        if self._watch is not None:
-            await self._watch.join(1.0)
+        watch = self._watch
+        if watch is not None:
+            await watch.join(1.0)
         await super().close()
 
     def after_fork(self) -> None:
@@ -164,7 +166,11 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
 
     async def _watch_connections(self) -> None:
         """Report holds whose connections end between two requests. It runs while there are holds."""
-        while self._sessions.any_held():
+        while True:
+            with self._watch_mutex:  # else a grant that comes now takes this job for one that goes on
+                if not self._sessions.any_held():
+                    self._watch = None
+                    return
             await self._runtime.sleep(WATCH_EVERY)
             for ticket in await self._sessions.closed_connections():
                 if self._on_loss is not None:
@@ -214,9 +220,10 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         except BaseException:
             self._sessions.lost(session)
             raise
-        self._sessions.hold(session, token)
-        if self._watch is None or not self._watch.alive():
-            self._watch = self._runtime.spawn(self._watch_connections, "leasehold-watch")
+        with self._watch_mutex:
+            self._sessions.hold(session, token)
+            if self._watch is None or not self._watch.alive():
+                self._watch = self._runtime.spawn(self._watch_connections, "leasehold-watch")
         return Granted(token, since, session.lease)
 
     async def _queued(self, waiter: Waiter[S], until: float) -> Wait:

@@ -81,7 +81,8 @@ class WaitQueues(Generic[S]):
         with self._mutex:
             wait_queue = self._wait_queues.get(waiter.key)
             if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
-                return waiter.session
+                return self._taken(waiter)
+            waiter.last_seen = self._runtime.now()  # this process may have been stopped since it entered
             self._remove_silent(wait_queue)
             failed, waiter.failed = waiter.failed, None
             if failed is not None:
@@ -99,7 +100,8 @@ class WaitQueues(Generic[S]):
                     wait_queue.notify()  # it left meanwhile, when the next one found that it was trying
             raise
         await self._use_session(wait_queue, session, has)
-        return waiter.session
+        with self._mutex:
+            return self._taken(waiter)
 
     async def wait_for_session(self, waiter: Waiter[S], until: float) -> S | None:
         """Return the session that has the lock; its answer is on the way. Raises as `session_for`."""
@@ -126,23 +128,30 @@ class WaitQueues(Generic[S]):
     def granted(self, waiter: Waiter[S]) -> None:
         """Remove a waiter that holds the lock now; the next one may try."""
         with self._mutex:
-            waiter.session = None
+            waiter.session, waiter.taking = None, False
             self._remove(waiter)
 
     def session_lost(self, waiter: Waiter[S]) -> None:
         """Record that the session with the lock for this waiter is gone: it must try again."""
         with self._mutex:
-            waiter.session = None
+            waiter.session, waiter.taking = None, False
 
     async def leave(self, waiter: Waiter[S], until: float) -> None:
-        """Remove a waiter that gives up; its lock goes to the next waiter, or back to the server."""
+        """Remove a waiter that gives up; its lock goes to the next waiter, or back to the server.
+
+        If another call takes the token just now (a cancellation, or the close of the client, came in between), that
+        call keeps the session. Its caller releases what it was granted.
+        """
         with self._mutex:
-            session, waiter.session = waiter.session, None
+            session: S | None = None
+            if not waiter.taking:
+                session, waiter.session = waiter.session, None
             wait_queue = self._remove(waiter)
             parked: S | None = None
             if wait_queue is not None and wait_queue.waiters:
                 if session is not None:
                     wait_queue.waiters[0].session, session = session, None
+                    wait_queue.notify()  # once more: it may have looked before it had the session
             elif wait_queue is not None:
                 parked, wait_queue.parked = wait_queue.parked, None
         waiter.signal.set()
@@ -167,6 +176,11 @@ class WaitQueues(Generic[S]):
             waiter.signal.set()
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _taken(self, waiter: Waiter[S]) -> S | None:
+        """Return the session of a waiter to the call that takes its token."""
+        waiter.taking = waiter.session is not None
+        return waiter.session
 
     async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
         """Give a session with the lock to the first waiter, maybe another by now; park one without the lock."""
@@ -216,13 +230,13 @@ class WaitQueues(Generic[S]):
                 return ParkResult.CLOSED  # the last waiter to leave ended it
             wait_queue.parked = None
             self._remove_silent(wait_queue)
-            wait_queue.notify()
             if not wait_queue.waiters:
                 return result if result is ParkResult.CLOSED else ParkResult.NOT_WANTED
             if result is ParkResult.GRANTED:
                 wait_queue.waiters[0].session = session
             else:
                 wait_queue.waiters[0].failed = failed
+            wait_queue.notify()  # after that: `wait_for_session` looks without the mutex, and clears the signal before
             return result
 
     async def _free(self, wait_queue: WaitQueue[S], session: S, *, has: bool) -> None:
@@ -240,7 +254,7 @@ class WaitQueues(Generic[S]):
     def _remove_silent(self, wait_queue: WaitQueue[S]) -> None:
         """Remove waiters that were silent for a lease; one that is alive after all enters again."""
         now = self._runtime.now()
-        silent = [one for one in wait_queue.waiters if one.deadline < now]
+        silent = [one for one in wait_queue.waiters if one.deadline < now and not one.taking]
         for waiter in silent:
             session, waiter.session = waiter.session, None
             wait_queue.waiters.remove(waiter)

@@ -52,6 +52,7 @@ class Waiter(Generic[S]):
     Attributes:
         last_seen: when its client last asked for it or renewed it.
         session: one that has the lock, until the waiter has taken its token.
+        taking: whether a call takes that token now: the session is that call's alone, whatever happens meanwhile.
         failed: why the session that was parked for it ended.
         answered: whether a call returned to its client, which will therefore release it.
         stored_at: when its row was written, for people to see.
@@ -63,6 +64,7 @@ class Waiter(Generic[S]):
     signal: Signal
     last_seen: float
     session: S | None = None
+    taking: bool = False
     failed: StoreUnavailable | None = None
     answered: bool = False
     stored_at: float | None = None

@@ -29,6 +29,7 @@ class AioConnection:
     """See `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
+    marker = ""
 
     def __init__(self, connection: Any, runtime: Runtime) -> None:
         self._connection = connection

@@ -25,7 +25,7 @@ class Greeting:
     """What a server reported when a connection was opened.
 
     Attributes:
-        session: number of the connection, which the server never reuses.
+        session: number of the connection, which the server reuses only after a restart.
         read_only: whether it takes no writes.
         galera: whether writes of other nodes are replicated into it.
     """
@@ -57,6 +57,9 @@ class Connection(Protocol):
     """One connection, used by one task or thread at a time; `abort` may come from any."""
 
     greeting: Greeting
+
+    marker: str
+    """A lock of the server that this connection alone has, with ``mode=session``; empty before."""
 
     async def run(self, statements: bytes, until: float) -> list[Rows]:
         """Send statements, joined by semicolons, in one request; return the rows of each.

@@ -30,6 +30,7 @@ class BlockingConnection:
     """See `leasehold.stores.mysql.connection.base.Connection`."""
 
     greeting: Greeting
+    marker = ""
 
     def __init__(self, connection: Any, runtime: Runtime) -> None:
         self._connection = connection

@@ -47,13 +47,19 @@ class AioTransport(PostgresTransport):
             if not kept:
                 steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
-    async def _addresses(self, hosts: Sequence[str]) -> str | None:
+    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
         loop = asyncio.get_running_loop()
-        found: list[str] = []
+        found, failed = list[list[str]](), list[OSError]()
         for host in hosts:
-            infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            found.append(str(ipaddress.ip_address(str(infos[0][4][0]).partition("%")[0])))
-        return ",".join(found)
+            try:
+                infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except OSError as error:
+                infos = []
+                failed.append(error)
+            found.append([str(ipaddress.ip_address(str(info[4][0]).partition("%")[0])) for info in infos])
+        if not any(found):
+            raise failed[0]
+        return found
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)

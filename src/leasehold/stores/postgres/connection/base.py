@@ -41,9 +41,11 @@ POOLED = (
 OLDEST = 100_000
 """Oldest server: PostgreSQL 10."""
 
+STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
 WHO = Statement(
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
-    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN})"
+    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN}), {STARTED}"
 )
 
 SESSION_SETTINGS = (
@@ -128,8 +130,8 @@ class PostgresTransport(ABC):
         """
 
     @abstractmethod
-    async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        """Return the addresses of the hosts, for libpq's ``hostaddr``; None to leave that to libpq."""
+    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Return the addresses of each host; nothing to leave that to libpq."""
 
     @abstractmethod
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -224,10 +226,10 @@ class PostgresTransport(ABC):
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
         try:
-            addresses = await self._addresses(settings.hosts) if settings.hosts else None
+            addresses = await self._addresses(settings.hosts) if settings.hosts else ()
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
-        conninfo = settings.conninfo(**({"hostaddr": addresses} if addresses else {}))
+        conninfo = settings.conninfo(**(settings.resolved(addresses) if addresses else {}))
         connection = await self.run(connecting(conninfo), until)
         with self._mutex:
             self._connections.add(connection)
@@ -235,7 +237,7 @@ class PostgresTransport(ABC):
 
     async def _greet(self, connection: Connection, until: float) -> None:
         ((row,),) = await self.run(connection.exchange([WHO]), until)
-        backend, version, standby, read_only, functions = row
+        backend, version, standby, read_only, functions, started = row
         pooled = backend != connection.backend
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
@@ -246,7 +248,7 @@ class PostgresTransport(ABC):
             connection.prepares = True
         connection.facts = {
             "backend": backend, "pooled": pooled, "read_only": bool(read_only), "encrypted": connection.encrypted,
-            "functions": functions,
+            "functions": functions, "started": started,
         }  # fmt: skip
 
     async def session(self, until: float) -> Connection:

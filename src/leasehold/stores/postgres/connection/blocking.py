@@ -38,8 +38,8 @@ class BlockingTransport(PostgresTransport):
             if not kept:
                 steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
-    async def _addresses(self, hosts: Sequence[str]) -> str | None:
-        return None  # libpq resolves them, and blocks
+    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+        return ()  # libpq resolves them, and blocks
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         return await work  # nothing cancels a thread

@@ -63,6 +63,7 @@ class Subscriptions:
         self._job: Job | None = None
         self._connection: Connection | None = None
         self._error: StoreUnavailable | None = None
+        self._closed = False
         self.generation = 0
         """The number of the current subscription, 0 without one."""
 
@@ -92,6 +93,7 @@ class Subscriptions:
     async def close(self) -> None:
         """End the subscription: shut the connection down, and wait for the job that reads it."""
         with self._mutex:
+            self._closed = True
             job, connection = self._job, self._connection
         if connection is not None:
             connection.shut()
@@ -103,15 +105,17 @@ class Subscriptions:
         try:
             connection = await transport.connect(self._runtime.now() + LISTEN_WITHIN, transport.settings.subscriptions)
             self._enabled = self._enabled and not connection.facts["pooled"]
-            if not self._enabled:
-                return
+            with self._mutex:
+                if self._closed or not self._enabled:
+                    return
+                self._connection = connection
             key = (SUBSCRIBERS, channel_number(self._name))
             shown = Statement("SELECT pg_advisory_lock_shared($1::int, $2::int)", key)
             begins = connection.exchange([Statement(f'LISTEN "{self._name}"'), shown])
             await transport.run(begins, self._runtime.now() + LISTEN_WITHIN)
             if transport.settings.subscriptions is not None:
                 await self._same_database(transport.settings.subscriptions)
-            self._connection, self._error = connection, None
+            self._error = None
             self._count += 1
             self.generation = self._count
             self._opened()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any
@@ -73,6 +73,20 @@ class Settings:
             return []
         hosts = str(self.options.get("host") or "").split(",")
         return [] if any(not host or host.startswith(("/", "@")) or _is_address(host) for host in hosts) else hosts
+
+    def resolved(self, addresses: Sequence[Sequence[str]]) -> dict[str, str]:
+        """Return the options with which libpq tries each address of each host, in order, as it does by itself."""
+        ports = str(self.options.get("port") or "").split(",")
+        ports = ports * len(self.hosts) if len(ports) == 1 else ports
+        if len(ports) != len(self.hosts):
+            return {}  # libpq says what is wrong
+        places = [
+            (host, port, address)
+            for host, port, found in zip(self.hosts, ports, addresses, strict=True)
+            for address in found
+        ]
+        names = ("host", "port", "hostaddr")
+        return {name: ",".join(values) for name, values in zip(names, zip(*places, strict=True), strict=True)}
 
     def conninfo(self, **more: str) -> Secret:
         """Return libpq's connection string."""

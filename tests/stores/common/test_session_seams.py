@@ -1,0 +1,167 @@
+"""``mode=session``: a session belongs to one call at a time, and is looked after from its grant on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasehold import Cancellation, Client
+from leasehold._runtimes.base import finish
+from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.session import sessions
+from leasehold_lab.runtimes.harnesses import Harness
+from leasehold_lab.servers import MariaDBServer, PostgresServer
+from support.flavors import both
+
+
+class Database:
+    """A server, what locks the rows of a namespace's names, and what ends its sessions that have a lock."""
+
+    def __init__(
+        self, url: str, connect: Callable[[], Any], lock_rows: Callable[[str], str], end_holders: Callable[[], object]
+    ) -> None:
+        self.url = f"{url}?mode=session"
+        self.end_holders = end_holders
+        self._connect = connect
+        self._lock_rows = lock_rows
+
+    @contextmanager
+    def names_locked(self, namespace: str) -> Iterator[None]:
+        """Lock the rows of the names: nobody can take a token meanwhile."""
+        connection = self._connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("BEGIN")
+            cursor.execute(self._lock_rows(namespace))
+            assert cursor.fetchall()
+            yield
+            connection.rollback()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest) -> Database:
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        ends = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
+        rows = "SELECT id FROM leasehold_name WHERE position('{}'::bytea IN space) > 0 FOR UPDATE"
+        return Database(
+            server.url, lambda: psycopg.connect(server.url, autocommit=True), rows.format, lambda: server.query(ends)
+        )
+    url: str = request.getfixturevalue("mariadb_url")
+    maria: MariaDBServer = request.getfixturevalue("mariadb_server")
+    rows = "SELECT id FROM leasehold_name WHERE LOCATE('{}', space) FOR UPDATE"
+    return Database(url, maria.connect, rows.format, maria.end_sessions)
+
+
+def sessions_of(client: Client) -> Any:
+    store: Any = client._core._engine.store
+    return store._sessions
+
+
+@both
+def test_a_cancellation_while_the_token_is_taken_lets_only_one_in(
+    database: Database, harness: Harness, namespace: str
+) -> None:
+    """Its release comes while another call uses the session; both gave the connection back, so two had it."""
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(database.url, namespace=namespace)
+        await (await client.lock("x").acquire(timeout=5)).release()
+        stop = Cancellation()
+        with database.names_locked(namespace):
+            job = harness.spawn(lambda: client.lock("x").acquire(timeout=20, cancel=stop))
+            await harness.sleep(0.5)
+            stop.cancel()
+            await harness.sleep(0.5)
+        assert await job.result() is None
+        first = await client.lock("x").acquire(timeout=5)
+        assert first is not None
+        assert await client.lock("x").acquire(timeout=0.3) is None
+        assert await first.release()
+        assert await (await client.lock("x").acquire(timeout=5)).release()
+
+    harness.run(body)
+
+
+def test_a_session_that_was_returned_is_left_alone(database: Database, namespace: str) -> None:
+    """A renewal, or the look whether its connection has ended, may have begun before the release."""
+    with Client.from_url(database.url, namespace=namespace) as client:
+        hold = client.lock("a").acquire(timeout=5)
+        assert hold is not None
+        (old,) = sessions_of(client)._holds.values()
+        hold.release()
+        hold = client.lock("b").acquire(timeout=5)
+        assert hold is not None
+        (new,) = sessions_of(client)._holds.values()
+        assert new.connection is old.connection
+        with pytest.raises(StoreUnavailable):
+            finish(sessions_of(client).ask(old, time.monotonic() + 5))
+        sessions_of(client).lost(old)
+        sessions_of(client).close(old)
+        hold.renew()
+        assert hold.release()
+
+
+def test_a_hold_is_watched_that_is_granted_as_the_watch_of_the_last_one_ends(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that finds no hold left is stopped there: a grant took it for one that goes on."""
+    any_held, slow = sessions.Sessions.any_held, threading.Event()
+
+    def slowly(mine: Any) -> bool:
+        held = any_held(mine)
+        if not held and slow.is_set():
+            time.sleep(0.5)
+        return held
+
+    monkeypatch.setattr(sessions.Sessions, "any_held", slowly)
+    with Client.from_url(database.url, namespace=namespace) as client:
+        hold = client.lock("a").acquire(timeout=5)
+        assert hold is not None
+        slow.set()
+        hold.release()
+        time.sleep(0.2)
+        hold = client.lock("b", lease=60).acquire(timeout=5)
+        assert hold is not None
+        slow.clear()
+        lost = threading.Event()
+        hold.on_lost(lambda error: lost.set())
+        time.sleep(0.6)
+        database.end_holders()
+        assert lost.wait(5), "it learns of that at a third of its lease"
+
+
+def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_session(
+    mariadb_url: str, namespace: str
+) -> None:
+    with Client.from_url(f"{mariadb_url}?mode=session", namespace=namespace) as client:
+        hold = client.lock("x", lease=60).acquire(timeout=5)
+        assert hold is not None
+        (session,) = sessions_of(client)._holds.values()
+        assert finish(session.mutex.take(time.monotonic() + 5))
+        raw = session.connection._connection
+        raw._execute_command(3, b"SELECT 1")  # the answer arrives, and its reader has not had its turn
+        time.sleep(0.2)
+        released: list[object] = []
+
+        def release() -> None:
+            try:
+                released.append(hold.release())
+            except Exception as error:
+                released.append(error)
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        thread.join(0.5)
+        raw._read_query_result()
+        session.mutex.give()
+        thread.join()
+        assert released == [True]
