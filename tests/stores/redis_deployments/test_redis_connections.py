@@ -6,6 +6,7 @@ connections closed unnoticed, choice of the reader, close.
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import threading
@@ -305,7 +306,7 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
 
 
 def test_each_call_has_its_own_time_limit():
-    """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
+    """The kernel's time limit is the same for all, and short; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
@@ -320,3 +321,31 @@ def test_each_call_has_its_own_time_limit():
             with pytest.raises(StoreUnavailable, match="too slowly"):
                 line.exchange(b"x", 1, limit)
             assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"
+
+
+@pytest.mark.parametrize("command", [b"x", b"x" * 2**24], ids=["no reply", "a full buffer"])
+def test_signals_do_not_lengthen_a_time_limit(command):
+    """A timer, or children that end: the system call that waits begins anew after each signal, with its full limit."""
+    ours, theirs = socket.socketpair()
+    me, over = threading.get_ident(), threading.Event()
+
+    def strike():
+        until = time.monotonic() + 5.0
+        while not over.wait(0.02) and time.monotonic() < until:
+            signal.pthread_kill(me, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    striking = threading.Thread(target=strike)
+    try:
+        with ours, theirs:
+            line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
+            striking.start()
+            start = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                line.exchange(command, 1, 0.2)
+            took = time.monotonic() - start
+    finally:
+        over.set()
+        striking.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert took < 2.5
