@@ -349,3 +349,15 @@ def test_signals_do_not_lengthen_a_time_limit(command):
         striking.join()
         signal.signal(signal.SIGUSR1, before)
     assert took < 2.5
+
+
+def test_a_subscription_that_another_thread_has_just_ended_has_news():
+    """Under Sentinel all threads look for a message of a failover before each command, and the first ends it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Connection(
+            SimpleNamespace(_sock=ours, disconnect=ours.close), BlockingRuntime(), "there", lambda _: None
+        )
+        assert line.quiet()
+        line.close()
+        assert not line.quiet()

@@ -94,7 +94,10 @@ class Connection(Replies):
     def quiet(self) -> bool:
         """Return whether nothing has come, neither bytes nor an end of file."""
         poll = select.poll()
-        poll.register(self.socket, select.POLLIN)
+        try:
+            poll.register(self.socket, select.POLLIN)
+        except ValueError:  # another thread has closed it just now
+            return False
         return not poll.poll(0)
 
     def receive(self) -> bool:
