@@ -34,7 +34,7 @@ class Both(BothSides):
     """A mutex."""
 
     ROUNDED = 0.001
-    LONGEST = 3_600_000 + 50_000
+    LONGEST = 3_600_000 + 80_000
 
     def keys(self) -> Sequence[str]:
         return keys.mutex_keys("default", self.name)
@@ -64,7 +64,7 @@ def tickets(draw: st.DrawFn) -> Made:
             LockMode(fair=draw(st.booleans())),
             Owner("host", i, "x"),
             lease=draw(st.sampled_from([10.0, 20.0, 30.0])),
-            lock_delay=draw(st.sampled_from([0.0, 0.0, 10.0])),
+            lock_delay=draw(st.sampled_from([0.0, 0.0, 10.0, 40.0])),  # longer than a lease, too
             meta=draw(st.sampled_from(["", '"é\\n"', '"a b"', '"{}"'])),
         )
         made.append(Ticket(f"ticket-{i}-{'x' * 10}", terms))
@@ -100,6 +100,14 @@ def test_a_name_freed_unnoticed_goes_to_the_first_waiter(server, store, fair, wh
         ("leave", who),
     ]
     replay(lambda: Both(server, store, made, [True] * TICKETS), steps)
+
+
+def test_a_waiter_that_missed_its_grant_does_not_shorten_the_lock_delay(server, store):
+    """It was stopped for longer than its lease, which a release had granted it, and claims again."""
+    terms = [LeaseTerms(LockMode(), Owner("host", i, "x"), lease=10.0, lock_delay=40.0) for i in range(TICKETS)]
+    made = [Ticket(f"ticket-{i}-{'x' * 10}", one) for i, one in enumerate(terms)]
+    steps: Steps = [("claim", 0), ("claim", 1), ("leave", 0), ("wait", 13), ("claim", 1), ("claim", 2), ("wait", 20)]
+    replay(lambda: Both(server, store, made, [True] * TICKETS), [*steps, ("claim", 2)])
 
 
 @pytest.mark.nightly

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +20,6 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot, Slots
-from leasehold.stores.redis.connection.connection import Connection
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 
 
@@ -302,21 +300,3 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
         finish(transport.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
-
-
-def test_each_call_has_its_own_time_limit():
-    """The kernel's time limit is only set when it gets shorter; a call with a longer limit reads again."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
-        theirs.sendall(b"+FIRST\r\n")
-        assert line.exchange(b"x", 1, 0.5) == [b"FIRST"]
-        answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
-        answer.start()
-        assert line.exchange(b"x", 1, 4.0) == [b"SECOND"]
-        answer.join()
-        for limit in (0.1, 0.4):
-            start = time.monotonic()
-            with pytest.raises(StoreUnavailable, match="too slowly"):
-                line.exchange(b"x", 1, limit)
-            assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"

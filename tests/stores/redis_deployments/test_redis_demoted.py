@@ -1,13 +1,19 @@
-"""Waiters subscribed at a former primary, which also receives what the new primary publishes.
+"""Clients whose connections to a former primary outlive the change of roles.
 
-The new primary does not count these subscribers, so it takes a grant to one of them back, and grants the next waiter.
+Waiters subscribed there also receive what the new primary publishes. It does not count these subscribers, so it takes a
+grant to one of them back, and grants the next waiter. And what is read there may be old.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
+import pytest
+
+from leasehold import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
@@ -65,6 +71,72 @@ def test_waiters_at_a_replica_that_was_the_primary(harness: Harness, namespace: 
 
             url = f"redis://127.0.0.1:{proxy.port}"
             harness.run(lambda harness: all_enter_in_turn(harness, url, namespace, switch))
+
+
+@both
+def test_a_value_is_never_read_from_a_former_primary(harness: Harness, namespace: str) -> None:
+    """It follows no longer what happens, but would answer reads for as long as the connection lasts."""
+
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(url, namespace=namespace) as reader,
+            harness.client(there, namespace=namespace) as other,
+        ):
+            value, latch = reader.versioned("v"), reader.latch("l", 1)
+            await value.put(b"one")
+            waiting = harness.spawn(lambda: opened(latch))
+            await harness.sleep(0.3)
+            group.catch_up()
+            new.command("REPLICAOF", "NO", "ONE")
+            old.command("REPLICAOF", "127.0.0.1", "1")
+            proxy._carrier.target = ("127.0.0.1", new.port)
+            await other.versioned("v").put(b"two")
+            await other.latch("l", 1).count_down()
+            with suppress(StoreUnavailable):  # only the first who asks, this one or the latch
+                assert (await value.get()).value == b"two"
+            assert (await value.get()).value == b"two"
+            began = harness.now()
+            while not waiting.done():
+                assert harness.now() - began < 5.0, "it waits for a latch that is open"
+                await harness.sleep(0.02)
+            await waiting.result()
+
+    async def opened(latch: Any) -> None:
+        try:
+            assert await latch.wait(timeout=30.0)
+        except StoreUnavailable:
+            pass
+
+    with RedisReplicas(1) as group:
+        old, (new,) = group.primary, group.replicas
+        with FaultProxy(old.port) as proxy:
+            url, there = f"redis://127.0.0.1:{proxy.port}", f"redis://127.0.0.1:{new.port}"
+            harness.run(body)
+
+
+@both
+def test_a_leader_is_never_looked_up_at_a_former_primary(harness: Harness, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(url, namespace=namespace) as looker,
+            harness.client(there, namespace=namespace) as other,
+        ):
+            lead = looker.election("e")
+            assert await lead.leader() is None
+            group.catch_up()
+            new.command("REPLICAOF", "NO", "ONE")
+            old.command("REPLICAOF", "127.0.0.1", "1")
+            proxy._carrier.target = ("127.0.0.1", new.port)
+            async with other.election("e"):
+                with pytest.raises(StoreUnavailable, match="READONLY"):
+                    await lead.leader()
+                assert await lead.leader() is not None
+
+    with RedisReplicas(1) as group:
+        old, (new,) = group.primary, group.replicas
+        with FaultProxy(old.port) as proxy:
+            url, there = f"redis://127.0.0.1:{proxy.port}", f"redis://127.0.0.1:{new.port}"
+            harness.run(body)
 
 
 @both

@@ -1,14 +1,21 @@
-"""Bytes of a server become replies, in the order of the commands, and messages, however the bytes are cut."""
+"""Bytes of a server become replies, in the order of the commands, and messages, however they are cut; or time is up."""
 
 from __future__ import annotations
 
+import signal
+import socket
+import threading
+import time
 from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import Redirected, ReplyError, refused
+from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.replies import Replies
 
 FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
@@ -78,3 +85,61 @@ def test_an_error_is_copied_as_it_is(text: str) -> None:
     assert vars(same) == vars(error)
     if isinstance(error, Redirected):
         assert (same.slot, same.address, same.ask) == (7, ("10.0.0.1", 6379), text.startswith("ASK"))  # type: ignore[attr-defined]
+
+
+def test_each_call_has_its_own_time_limit() -> None:
+    """The kernel's time limit is the same for all, and short; a call with a longer limit reads again."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
+        theirs.sendall(b"+FIRST\r\n")
+        assert line.exchange(b"x", 1, 0.5) == [b"FIRST"]
+        answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
+        answer.start()
+        assert line.exchange(b"x", 1, 4.0) == [b"SECOND"]
+        answer.join()
+        for limit in (0.1, 0.4):
+            start = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                line.exchange(b"x", 1, limit)
+            assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"
+
+
+@pytest.mark.parametrize("command", [b"x", b"x" * 2**24], ids=["no reply", "a full buffer"])
+def test_signals_do_not_lengthen_a_time_limit(command: bytes) -> None:
+    """A timer, or children that end: the system call that waits begins anew after each signal, with its full limit."""
+    ours, theirs = socket.socketpair()
+    me, over = threading.get_ident(), threading.Event()
+
+    def strike() -> None:
+        until = time.monotonic() + 5.0
+        while not over.wait(0.02) and time.monotonic() < until:
+            signal.pthread_kill(me, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    striking = threading.Thread(target=strike)
+    try:
+        with ours, theirs:
+            line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
+            striking.start()
+            start = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                line.exchange(command, 1, 0.2)
+            took = time.monotonic() - start
+    finally:
+        over.set()
+        striking.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert took < 2.5
+
+
+def test_a_subscription_that_another_thread_has_just_ended_has_news() -> None:
+    """Under Sentinel all threads look for a message of a failover before each command, and the first ends it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Connection(
+            SimpleNamespace(_sock=ours, disconnect=ours.close), BlockingRuntime(), "there", lambda _: None
+        )
+        assert line.quiet()
+        line.close()
+        assert not line.quiet()

@@ -8,7 +8,7 @@ from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import ReplyError, refused
+from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.scripts import LOOK
 from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, mode_of, other_layout
@@ -19,9 +19,7 @@ FIRST = 2**52
 """Subtracted from the arrival number of a waiter that precedes all others; see ``scripts/shared_common.lua``."""
 
 
-async def inspect(
-    calls: Calls, where: str, host: str, namespace: str, prefix: str, *, exact: bool, within: float
-) -> list[View]:
+async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, within: float) -> list[View]:
     """Return the names in use that begin with ``prefix``, or, if ``exact``, that name exclusive.
 
     Raises:
@@ -33,7 +31,7 @@ async def inspect(
         looks: list[Command] = [(LOOK, keys.shared_keys(namespace, name), ()) for name in some]
         for name, reply in zip(some, await calls.run_all(looks, within=within), strict=True):
             if isinstance(reply, ReplyError):
-                raise refused(where, reply, host)
+                raise await calls.refused(reply, within)
             view_of_name = view(name, reply)
             if view_of_name.holders or view_of_name.waiters or view_of_name.free_in > 0:
                 found.append(view_of_name)

@@ -301,8 +301,7 @@ class RedisStore:
         return self._waiters.take_grant(slot, ticket)
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        where, host = self.where, self.address[0]
-        return await inspecting.inspect(self._calls, where, host, self._namespace, prefix, exact=exact, within=5.0)
+        return await inspecting.inspect(self._calls, self._namespace, prefix, exact=exact, within=5.0)
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         check_size(change)

@@ -52,10 +52,11 @@ class AioTransport(ServerTransport[AioConnection]):
     async def listen(self, within: float) -> int:
         connection = self._live() or await self._connected(within)
         if connection.generation == 0:
-            if self._subscribing is None or self._subscribing.done():
-                self._subscribing = asyncio.ensure_future(self._listen(connection, max(within, COMMON_WITHIN)))
-                self._subscribing.add_done_callback(_retrieve)
-            await self._shared(self._subscribing, within)
+            task = self._subscribing
+            if task is None or task.done() or task.get_loop() is not connection.loop:
+                task = self._subscribing = asyncio.ensure_future(self._listen(connection, max(within, COMMON_WITHIN)))
+                task.add_done_callback(_retrieve)
+            await self._shared(task, within)
         return connection.generation
 
     def generation(self) -> int:
@@ -121,6 +122,8 @@ class AioTransport(ServerTransport[AioConnection]):
         """Connect once for all tasks that need it; a task that is cancelled, or has little time, does not stop that."""
         if self._closed:
             raise self._no_answer("the client is closed")
+        if (old := self._connection) is not None and old.loop.is_closed():
+            old.end("its event loop was closed")  # what was pending there has no answer
         task = self._connecting
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             task = self._connecting = asyncio.ensure_future(self._begin(max(within, COMMON_WITHIN)))

@@ -73,18 +73,20 @@ class AioConnection(Replies, asyncio.Protocol):
     async def close(self) -> None:
         """Close the connection, and wait until it is closed."""
         self.end("it was closed here")
-        await asyncio.wait((self._closed,), timeout=1.0)
+        if not self.loop.is_closed():
+            await asyncio.wait((self._closed,), timeout=1.0)
 
     def end(self, why: object) -> None:
-        """Close at once, and fail all pending commands."""
+        """Close at once, and fail all pending commands; if its loop was closed, only the latter."""
         if not self.open:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.resume_writing()
         self._unsent.clear()
         super().end(why)
-        self._transport.abort()  # what is unsent must not be sent: its callers have seen it fail
+        if not self.loop.is_closed():  # else it can close nothing any more: the socket ends with the transport
+            self.resume_writing()
+            self._transport.abort()  # what is unsent must not be sent: its callers have seen it fail
         self._connection._writer = self._connection._reader = None
         self._on_lost(self)
 
@@ -141,5 +143,5 @@ def _settle(answer: asyncio.Future[Any], reply: Any, failure: StoreUnavailable |
         return
     if failure is None:
         answer.set_result(reply)
-    else:
+    elif not answer.get_loop().is_closed():  # else nobody waits
         answer.set_exception(failure)

@@ -45,10 +45,12 @@ class Channel:
         """Subscribe if there is no subscription; return its number."""
         if self._connection is not None:
             return self.generation
-        until = self._runtime.now() + within
-        if not self._opening.acquire(timeout=within):
-            raise no_answer(self._where, "another thread is still subscribing", unknown=False)
+        until, got = self._runtime.now() + within, list[bool]()
         try:
+            # Acquired and recorded in one step of the interpreter: no exception of a signal handler comes between.
+            got.extend(map(self._opening.acquire, (True,), (within,)))
+            if not got[0]:
+                raise no_answer(self._where, "another thread is still subscribing", unknown=False)
             if self._connection is not None:
                 return self.generation
             connection = await self._subscribe(max(until - self._runtime.now(), 0.001))
@@ -62,33 +64,40 @@ class Channel:
             self._connection = connection  # last: other threads read it first
             return self.generation
         finally:
-            self._opening.release()
+            if got == [True]:
+                self._opening.release()
 
     async def receive(self, subscriber: Subscriber, timeout: float) -> None:
         """Wait for ``subscriber.news``; read for all if no other thread does."""
         until = self._runtime.now() + timeout
-        while not subscriber.news and (left := until - self._runtime.now()) > 0:
-            signal = None
-            with self._mutex:
-                connection = self._connection
-                reads = self._reading is None and connection is not None
-                if reads:
-                    self._reading, self._reader = subscriber, threading.get_ident()
-                else:
-                    signal = subscriber.ready(self._runtime)  # the reader needs none
-                    self._waiting[id(subscriber)] = subscriber
-            try:
-                if connection is None:
-                    return
-                if signal is None:
-                    self._read(connection, subscriber, until)
-                    continue
-                if not subscriber.news:  # else it was set before the signal existed
-                    await signal.wait(left)
-                if not subscriber.news:
-                    signal.clear()  # woken to take over the reading; a message that came meanwhile is in `news`
-            finally:
-                self._stop_reading(subscriber)
+        try:
+            while not subscriber.news and (left := until - self._runtime.now()) > 0:
+                signal = None
+                with self._mutex:
+                    connection = self._connection
+                    reads = self._reading is None and connection is not None
+                    if reads:
+                        self._reading, self._reader = subscriber, threading.get_ident()
+                    else:
+                        signal = subscriber.ready(self._runtime)  # the reader needs none
+                        self._waiting[id(subscriber)] = subscriber
+                try:
+                    if connection is None:
+                        return
+                    if signal is None:
+                        self._read(connection, subscriber, until)
+                        continue
+                    if not subscriber.news:  # else it was set before the signal existed
+                        await signal.wait(left)
+                    if not subscriber.news:
+                        signal.clear()  # woken to take over the reading; a message that came meanwhile is in `news`
+                finally:
+                    self._stop_reading(subscriber)
+        except BaseException:
+            # A signal handler may raise before the inner `try`, or as its `finally` begins. If this thread then still
+            # counted as the reader, no other would ever read.
+            self._stop_reading(subscriber)
+            raise
 
     def notify(self, subscriber: Subscriber) -> None:
         """Wake a subscriber that waits, or that reads for all."""

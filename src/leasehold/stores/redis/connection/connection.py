@@ -20,8 +20,11 @@ from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, Replies
 CHUNK = 65_536
 """Bytes of one read."""
 
-LONGER = 8
-"""How many times longer than the kernel's time limit one command may take without setting a new one: it reads again."""
+SOON = 0.005
+"""Seconds for which a read waits in the kernel alone. Each signal begins them anew, so poll waits for the rest."""
+
+AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
+"""The flag of a send that does not wait for room in the buffer; Windows has none, and needs none here."""
 
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of TCP_INFO."""
@@ -33,8 +36,8 @@ SILENT = (OSError, EOFError, hiredis.ProtocolError)
 class Connection(Replies):
     """One connection that redis-py opened; our code alone reads and writes it.
 
-    Where possible the kernel ends a read or write that takes too long. With Python's own time limits each of them would
-    be two system calls, and would release the interpreter lock twice.
+    Where possible a write and a read are one system call each, which most often has not to wait, or only for moments.
+    With Python's own time limits each of them would be two, and would release the interpreter lock twice.
     """
 
     def __init__(self, connection: Any, runtime: Runtime, where: str, on_message: OnMessage) -> None:
@@ -42,11 +45,11 @@ class Connection(Replies):
         self._connection = connection
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
-        self._sendall, self._recv = self.socket.sendall, self.socket.recv
-        self._within = self._longest = 0.0  # seconds: the time limit, and the longest call that needs no other
+        self._send, self._recv = self.socket.send, self.socket.recv
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:
             self.socket.settimeout(None)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, round(SOON * 1e6)))
         tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
         # Unlike poll, this keeps the interpreter lock. A server that sends something unrequested also closes.
         self.state: Callable[[], bytes] = (
@@ -60,20 +63,19 @@ class Connection(Replies):
         Raises:
             StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
         """
-        if count > 1 or not self._within <= within <= self._longest:
-            self._limit(within)
         replies: list[Any] = []
         until = self._now() + within
         try:
-            self._sendall(commands)
+            if not self._plain:
+                self.socket.settimeout(max(within, 0.001))
+                self.socket.sendall(commands)
+            else:
+                self._send_all(commands, until)
             while True:
                 try:
                     data = self._recv(CHUNK)
                 except BlockingIOError:
-                    left = until - self._now()
-                    if left <= 0:
-                        raise
-                    self._limit(left)  # the kernel's limit was that of a shorter call
+                    self._wait_for(select.POLLIN, until)
                     continue
                 if not data:
                     raise EOFError(GONE)
@@ -87,13 +89,15 @@ class Connection(Replies):
                 if self._now() > until:
                     raise TimeoutError(TOO_SLOW)
         except SILENT as error:
-            why = TOO_SLOW if isinstance(error, BlockingIOError) else error
-            raise no_answer(self.where, why, unknown=True) from error
+            raise no_answer(self.where, error, unknown=True) from error
 
     def quiet(self) -> bool:
         """Return whether nothing has come, neither bytes nor an end of file."""
         poll = select.poll()
-        poll.register(self.socket, select.POLLIN)
+        try:
+            poll.register(self.socket, select.POLLIN)
+        except ValueError:  # another thread has closed it just now
+            return False
         return not poll.poll(0)
 
     def receive(self) -> bool:
@@ -127,17 +131,26 @@ class Connection(Replies):
     def _polled(self) -> bytes:
         return ESTABLISHED if self.quiet() else b""
 
-    def _limit(self, within: float) -> None:
-        """Set the time limit of reads and writes."""
-        self._within = within
-        self._longest = LONGER * within if self._plain else 0.0
-        if not self._plain:
-            self.socket.settimeout(max(within, 0.001))
-            return
-        seconds, rest = divmod(max(round(within * 1e6), 1000), 1_000_000)
-        span = struct.pack("ll", seconds, rest)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+    def _send_all(self, commands: bytes, until: float) -> None:
+        """Send commands; most often there is room for all at once."""
+        sent = 0
+        while sent < len(commands):
+            try:
+                sent += self._send(commands[sent:], AT_ONCE)
+            except BlockingIOError:
+                self._wait_for(select.POLLOUT, until)
+
+    def _wait_for(self, event: int, until: float) -> None:
+        """Wait until the socket is ready, however many signals arrive meanwhile.
+
+        Raises:
+            TimeoutError: it is not by then.
+        """
+        poll = select.poll()
+        poll.register(self.socket, event)
+        left = until - self._now()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise TimeoutError(TOO_SLOW)
 
 
 class WakeUp:

@@ -42,20 +42,22 @@ class SingleFlight:
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]], within: float) -> None:
         """Do the work, or wait at most ``within`` seconds for the caller that does it; only that one gets a failure."""
+        mine: list[Signal] = []
         signal: Signal | None = None
-        with self._mutex:
-            if self._waiting is None:
-                self._waiting = []
-            else:
-                signal = self._runtime.signal()
-                self._waiting.append(signal)
-        if signal is not None:
-            await signal.wait(within)
-            return
         try:
-            await work()
-        finally:
             with self._mutex:
-                waiting, self._waiting = self._waiting, None
-            for other in waiting or ():
+                if self._waiting is None:
+                    self._waiting = mine
+                else:
+                    signal = self._runtime.signal()
+                    self._waiting.append(signal)
+            if signal is not None:
+                await signal.wait(within)
+                return
+            await work()
+        finally:  # around all of it: a signal handler may raise at any step, and nobody would ever work again
+            with self._mutex:
+                if self._waiting is mine:
+                    self._waiting = None
+            for other in mine:
                 other.set()

@@ -14,6 +14,10 @@ end
 local stale = ARGV[4] ~= '' and below(ARGV[4], fence)
 local moved = ARGV[3] ~= '' and ARGV[3] ~= version
 if ARGV[1] == '0' or stale or moved then
+  -- A server that has become a replica would answer a read, with an old value, for as long as the connection lasts. It
+  -- refuses a write, also this one of nothing. Other refusals, as of a disk that is full, do not concern a read.
+  local done = redis.pcall('HDEL', cell, '')
+  if type(done) == 'table' and done.err and string.find(done.err, 'READONLY', 1, true) then return done end
   return {state[1], version, fence, 0}
 end
 version = string.format('%.0f', version + 1)

@@ -32,7 +32,10 @@ local function enqueue()
   local queued = others > 0 and waiting(ticket)
   -- Written at each claim: the channel may be open by now.
   redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
-  if holder == ticket then redis.call('HSET', lock, 't', '', 'd', 0, 'o', '') end  -- never holder and waiter at once
+  if holder == ticket then                            -- never holder and waiter at once
+    redis.call('HSET', lock, 't', '', 'd', 0, 'o', '')
+    redis.call('HDEL', lock, 'l')                     -- what is left is a lock delay, which may be longer than a lease
+  end
   if not queued then redis.call('ZADD', queue, (last or 0) + 1, ticket) end
   redis.call('ZADD', beat, later(lease), ticket)
   if not last and others == 0 then                    -- all three are new, as when it is the first to wait

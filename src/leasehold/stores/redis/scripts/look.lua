@@ -1,7 +1,9 @@
--- Shows holders and waiters of one name. It writes nothing.
+-- Shows holders and waiters of one name. It changes nothing.
 -- Reply {now in us, fields of lock, ms until free, {ticket, order, expires, fields, ...} of the waiters in order of arrival,
 --        {ticket, expires, fields, ...} of the holders of a shared name}
 local holders, terms = KEYS[5], KEYS[6]
+local done = redis.pcall('HDEL', lock, '')           -- as in cell.lua: a server that has become a replica must not answer
+if type(done) == 'table' and done.err and string.find(done.err, 'READONLY', 1, true) then return done end
 local fields = redis.call('HMGET', lock, 't', 'f', 'l', 'd', 'o', 'm', 'k', 'b')
 local entries = {}
 for _, ticket in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

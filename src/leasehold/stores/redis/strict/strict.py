@@ -102,9 +102,10 @@ class Claims:
         plain, script_keys, args = command
         longest = b"%d" % round(self._strict.longest * 1000)
         strictly = STRICTLY[plain], script_keys, (*args, self.marker, longest)
+        needed = self._needed  # read once: other threads write it, too
         while True:
-            needed = self._needed
-            reply, acknowledged = await self._send(transport, strictly, needed, within)
+            sent = needed
+            reply, acknowledged = await self._send(transport, strictly, sent, within)
             if isinstance(reply, ReplyError):
                 if NOT_LOCAL in str(reply):
                     self._marker = self._find(True)
@@ -114,12 +115,12 @@ class Claims:
                 return reply
             if reply[0] != 1:
                 return reply
-            self._needed = self._strict.needed(int(reply[3]))
-            if self._needed <= needed:
+            needed = self._needed = self._strict.needed(int(reply[3]))
+            if needed <= sent:
                 break
         # Repeated if there are more replicas than known before: the same ticket is granted again, in a new write.
-        if (needed or self._strict.fsync) and not self._strict.acknowledged(acknowledged, self._needed):
-            raise self._unconfirmed(acknowledged)
+        if (sent or self._strict.fsync) and not self._strict.acknowledged(acknowledged, needed):
+            raise self._unconfirmed(acknowledged, needed)
         return reply
 
     async def _send(self, transport: Transport, command: Command, needed: int, within: float) -> tuple[Any, Any]:
@@ -132,7 +133,7 @@ class Claims:
             replies = await transport.call_all([script.by_text(*keys_and_args), *wait], within=within)
         return replies[0], replies[1] if wait else None
 
-    def _unconfirmed(self, reply: Any) -> StoreUnavailable:
+    def _unconfirmed(self, reply: Any, needed: int) -> StoreUnavailable:
         if isinstance(reply, ReplyError):
             if "nknown command" in str(reply):
                 reason = "the server does not know WAITAOF; leave out fsync=true, or use Redis 7.2 or later"
@@ -143,6 +144,6 @@ class Claims:
             return Unconfirmed(str(refused(self._where, reply, self._host)))
         count = f"{reply[1]} replicas, {reply[0]} of 1 disk here" if self._strict.fsync else f"{reply}"
         return Unconfirmed(
-            f"Redis at {self._where} granted the lock, but of {self._needed} replicas that must have it in time "
+            f"Redis at {self._where} granted the lock, but of {needed} replicas that must have it in time "
             f"only {count} did, so it was given back; look at the replicas (INFO replication)"
         )
