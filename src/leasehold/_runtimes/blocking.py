@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 import time
@@ -40,7 +39,7 @@ class BlockingRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(os.urandom)
+    random_bytes = staticmethod(clock.random_bytes)
     jitter = staticmethod(random.random)
 
     def mutex(self) -> AbstractContextManager[Any]:

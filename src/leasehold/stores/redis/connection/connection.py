@@ -16,6 +16,7 @@ from hiredis import PushNotification
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnMessage, no_answer
 from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, Replies
+from leasehold.stores.redis.connection.sending import sendall_at_once
 
 CHUNK = 65_536
 """Bytes of one read."""
@@ -56,6 +57,11 @@ class Connection(Replies):
             partial(self.socket.getsockopt, socket.IPPROTO_TCP, socket.TCP_INFO, 1) if tcp else self._polled
         )
         """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
+
+    def share_interpreter(self) -> None:
+        """Send as is best where several threads use the client, see `sending`."""
+        if self._plain:
+            self._sendall = sendall_at_once(self.socket)
 
     def exchange(self, commands: bytes, count: int, within: float) -> list[Any]:
         """Send commands in one write, and return their replies, so many.
