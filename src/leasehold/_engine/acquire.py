@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from leasehold._engine.cancellation import Attempt, Cancellation
+from leasehold._engine.documented import documented
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
@@ -205,7 +206,7 @@ class AcquireLoop:
             except StoreUnavailable as error:  # the next try detects whether the store is down
                 self._engine.contact.failed(lease, "wait", error)
                 if error.lasting:
-                    raise
+                    raise documented(error) from error.__cause__
                 await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
             if granted is not None:
                 return granted

@@ -25,6 +25,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from leasehold._engine.documented import asked
 from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
 from leasehold._engine.retry import Contact, Request, repeat, retry
@@ -270,7 +271,7 @@ class Engine:
         sent = self.runtime.now()
         pairs = [(lease.name, lease.ticket) for lease in leases]
         try:
-            results = await self.store.renew(pairs, within=self.response_timeout)
+            results = await asked(self.store.renew(pairs, within=self.response_timeout))
         except StoreUnavailable as failure:
             self.contact.failed(leases[0], "renew", failure)
             raise

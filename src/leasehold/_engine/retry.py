@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from copy import copy
 from typing import Any, TypeVar
 
+from leasehold._engine.documented import documented
 from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
@@ -44,7 +45,7 @@ async def retry(
         left = until - runtime.now() - pause
         if left <= 0 or failed.lasting or not (failed.unknown or through_outage):
             failed.unknown = failed.unknown or repeated  # the store may have executed what it refuses now
-            raise failed
+            raise documented(failed)
         repeated = repeated or failed.unknown
         await runtime.sleep(pause * (0.5 + runtime.jitter() / 2))
         pause = min(pause * 2, LONGEST_PAUSE)
@@ -67,7 +68,7 @@ class Contact:
             self.lost_since = lease._runtime.now()
         if self._observer.wants(RequestFailed):
             # A copy has no traceback: who keeps the event must not keep our frame, which has the lease
-            self._observer(RequestFailed(*lease.event_fields(), request, error=copy(error)))
+            self._observer(RequestFailed(*lease.event_fields(), request, error=copy(documented(error))))
 
     def answered(self, lease: Lease) -> None:
         """Record an answer."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from leasehold._engine.documented import documented
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
 from leasehold._engine.retry import Contact
@@ -70,7 +71,8 @@ class Renewer:
         try:
             results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
         except StoreUnavailable as error:
-            failure = error.with_traceback(None)  # the leases keep it: it must not keep our frame, which has the leases
+            # The leases keep it, and it must not keep our frame, which has the leases.
+            failure = documented(error).with_traceback(None)
             self._contact.failed(batch[0], "renew", failure)
         except Exception:
             log.exception("a batch of renewals failed")

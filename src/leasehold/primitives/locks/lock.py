@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from leasehold import _validate
+from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import acquire
 from leasehold._engine.lease import LeaseHandle
@@ -285,7 +286,7 @@ async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode
     """
     engine.ready()
     held: list[LockMode] = []
-    for view in await engine.store.inspect(name, exact=True):
+    for view in await asked(engine.store.inspect(name, exact=True)):
         other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
         if other is not None:
             message = clash(name, use_of(other.terms.mode), mode)
