@@ -45,7 +45,7 @@ class Alarms(UpkeepJob[str]):
                 self._later(further[0], item, further[1:])
 
     def _times(self) -> list[float]:
-        return self.until
+        return super()._times() + self.until
 
     def runs(self) -> bool:
         return self._job is not None

@@ -15,14 +15,7 @@ class Answer(Exception):
 Error = Callable[[str], LeaseholdError]
 """Makes an error from a message."""
 
-NOT_DONE: Error = StoreUnavailable
-"""It may be sent again."""
-
-UNKNOWN: Error = partial(StoreUnavailable, unknown=True)
-"""It may have been carried out: repeat it only where that is harmless."""
-
-LASTING: Error = StoreRefused
-"""Not done; a retry fails until somebody changes a setting."""
-
-UNSUPPORTED: Error = Unsupported
-"""Not possible with this server."""
+NOT_DONE: Error = StoreUnavailable  # it may be sent again
+UNKNOWN: Error = partial(StoreUnavailable, unknown=True)  # perhaps done: repeat it only where that is harmless
+LASTING: Error = StoreRefused  # not done; a retry fails until somebody changes a setting
+UNSUPPORTED: Error = Unsupported  # not possible with this server

@@ -45,10 +45,6 @@ class UpkeepJob(ABC, Generic[T]):
     async def _step(self) -> None:
         """Do all that is due."""
 
-    @abstractmethod
-    def _times(self) -> list[float]:
-        """Return when something else than what is pending is due, by the boot-time clock."""
-
     def watch(self, until: float) -> None:
         """Make sure that the job looks at ``until``, a reading of the clock, or earlier."""
         with self._mutex:
@@ -87,8 +83,9 @@ class UpkeepJob(ABC, Generic[T]):
                 self._pending.remove(pending)
             yield pending[1:]
 
-    def _all_times(self) -> list[float]:
-        return self._times() + [when for when, *_ in self._pending]
+    def _times(self) -> list[float]:
+        """Return when something is due, by the boot-time clock."""
+        return [when for when, *_ in self._pending]
 
     async def _run(self) -> None:
         while True:
@@ -99,7 +96,7 @@ class UpkeepJob(ABC, Generic[T]):
                 log.exception("%s failed unexpectedly; it continues", self._name)
                 await self._runtime.sleep(AFTER_AN_ERROR)
             with self._mutex:
-                times = self._all_times()
+                times = self._times()
                 now = self._runtime.now()
                 self._sleeps_until = min(times, default=now + LINGER)
                 if self._closed:
@@ -107,6 +104,6 @@ class UpkeepJob(ABC, Generic[T]):
             woken = await self._wake.wait(max(0.0, self._sleeps_until - now))
             with self._mutex:
                 self._sleeps_until = 0.0
-                if self._closed or not (woken or times or self._all_times()):
+                if self._closed or not (woken or times or self._times()):
                     self._job = None
                     return

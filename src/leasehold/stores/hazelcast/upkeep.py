@@ -55,7 +55,7 @@ class Upkeep(UpkeepJob[TicketState]):
         self._later(pauses[0], state, pauses[1:] or pauses)
 
     def _times(self) -> list[float]:
-        times = [state.until for state in list(self._states.values())]
+        times = super()._times() + [state.until for state in list(self._states.values())]
         return times + [session.beat_at for session in (*self._in_use(), *self._sessions.closing)]
 
     def _in_use(self) -> list[Session]:

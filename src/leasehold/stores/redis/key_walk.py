@@ -12,12 +12,7 @@ async def walk(
 ) -> AsyncIterator[tuple[list[bytes], bool]]:
     """Yield the keys that match the pattern, step by step, and whether the step was the last of all.
 
-    Args:
-        transport: to the server.
-        pattern: of the keys.
-        within: seconds for each step.
-        count: keys that the server looks at in one step, about.
-        steps: the walk ends after so many; 0 for no limit.
+    A step looks at about ``count`` keys, and takes ``within`` seconds at most. It ends after ``steps``, if not 0.
 
     Raises:
         ReplyError: the server refused a step.

@@ -48,7 +48,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
         self._later(RETRY, state, LOOK_AGAIN if uncertain else ())
 
     def _times(self) -> list[float]:
-        return [state.until for state in list(self._states.values())]
+        return super()._times() + [state.until for state in list(self._states.values())]
 
     async def _step(self) -> None:
         now = self._runtime.now()
