@@ -95,13 +95,6 @@ class StoreURL:
                 listed = f"known are: {', '.join(offered)}" if offered else "this scheme has none"
                 raise ValueError(f"unknown option {key!r} in the {self.scheme} URL; {meant}{listed}")
 
-    def switch(self, option: str, default: str = "false") -> bool:
-        """Return whether an option is on; raise ValueError if it is neither true nor false."""
-        text = self.options.get(option, default)
-        if text not in ("true", "false"):
-            raise ValueError(f"option {option!r} in the {self.scheme} URL is true or false")
-        return text == "true"
-
 
 def parse(text: str | Secret) -> StoreURL:
     """Read a URL.
@@ -240,3 +233,11 @@ def address(host: str, port: int | None) -> str:
 def is_local(host: str) -> bool:
     """Return whether a connection to ``host`` does not leave this one."""
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def switch(url: StoreURL, option: str, default: str = "false") -> bool:
+    """Return whether an option is on; raise ValueError if it is neither true nor false."""
+    text = url.options.get(option, default)
+    if text not in ("true", "false"):
+        raise ValueError(f"option {option!r} in the {url.scheme} URL is true or false")
+    return text == "true"

@@ -9,7 +9,7 @@ import pytest
 
 import leasehold
 import leasehold.guards
-from leasehold._engine.documented import documented
+from leasehold._engine.retry import documented
 from leasehold.errors import StoreUnavailable
 from support.modules import importable
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from leasehold._engine.cancellation import Attempt, Cancellation
-from leasehold._engine.documented import documented
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
-from leasehold._engine.retry import FIRST_PAUSE, retry
+from leasehold._engine.retry import FIRST_PAUSE, documented, retry
 from leasehold._model import AcquireRequest, Granted, Nested, NotAcquired, Owner, Wait
 from leasehold._runtimes.base import warn
 from leasehold._runtimes.process import ending

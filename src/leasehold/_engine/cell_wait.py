@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Watching
 

@@ -25,10 +25,9 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leasehold._engine.documented import asked
 from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.retry import Contact, Request, repeat, retry
+from leasehold._engine.retry import Contact, Request, asked, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id

@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from leasehold import _validate
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold._inspection import LockInfo
 from leasehold._model import Finding, ReleaseReason
 from leasehold._runtimes import process

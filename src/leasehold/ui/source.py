@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from leasehold import AsyncClient, Client
-from leasehold._engine.documented import asked
+from leasehold._engine.retry import asked
 from leasehold._runtimes.base import run_sync
 from leasehold.store_api import Finding, View
 

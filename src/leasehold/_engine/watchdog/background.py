@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from leasehold._engine.documented import documented
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.retry import Contact
+from leasehold._engine.retry import Contact, documented
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 
 from leasehold import _validate
 from leasehold._engine.cell_wait import Pace
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import acquire, release
 from leasehold._engine.lease import Lease
+from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds

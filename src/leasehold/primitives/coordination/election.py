@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from leasehold import _validate
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.retry import asked
 from leasehold._model import NotAcquired, QueueEntry
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from leasehold import _validate
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import acquire
 from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, LockMode, Nested, NotAcquired
 from leasehold._rules import clash, conflicts, other_use, use_of
 from leasehold._runtimes.base import Caller, run_sync

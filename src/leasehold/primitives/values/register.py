@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold import _validate
-from leasehold._engine.documented import asked
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
 from leasehold.primitives.bases import AsyncPrimitive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 
-from leasehold._url import Secret, StoreURL, is_local
+from leasehold._url import Secret, StoreURL, is_local, switch
 from leasehold.stores.etcd.http.base import Endpoint
 
 PORT = 2379
@@ -91,7 +91,7 @@ def _context(url: StoreURL) -> ssl.SSLContext | None:
     options = {key: value for key, value in url.options.items() if key.startswith("ssl_")}
     if url.scheme != "etcds":
         return None
-    checked = url.switch("ssl_check_hostname", "true")
+    checked = switch(url, "ssl_check_hostname", "true")
     if "ssl_keyfile" in options and "ssl_certfile" not in options:
         raise ValueError(f"option 'ssl_keyfile' in the {url.scheme} URL is the key of 'ssl_certfile', which is missing")
     try:

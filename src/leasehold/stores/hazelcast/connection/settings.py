@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import Secret, StoreURL, Veiled, address
+from leasehold._url import Secret, StoreURL, Veiled, address, switch
 from leasehold.stores._common.driver_urls import members, refuse_half_credentials, tls
 
 PORT = 5701
@@ -76,7 +76,7 @@ def from_url(url: StoreURL) -> Settings:
         GROUP if group.lower() == GROUP else group,
         url.username,
         url.password,
-        tls(url, TLS_FILES, ssl_enabled=True, ssl_check_hostname=url.switch("ssl_check_hostname", "true"))
+        tls(url, TLS_FILES, ssl_enabled=True, ssl_check_hostname=switch(url, "ssl_check_hostname", "true"))
         if secure
         else Veiled(),
     )

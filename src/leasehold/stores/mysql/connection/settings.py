@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import StoreURL, Veiled, address, is_local
+from leasehold._url import StoreURL, Veiled, address, is_local, switch
 
 PORT = 3306
 
@@ -85,7 +85,7 @@ def _address(url: StoreURL, options: Veiled) -> str:
 def _tls(url: StoreURL) -> ssl.SSLContext | None:
     """Return a context that verifies the server, None without TLS."""
     given = {key: url.options[key] for key in SSL_OPTIONS if key in url.options}
-    encrypted, checked = url.switch("ssl", "true"), url.switch("ssl_check_hostname", "true")
+    encrypted, checked = switch(url, "ssl", "true"), switch(url, "ssl_check_hostname", "true")
     if not given or given == {"ssl": "false"}:
         return None
     if not encrypted or "unix_socket" in url.options:

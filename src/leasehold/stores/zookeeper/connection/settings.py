@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import Secret, StoreURL, Veiled, address
+from leasehold._url import Secret, StoreURL, Veiled, address, switch
 from leasehold.stores._common.driver_urls import members, refuse_half_credentials, tls
 
 PORT = 2181
@@ -70,7 +70,7 @@ def from_url(url: StoreURL) -> Settings:
         raise ValueError(f"option 'acl' in the {url.scheme} URL is one of {', '.join(ACLS)}")
     if acl != "open" and not (digest or sasl or secure):
         raise ValueError(f"acl={acl} needs credentials: write {url.scheme}://user:password@host")
-    checked = url.switch("ssl_check_hostname", "true")
+    checked = switch(url, "ssl_check_hostname", "true")
     options = tls(url, TLS_OPTIONS, use_ssl=True, verify_certs=True, check_hostname=checked) if secure else Veiled()
     return Settings(hosts, _timeout(url), acl, digest, sasl, options)
 
