@@ -69,7 +69,7 @@ class StoreURL:
         user = "***@" if self.username else ""
         if self.password is not None:
             user = f"{self.username or ''}:***@"
-        hosts = ",".join(_shown(host, port) for host, port in self.hosts)
+        hosts = ",".join(address(host, port) for host, port in self.hosts)
         slashes = "//" if hosts or user else ""
         _, at, rest = self.path.rpartition("@")
         path = self.path if not at else f"***@{rest}"  # a URL whose slashes were forgotten is all path
@@ -224,6 +224,20 @@ def _plain(text: str, what: str) -> str:
     return decoded
 
 
-def _shown(host: str, port: int | None) -> str:
+def address(host: str, port: int | None) -> str:
+    """Return host and port as in a URL, for people; the host alone if ``port`` is None."""
     name = f"[{host}]" if ":" in host else host
     return name if port is None else f"{name}:{port}"
+
+
+def is_local(host: str) -> bool:
+    """Return whether a connection to ``host`` does not leave this one."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def switch(url: StoreURL, option: str, default: str = "false") -> bool:
+    """Return whether an option is on; raise ValueError if it is neither true nor false."""
+    text = url.options.get(option, default)
+    if text not in ("true", "false"):
+        raise ValueError(f"option {option!r} in the {url.scheme} URL is true or false")
+    return text == "true"

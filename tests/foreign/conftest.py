@@ -7,13 +7,16 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from leasehold_lab.servers import MissingServer
+from leasehold_lab.servers import MissingServer, RedisServer
 from support import foreign_table, lock_peers
+
+Share = Callable[..., AbstractContextManager[lock_peers.Peers]]
 
 PEERS = Path(__file__).parent / "peers"
 
@@ -74,6 +77,12 @@ def program(pytestconfig: pytest.Config) -> Callable[[str], list[str]]:
     assert pytestconfig.cache is not None
     cache = pytestconfig.cache.mkdir("foreign")
     return lambda library: _built(library, PROGRAMS[library], cache)
+
+
+@pytest.fixture
+def share(redis_server: RedisServer, namespace: str, commands: dict[str, list[str]]) -> Share:
+    """Return a function from a layout, or a URL, and a lease to a group of processes that share a lock there."""
+    return lambda layout, lease=3.0: lock_peers.lock_peers(redis_server, layout, namespace, lease, commands)
 
 
 def _built(library: str, wanted: Program, cache: Path) -> list[str]:

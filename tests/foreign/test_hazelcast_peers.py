@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 
 import pytest
 from hazelcast_members import TTL, cluster
@@ -12,7 +11,7 @@ from leasehold import Client
 from leasehold._runtimes.base import run_sync
 from leasehold.stores.hazelcast import inspecting
 from leasehold.stores.hazelcast.connection import requests
-from support.lock_peers import check_counting, check_exclusion, check_kill, lock_peers
+from support.lock_peers import check_counting, check_exclusion, check_kill, wake_in_turn
 
 OURS = ("ours", "ours-asyncio")
 
@@ -42,16 +41,16 @@ def commands(program):
 
 
 @pytest.mark.parametrize("theirs", BOTH)
-def test_three_and_three_count_together(redis_server, members, namespace, commands, theirs):
-    with lock_peers(redis_server, members.url, namespace, 10.0, commands=commands) as peers:
+def test_three_and_three_count_together(share, members, theirs):
+    with share(members.url, 10.0) as peers:
         check_counting(peers, (theirs,) * 3 + ("ours", "ours-asyncio", "ours"), 300)
         tokens = [token for _, token in peers.log()]
         assert len(tokens) == 1800
         assert tokens == sorted(set(tokens)), "the fence rises over the holds of both sides"
 
 
-def test_they_share_a_lock_in_another_group(redis_server, members, namespace, commands):
-    with lock_peers(redis_server, f"{members.url}?group=other", namespace, 10.0, commands=commands) as peers:
+def test_they_share_a_lock_in_another_group(share, members):
+    with share(f"{members.url}?group=other", 10.0) as peers:
         check_counting(peers, (*BOTH, *OURS), 50)
         tokens = [token for _, token in peers.log()]
         assert tokens == sorted(set(tokens))
@@ -59,25 +58,23 @@ def test_they_share_a_lock_in_another_group(redis_server, members, namespace, co
 
 @pytest.mark.parametrize("theirs", BOTH)
 @pytest.mark.parametrize("ours", OURS)
-def test_each_side_keeps_the_other_out_and_is_notified_by_it(redis_server, members, namespace, commands, ours, theirs):
-    with lock_peers(redis_server, members.url, namespace, 20.0, commands) as peers:
+def test_each_side_keeps_the_other_out_and_is_notified_by_it(share, members, ours, theirs):
+    with share(members.url, 20.0) as peers:
         check_exclusion(peers, ours, theirs, NOTIFIED)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [*zip(OURS, BOTH, strict=True), (OURS[1], THEIRS)])
-def test_a_killed_holder_blocks_for_its_session(
-    redis_server, members, namespace, commands, ours, theirs, record_property
-):
-    with lock_peers(redis_server, members.url, namespace, 4.0, commands) as peers:
+def test_a_killed_holder_blocks_for_its_session(share, members, ours, theirs, record_property):
+    with share(members.url, 4.0) as peers:
         for killed, next_ in ((ours, theirs), (theirs, ours), (ours, "ours")):
             took = check_kill(peers, killed, next_, TTL, EXPIRY - TTL)
             record_property("ms:layouts: free after kill -9, hazelcast", round(took * 1000))
 
 
 @pytest.mark.parametrize("killed", [*OURS, THEIRS])
-def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server, members, namespace, commands, killed):
+def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(share, members, killed):
     """The servers hand the lock to a dead waiter, too, until its session ends."""
-    with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers:
+    with share(members.url, 10.0) as peers:
         holder, dead, alive = peers.start(THEIRS, killed, "ours")
         holder.acquires()
         for waiter in (dead, alive):
@@ -87,8 +84,8 @@ def test_a_killed_waiter_delays_nobody_for_longer_than_its_session(redis_server,
         assert alive.answer(within=EXPIRY + 1.0).startswith("held")
 
 
-def test_a_holder_in_java_is_listed_and_its_lock_can_be_freed(redis_server, members, namespace, commands):
-    with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers, Client.from_url(members.url) as us:
+def test_a_holder_in_java_is_listed_and_its_lock_can_be_freed(share, members):
+    with share(members.url, 10.0) as peers, Client.from_url(members.url) as us:
         (holder,) = peers.start(THEIRS)
         token = holder.acquires()
         (found,) = us.holds(peers.key)
@@ -99,8 +96,8 @@ def test_a_holder_in_java_is_listed_and_its_lock_can_be_freed(redis_server, memb
         assert holder.ask("unlock") == "IllegalMonitorStateException"
 
 
-def test_a_holder_in_java_is_told_at_its_next_call_that_its_session_ended(redis_server, members, namespace, commands):
-    with lock_peers(redis_server, members.url, namespace, 10.0, commands) as peers, Client.from_url(members.url) as us:
+def test_a_holder_in_java_is_told_at_its_next_call_that_its_session_ended(share, members):
+    with share(members.url, 10.0) as peers, Client.from_url(members.url) as us:
         (holder,) = peers.start(THEIRS)
         token = holder.acquires()
         store = us.store
@@ -116,21 +113,10 @@ def test_a_holder_in_java_is_told_at_its_next_call_that_its_session_ended(redis_
 
 @pytest.mark.timing
 @pytest.mark.parametrize("ours", OURS)
-def test_a_waiter_is_woken_within_50_ms(redis_server, members, namespace, commands, ours, record_property):
+def test_a_waiter_is_woken_within_50_ms(share, members, ours, record_property):
     """Half of ten waiters of each side are, from the other side's release to their answer, over two pipes."""
-    took = {True: list[float](), False: list[float]()}
-    with lock_peers(redis_server, members.url, namespace, 20.0, commands) as peers:
-        pair = peers.start(ours, THEIRS)
-        pair[0].acquires()
-        for number in range(20):
-            holder, waiter = pair[number % 2], pair[1 - number % 2]
-            waiter.order("lock")
-            time.sleep(0.1)
-            start = time.monotonic()
-            holder.order("unlock")
-            assert waiter.answer().startswith("held")
-            took[waiter.kind == ours].append(time.monotonic() - start)
-            assert holder.answer() == "released"
-    for side, times in ((ours, took[True]), (THEIRS, took[False])):
+    with share(members.url, 20.0) as peers:
+        took = wake_in_turn(peers, ours, THEIRS)
+    for side, times in took.items():
         record_property(f"ms:layouts: {side} woken by the other side", round(statistics.median(times) * 1000))
         assert statistics.median(times) < 0.05, f"{side}: {times}"

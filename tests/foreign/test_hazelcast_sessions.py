@@ -17,7 +17,8 @@ from hazelcast_members import CALL_TIMEOUT, TTL, cluster
 from leasehold import Client, LeaseLost
 from leasehold._model import Severity
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores.hazelcast import sessions, upkeep
+from leasehold.stores._common import upkeep_job
+from leasehold.stores.hazelcast import sessions
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import CONNECT_WITHIN
 from leasehold_lab.conformance.case_context import held
@@ -149,7 +150,7 @@ def test_many_failed_tries_are_not_remembered_for_ever(harness, members, namespa
         await harness.sleep(1.5)
         kept.raise_if_lost()
         await kept.release()
-        await until_in(harness, lambda: first.ended, SOON + upkeep.LINGER)
+        await until_in(harness, lambda: first.ended, SOON + upkeep_job.LINGER)
         await hold.release()
         await held(await client.lock(namespace).acquire(timeout=SOON)).release()
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client
+from leasehold_lab.conformance.case_context import internal_classes
 
 HERE = os.path.dirname(__file__)
 CANARY = "Zc4naryZ"
@@ -43,6 +44,7 @@ class Record:
 
     def error(self, error: BaseException) -> None:
         """Show an error as crash reporters do: with all causes, and with the local variables of our frames."""
+        assert internal_classes(error) == []
         self.objects(error)
         self.pickled(error)
         self.texts += traceback.format_exception(error)

@@ -177,6 +177,23 @@ def check_exclusion(peers: Peers, mine: str, theirs: str, wakes_within: float) -
         assert first.ask("unlock") == "released"
 
 
+def wake_in_turn(peers: Peers, mine: str, theirs: str, wakes: int = 10) -> dict[str, list[float]]:
+    """Let each side wake the other so often; return how many seconds that took, by who was woken."""
+    took: dict[str, list[float]] = {mine: [], theirs: []}
+    holder, waiter = peers.start(mine, theirs)
+    holder.acquires()
+    for _ in range(2 * wakes):
+        waiter.order("lock")
+        time.sleep(0.1)
+        start = time.monotonic()
+        holder.order("unlock")
+        assert waiter.answer().startswith("held")
+        took[waiter.kind].append(time.monotonic() - start)
+        assert holder.answer() == "released"
+        holder, waiter = waiter, holder
+    return took
+
+
 def check_kill(peers: Peers, killed: str, next_: str, lease: float, noise: float) -> float:
     """Kill a holder while another waits; return seconds from the kill to the next grant, a lease at most."""
     holder, waiter = peers.start(killed, next_)

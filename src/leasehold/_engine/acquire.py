@@ -12,7 +12,7 @@ from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
-from leasehold._engine.retry import FIRST_PAUSE, retry
+from leasehold._engine.retry import FIRST_PAUSE, documented, retry
 from leasehold._model import AcquireRequest, Granted, Nested, NotAcquired, Owner, Wait
 from leasehold._runtimes.base import warn
 from leasehold._runtimes.process import ending
@@ -205,7 +205,7 @@ class AcquireLoop:
             except StoreUnavailable as error:  # the next try detects whether the store is down
                 self._engine.contact.failed(lease, "wait", error)
                 if error.lasting:
-                    raise
+                    raise documented(error) from error.__cause__
                 await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
             if granted is not None:
                 return granted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Watching
 
@@ -32,7 +33,7 @@ async def changed(engine: Engine, cell: str, version: int, *, timeout: float, pa
     if engine.store.capabilities.watches:
         try:
             store = cast(Watching, engine.store)
-            return await store.wait_for_cell(cell, version, timeout=min(timeout, LOST_MESSAGE))
+            return await asked(store.wait_for_cell(cell, version, timeout=min(timeout, LOST_MESSAGE)))
         except StoreUnavailable as error:  # the next read detects whether the store is down
             if error.lasting:
                 raise

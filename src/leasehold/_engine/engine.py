@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.retry import Contact, Request, repeat, retry
+from leasehold._engine.retry import Contact, Request, asked, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
@@ -270,7 +270,7 @@ class Engine:
         sent = self.runtime.now()
         pairs = [(lease.name, lease.ticket) for lease in leases]
         try:
-            results = await self.store.renew(pairs, within=self.response_timeout)
+            results = await asked(self.store.renew(pairs, within=self.response_timeout))
         except StoreUnavailable as failure:
             self.contact.failed(leases[0], "renew", failure)
             raise

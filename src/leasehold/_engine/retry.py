@@ -1,14 +1,18 @@
-"""Requests that are sent again when the store did not answer, and what observers learn of them."""
+"""Requests that are sent again when the store did not answer, and what users and observers learn of them.
+
+Inside a store, subclasses of `StoreUnavailable` tell its parts whether a retry or another server helps. Error trackers
+group by class, so an error that leaves the library has the documented one, with the same message, facts and cause.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from typing import Any, TypeVar
 
 from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import StoreRefused, StoreUnavailable
 from leasehold.events import Reconnected, RequestFailed, SelectiveObserver
 
 T = TypeVar("T")
@@ -44,7 +48,7 @@ async def retry(
         left = until - runtime.now() - pause
         if left <= 0 or failed.lasting or not (failed.unknown or through_outage):
             failed.unknown = failed.unknown or repeated  # the store may have executed what it refuses now
-            raise failed
+            raise documented(failed)
         repeated = repeated or failed.unknown
         await runtime.sleep(pause * (0.5 + runtime.jitter() / 2))
         pause = min(pause * 2, LONGEST_PAUSE)
@@ -52,6 +56,29 @@ async def retry(
             return await request(max(until - runtime.now(), FIRST_PAUSE)), repeated
         except StoreUnavailable as error:
             failed = error
+
+
+def documented(error: StoreUnavailable) -> StoreUnavailable:
+    """Return the error itself, or a copy in its documented class if its own is internal to this library."""
+    if type(error) in (StoreUnavailable, StoreRefused) or not type(error).__module__.startswith("leasehold."):
+        return error
+    copied = (StoreRefused if isinstance(error, StoreRefused) else StoreUnavailable)(error.message)
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error.__cause__
+    return copied.with_traceback(error.__traceback__)
+
+
+async def asked(answer: Awaitable[T]) -> T:
+    """Return a store's answer.
+
+    Raises:
+        StoreUnavailable: there is none; never in an internal class.
+    """
+    try:
+        return await answer
+    except StoreUnavailable as error:
+        failed = documented(error)
+    raise failed  # outside of `except`, so that a traceback does not show the internal class as its context
 
 
 class Contact:
@@ -67,7 +94,7 @@ class Contact:
             self.lost_since = lease._runtime.now()
         if self._observer.wants(RequestFailed):
             # A copy has no traceback: who keeps the event must not keep our frame, which has the lease
-            self._observer(RequestFailed(*lease.event_fields(), request, error=copy(error)))
+            self._observer(RequestFailed(*lease.event_fields(), request, error=copy(documented(error))))
 
     def answered(self, lease: Lease) -> None:
         """Record an answer."""

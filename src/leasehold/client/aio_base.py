@@ -7,6 +7,7 @@ from typing import Self
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold._inspection import LockInfo
 from leasehold._model import Finding, ReleaseReason
 from leasehold._runtimes import process
@@ -151,7 +152,7 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer.
         """
         self._engine.ready()
-        views = await self._engine.store.inspect(prefix)
+        views = await asked(self._engine.store.inspect(prefix))
         return sorted((LockInfo.of(view) for view in views), key=lambda info: info.name)
 
     async def inspect(self, name: str) -> LockInfo | None:
@@ -161,7 +162,7 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer.
         """
         self._engine.ready()
-        views = await self._engine.store.inspect(_validate.name(name), exact=True)
+        views = await asked(self._engine.store.inspect(_validate.name(name), exact=True))
         return LockInfo.of(views[0]) if views else None
 
     async def force_release(self, name: str, token: int) -> bool:
@@ -181,12 +182,12 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
         """
         self._engine.ready()
-        for view in await self._engine.store.inspect(_validate.name(name), exact=True):
+        for view in await asked(self._engine.store.inspect(_validate.name(name), exact=True)):
             for entry in view.holders:
                 if entry.token == token:
                     within = self._engine.response_timeout
-                    return await self._engine.store.release(
-                        name, entry.ticket, reason=ReleaseReason.BREAK, within=within
+                    return await asked(
+                        self._engine.store.release(name, entry.ticket, reason=ReleaseReason.BREAK, within=within)
                     )
         return False
 
@@ -210,7 +211,7 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer.
         """
         self._engine.ready()
-        return await self._engine.store.diagnose()
+        return await asked(self._engine.store.diagnose())
 
     async def close(self) -> None:
         """Release what is still held, end the watchdog, and close connections. Further calls do nothing."""

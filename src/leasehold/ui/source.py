@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from leasehold import AsyncClient, Client
+from leasehold._engine.retry import asked
 from leasehold._runtimes.base import run_sync
 from leasehold.store_api import Finding, View
 
@@ -109,7 +110,7 @@ class ThreadSource:
 async def all_views(client: AsyncClient) -> list[View]:
     """Return the views from which `AsyncClient.holds` makes its list: they have the modes of holders, too."""
     client._engine.ready()
-    return await client.store.inspect("")
+    return await asked(client.store.inspect(""))
 
 
 async def in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -14,7 +14,7 @@ from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Row, Statem
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import Connection as PostgresConnection
-from leasehold.stores.postgres.connection.exchange import Steps
+from leasehold.stores.postgres.connection.exchange import SocketWait, Steps
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.store import PostgresStore
@@ -129,23 +129,8 @@ class SimulatedPostgresTransport(PostgresTransport):
         self._simulated = runtime
         super().__init__(runtime, settings, on_message, on_disconnect)
 
-    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
-        kept = False
-        try:
-            signal = cast(Signal, next(steps))
-            while True:
-                if not await signal.wait(None if until is None else max(until - self._runtime.now(), 0.0)):
-                    raise TimeoutError("it answered too slowly")
-                signal = cast(Signal, steps.send(None))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except TimeoutError:
-            kept = goes_on
-            raise
-        finally:
-            if not kept:
-                steps.close()
+    async def _ready(self, need: SocketWait, timeout: float | None) -> bool:
+        return await cast(Signal, need).wait(timeout)
 
     async def _connected(self, until: float, settings: Settings) -> PostgresConnection:
         link = ModelConnection(self._simulated, self._server)

@@ -8,6 +8,7 @@ import pytest
 
 from leasehold import StoreUnavailable, Unsupported
 from leasehold.errors import LeaseholdError
+from leasehold_lab.conformance.case_context import internal_classes
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
@@ -22,6 +23,7 @@ def refusal(harness: Harness, where: Any, within: float = 2.0, **options: Any) -
             with pytest.raises((StoreUnavailable, Unsupported)) as caught:
                 await locks.lock("x").acquire(timeout=within + 3)
             assert harness.now() - started < within
+            assert internal_classes(caught.value) == []
             return caught.value
 
     return harness.run(body)

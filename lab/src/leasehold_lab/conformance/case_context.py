@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from leasehold._inspection import LockInfo
 from leasehold._model import Capabilities, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.client import AsyncClient
+from leasehold.errors import LeaseholdError
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.store_api import Opener
@@ -47,6 +48,9 @@ SOON = 5.0
 
 WITHIN = 5.0
 """Seconds that one call of the store may take."""
+
+PUBLIC = ("leasehold.errors", "leasehold.guards")
+"""Modules with the classes of errors that are documented."""
 
 Case = Callable[[Harness, str | Opener], Coroutine[Any, Any, None]]
 """A case: takes the harness, and the URL or the opener of the store."""
@@ -230,12 +234,27 @@ def held(hold: H | None) -> H:
 
 
 async def raised(expected: type[E], work: Awaitable[object]) -> E:
-    """Await ``work``, and return the error that it must raise."""
+    """Await ``work``, and return the error that it must raise, in a documented class."""
     try:
         result = await work
     except expected as error:
-        return error
-    raise AssertionError(f"{expected.__name__} expected, but it returned {result!r}")
+        inside, caught = internal_classes(error), error
+    else:
+        raise AssertionError(f"{expected.__name__} expected, but it returned {result!r}")
+    assert inside == []
+    return caught
+
+
+def internal_classes(error: BaseException | None) -> list[str]:
+    """Return the classes of leasehold's errors in a traceback, of the error and its causes, that are not documented."""
+    found = list[str]()
+    while error is not None:
+        cls = type(error)
+        inside = cls.__module__.startswith("leasehold.") and cls.__module__ not in PUBLIC
+        if inside and isinstance(error, LeaseholdError):
+            found.append(f"{cls.__module__}.{cls.__name__}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found
 
 
 async def checked(hold: AsyncHold) -> None:

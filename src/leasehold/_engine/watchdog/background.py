@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
-from leasehold._engine.retry import Contact
+from leasehold._engine.retry import Contact, documented
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
@@ -70,7 +70,8 @@ class Renewer:
         try:
             results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
         except StoreUnavailable as error:
-            failure = error.with_traceback(None)  # the leases keep it: it must not keep our frame, which has the leases
+            # The leases keep it, and it must not keep our frame, which has the leases.
+            failure = documented(error).with_traceback(None)
             self._contact.failed(batch[0], "renew", failure)
         except Exception:
             log.exception("a batch of renewals failed")

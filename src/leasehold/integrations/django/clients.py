@@ -32,7 +32,24 @@ else:
     Blocking = Asyncio = object
 
 
-class Locks(Blocking):
+class _ByAlias:
+    """What both flavors have: the aliases, and all else from the client of the alias ``default``."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(conf.aliases())
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self[conf.DEFAULT], name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(conf.aliases())}>"
+
+
+class Locks(_ByAlias, Blocking):
     """The blocking clients by alias. All methods of `leasehold.Client` are those of the alias ``default``.
 
     Example:
@@ -63,26 +80,13 @@ class Locks(Blocking):
                 made.close()
         return found
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(conf.aliases())
-
     def close_all(self) -> None:
         """Close all clients of this process; the next use makes them anew."""
         while self._clients:
             self._clients.popitem()[1].close()
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return getattr(self[conf.DEFAULT], name)
-
-    def __repr__(self) -> str:
-        return f"<Locks {', '.join(conf.aliases())}>"
-
-
-class AsyncLocks(Asyncio):
+class AsyncLocks(_ByAlias, Asyncio):
     """The asyncio clients of the running event loop by alias; the methods are those of the alias ``default``.
 
     Example:
@@ -115,9 +119,6 @@ class AsyncLocks(Asyncio):
             clients = self._loops[loop] = _OfLoop(self, loop)
         return clients.client(alias)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(conf.aliases())
-
     async def close_all(self) -> None:
         """Close all clients of the running event loop; the next use makes them anew."""
         clients = self._loops.get(asyncio.get_running_loop())
@@ -131,16 +132,6 @@ class AsyncLocks(Asyncio):
 
     def _drop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loops.pop(loop, None)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return getattr(self[conf.DEFAULT], name)
-
-    def __repr__(self) -> str:
-        return f"<AsyncLocks {', '.join(conf.aliases())}>"
 
 
 class _OfLoop:

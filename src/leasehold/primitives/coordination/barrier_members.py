@@ -33,6 +33,7 @@ from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import acquire, release
 from leasehold._engine.lease import Lease
+from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
@@ -292,7 +293,7 @@ class Members(AsyncPrimitive):
         if not members:
             return
         try:
-            views = await self._engine.store.inspect(self._queue, exact=True)
+            views = await asked(self._engine.store.inspect(self._queue, exact=True))
         except StoreUnavailable as error:  # the next request detects whether the store is down
             if error.lasting:
                 raise

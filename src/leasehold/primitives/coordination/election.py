@@ -26,6 +26,7 @@ from typing import Any, cast
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.retry import asked
 from leasehold._model import NotAcquired, QueueEntry
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened
@@ -222,7 +223,7 @@ class AsyncElection(AsyncLock):
         return Leader(value, entry.token, str(entry.ticket.terms.owner))
 
     async def _entry(self) -> QueueEntry | None:
-        views = await self._engine.store.inspect(self.name, exact=True)
+        views = await asked(self._engine.store.inspect(self.name, exact=True))
         return next((entry for view in views for entry in view.holders), None)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
 from leasehold.primitives.bases import AsyncPrimitive
@@ -108,7 +109,7 @@ class StoredCell(AsyncPrimitive):
         self._cell = f"{kind}/{name}"
 
     def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return self._engine.store.compare_and_set(self._cell, change)
+        return asked(self._engine.store.compare_and_set(self._cell, change))
 
     async def _request(self, change: Change, patience: float | None = None) -> tuple[Cell, bool]:
         """Repeat a request until it has an answer; with ``patience``, through an outage of so many seconds."""

@@ -37,6 +37,11 @@ class Slot:
         if self.signal is not None:
             self.signal.set()
 
+    def wake(self) -> None:
+        """Let the waiter look at the slot."""
+        self.news = True
+        self.set()
+
     def clear(self) -> None:
         """Clear the news. Call it before the check of ``should_retry``: news that come after it are not lost."""
         self.news = False

@@ -93,14 +93,14 @@ class Waiting:
         self._poller.forget(ticket.id)
         next_waiter = self._slots.remove(ticket.id)
         if next_waiter is not None:
-            _wake(next_waiter)
+            next_waiter.wake()
 
     def leave(self, ticket: Ticket) -> None:
         """Remove a ticket that leaves, and wake a caller that still sleeps for it, as when the client is closed."""
         mine = self._slots.get(ticket.id)
         self.forget(ticket)
         if mine is not None:
-            _wake(mine)
+            mine.wake()
 
     def hand_over(self, ticket: str, token: int, at: int) -> None:
         """Deliver a grant that a transaction of this client made, if its ticket is one of this client."""
@@ -134,23 +134,23 @@ class Waiting:
         slot = self._slots.get(grant_message.ticket)
         if slot is not None:
             slot.grant_message = grant_message
-            _wake(slot)
+            slot.wake()
 
     def wake_all(self) -> None:
         """Let all tickets ask again: messages may have been lost."""
         for slot in self._slots:
-            _wake(slot)
+            slot.wake()
 
     def renewed(self, results: Mapping[str, RenewalResult], names: Iterable[str]) -> None:
         """Wake tickets that hold without a message, or that the server has forgotten, and new watchers."""
         for ticket, result in results.items():
             slot = self._slots.get(ticket)
             if slot is not None and result in (RenewalResult.HELD, RenewalResult.GONE):
-                _wake(slot)
+                slot.wake()
         for name in names:
             next_waiter = self._slots.next_to_watch(name)
             if next_waiter is not None:
-                _wake(next_waiter)
+                next_waiter.wake()
 
     async def _sleep(self, slot: Slot, timeout: float) -> None:
         until, signal = self._runtime.now() + timeout, slot.ready(self._runtime)
@@ -270,7 +270,7 @@ class Poller:
             for one in due:
                 one.due = self._runtime.now() + pause
                 if error.lasting:
-                    _wake(one.slot)
+                    one.slot.wake()
             return
         found = {state.ticket: state for state in states}
         woken = set[str]()
@@ -280,20 +280,15 @@ class Poller:
     def _update(self, one: Watched, state: EntryState | None, clock: int, woken: set[str]) -> None:
         now = self._runtime.now()
         if state is None:
-            _wake(one.slot)
+            one.slot.wake()
         elif state.token is not None:
             one.slot.grant_message = GrantMessage(state.ticket, state.token, (state.expires - state.lease) // 1000)
-            _wake(one.slot)
+            one.slot.wake()
         elif (state.first_expiry is None or state.first_expiry <= clock) and one.slot.name not in woken:
             woken.add(one.slot.name)  # one retry settles the queue for all
-            _wake(one.slot)
+            one.slot.wake()
         if state is not None:
             if (state.fence, state.ahead) != (one.fence, one.ahead) and one.fence:
                 one.unchanged_since = now
             one.fence, one.ahead = state.fence, state.ahead
         one.due = now + self._pause(one, now) * (1 - self._runtime.jitter() / 4)
-
-
-def _wake(slot: Slot) -> None:
-    slot.news = True
-    slot.set()

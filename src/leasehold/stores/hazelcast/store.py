@@ -31,11 +31,12 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
 from leasehold.stores._common.answers import answered
+from leasehold.stores._common.driver_errors import Answer
 from leasehold.stores.hazelcast import inspecting
 from leasehold.stores.hazelcast.capabilities import CAPABILITIES
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Call, Driver
-from leasehold.stores.hazelcast.connection.errors import Answer, SessionEnded, WaitCancelled
+from leasehold.stores.hazelcast.connection.errors import SessionEnded, WaitCancelled
 from leasehold.stores.hazelcast.connection.settings import Settings
 from leasehold.stores.hazelcast.doctor import diagnose
 from leasehold.stores.hazelcast.releasing import Releaser
@@ -213,9 +214,8 @@ class FencedLockStore:
         until = since + within
         states = [self._states.get(ticket.id) for _, ticket in tickets]
         sessions = list({state.session: None for state in states if state is not None and not state.session.ended})
-        beats = dict(
-            zip(sessions, await self._runtime.gather(*(self._beat(one, until) for one in sessions)), strict=True)
-        )
+        beaten = await self._runtime.gather(*(self._beat(one, until) for one in sessions))
+        beats = dict(zip(sessions, beaten, strict=True))
         waits = [None if state is None else state.waiting for state in states]
         asked = {state.lock: state for state in states if state is not None and beats.get(state.session) is True}
         calls = {

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from itertools import islice
 
-from leasehold._runtimes.base import Job, Runtime
+from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.stores.hazelcast.connection.errors import Answer
+from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.upkeep_job import UpkeepJob
 from leasehold.stores.hazelcast.releasing import Releaser
 from leasehold.stores.hazelcast.sessions import Session, Sessions
 from leasehold.stores.hazelcast.tickets import TicketState
@@ -34,82 +35,27 @@ LATE_WITHIN = 5.0
 TOGETHER = 20
 """Tickets that are released at the same time, at most."""
 
-LINGER = 10.0
-"""Seconds after which a job with nothing to do ends."""
-
 log = logging.getLogger("leasehold")
 
 
-class Upkeep:
+class Upkeep(UpkeepJob[TicketState]):
     """Runs while there is anything to do, for one client."""
 
     def __init__(
         self, runtime: Runtime, states: dict[str, TicketState], sessions: Sessions, releaser: Releaser
     ) -> None:
-        self._runtime = runtime
+        super().__init__(runtime, "leasehold-hazelcast")
         self._states = states
         self._sessions = sessions
         self._releaser = releaser
         releaser.again = self.release_again
-        self._mutex = runtime.mutex()
-        self._wake = runtime.signal()
-        self._pending: list[tuple[float, TicketState, tuple[float, ...]]] = []
-        self._job: Job | None = None
-        self._sleeps_until = 0.0
-        self._closed = False
-
-    def watch(self, until: float) -> None:
-        """Make sure that the job looks at ``until``, a reading of the clock, or earlier."""
-        with self._mutex:
-            if self._closed:
-                return
-            if self._job is None or not self._job.alive():
-                self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, "leasehold-hazelcast")
-            elif until < self._sleeps_until:
-                self._wake.set()
 
     def release_again(self, state: TicketState, pauses: tuple[float, ...] = AGAIN) -> None:
         """Release a ticket that is gone again after each of these pauses, each counted from the one before."""
-        when = self._runtime.now() + pauses[0]
-        with self._mutex:
-            self._pending.append((when, state, pauses[1:] or pauses))
-        self.watch(when)
-
-    async def close(self, within: float) -> None:
-        """End the job."""
-        with self._mutex:
-            self._closed = True
-            self._wake.set()
-        job, self._job = self._job, None
-        if job is not None:
-            await job.join(within)
-
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                await self._step()
-            except Exception:
-                log.exception("the upkeep of the CP sessions failed; it continues")
-                await self._runtime.sleep(RETRY)
-            with self._mutex:
-                times = self._times()
-                now = self._runtime.now()
-                self._sleeps_until = min(times, default=now + LINGER)
-                if self._closed:
-                    return
-            woken = await self._wake.wait(max(0.0, self._sleeps_until - now))
-            with self._mutex:
-                self._sleeps_until = 0.0
-                if self._closed or not (woken or times or self._times()):
-                    self._job = None
-                    return
+        self._later(pauses[0], state, pauses[1:] or pauses)
 
     def _times(self) -> list[float]:
-        """Return when there is something to do."""
-        times = [state.until for state in list(self._states.values())]
-        times += [when for when, *_ in self._pending]
+        times = super()._times() + [state.until for state in list(self._states.values())]
         return times + [session.beat_at for session in (*self._in_use(), *self._sessions.closing)]
 
     def _in_use(self) -> list[Session]:
@@ -117,17 +63,14 @@ class Upkeep:
 
     async def _step(self) -> None:
         """Do all that is due. After each request, or some that are sent together, heartbeats come first again."""
-        now = self._runtime.now()
         await self._beat()
         states = iter(list(self._states.values()))
         while some := list(islice(filter(self._is_overdue, states), TOGETHER)):
             await self._runtime.gather(*map(self._end, some))
             await self._beat()
-        for pending in [pending for pending in self._pending if pending[0] <= now]:
-            with self._mutex:
-                self._pending.remove(pending)
+        for state, pauses in self._due():
             if not self._closed:
-                await self._undo(*pending[1:])
+                await self._undo(state, pauses)
                 await self._beat()
         await self._sessions.close_retired(self._runtime.now() + WITHIN)
 

@@ -262,7 +262,7 @@ class SQLiteStore:
             except Busy as busy:
                 left = until - self._runtime.now()
                 if left <= 0:
-                    raise StoreUnavailable(str(busy)) from busy
+                    raise StoreUnavailable(str(busy)) from busy.__cause__
                 await self._runtime.sleep(min(left, LONGEST_PAUSE))
 
     # --- life cycle --------------------------------------------------------------------------------------------

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 
 from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL, Veiled
+from leasehold.stores._common.names import DEFAULT
 from leasehold.stores.zookeeper.connection import settings as transport_settings
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import encode_part
 from leasehold.stores.zookeeper.store import ZooKeeperStore
 
 __all__ = ["ZooKeeper", "ZooKeeperStore", "from_url"]
-
-DEFAULT = "default"
-"""The namespace of a client that chose none."""
 
 
 @dataclass(frozen=True, slots=True)

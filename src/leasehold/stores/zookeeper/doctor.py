@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from leasehold._model import Finding, Severity
+from leasehold._url import is_local
 from leasehold.errors import LeaseholdError
-from leasehold.stores.zookeeper.connection.errors import Answer
+from leasehold.stores._common.driver_errors import Answer
 from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
@@ -139,7 +140,7 @@ def _access(settings: Settings) -> Iterator[Finding]:
         meaning = "every client may acquire or break every lock"
         remedy = "write user:password@ into the URL: then only that user may use the nodes"
         yield Finding(Severity.NOTE, "access", "open to every client that reaches the server", meaning, remedy)
-    local = all(host in ("localhost", "::1") or host.startswith("127.") for host, _ in settings.hosts)
+    local = all(is_local(host) for host, _ in settings.hosts)
     if not settings.tls and not local:
         meaning = "whoever can read the network traffic sees names and credentials"
         yield Finding(Severity.NOTE, "encryption", "none", meaning, "use a secure client port and zookeepers://")

@@ -240,7 +240,7 @@ class ZooKeeperStore:
     async def close(self) -> None:
         self._expiry.stop()
         await self._transport.close()
-        await self._expiry.join(1.0)
+        await self._expiry.close(1.0)
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the session and the tickets: they are the parent's."""

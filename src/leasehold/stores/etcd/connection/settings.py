@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 
-from leasehold._url import Secret, StoreURL
+from leasehold._url import Secret, StoreURL, is_local, switch
 from leasehold.stores.etcd.http.base import Endpoint
 
 PORT = 2379
@@ -18,7 +18,7 @@ OPTIONS = ("locks", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_ho
 
 @dataclass(frozen=True)
 class Settings:
-    """How to reach the members. The repr has no secret, and it cannot be pickled.
+    """How to reach the members. The repr has no secret, and a `Secret` cannot be pickled.
 
     Attributes:
         where: the members, for messages.
@@ -44,12 +44,7 @@ class Settings:
     @property
     def local(self) -> bool:
         """Whether no connection leaves this host."""
-        return all(
-            endpoint.host in ("localhost", "::1") or endpoint.host.startswith("127.") for endpoint in self.endpoints
-        )
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
+        return all(is_local(endpoint.host) for endpoint in self.endpoints)
 
 
 def from_url(url: StoreURL) -> Settings:
@@ -96,9 +91,7 @@ def _context(url: StoreURL) -> ssl.SSLContext | None:
     options = {key: value for key, value in url.options.items() if key.startswith("ssl_")}
     if url.scheme != "etcds":
         return None
-    checks = options.get("ssl_check_hostname", "true")
-    if checks not in ("true", "false"):
-        raise ValueError(f"option 'ssl_check_hostname' in the {url.scheme} URL is true or false")
+    checked = switch(url, "ssl_check_hostname", "true")
     if "ssl_keyfile" in options and "ssl_certfile" not in options:
         raise ValueError(f"option 'ssl_keyfile' in the {url.scheme} URL is the key of 'ssl_certfile', which is missing")
     try:
@@ -109,5 +102,5 @@ def _context(url: StoreURL) -> ssl.SSLContext | None:
         raise ValueError(
             f"a certificate or key named in the {url.scheme} URL cannot be read: {error}; check the ssl_ options"
         ) from None
-    context.check_hostname = checks == "true"
+    context.check_hostname = checked
     return context

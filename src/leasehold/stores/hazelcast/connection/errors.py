@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
-from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
-
-
-class Answer(Exception):
-    """An error that is an answer to the request: nothing was changed."""
+from leasehold.stores._common.driver_errors import LASTING, UNKNOWN, UNSUPPORTED, Answer, Error
 
 
 class SessionEnded(Answer):
@@ -33,13 +29,6 @@ ANSWERS: Mapping[str, type[Answer]] = {
 }
 """Those errors of the driver that are answers, by name."""
 
-Error = Callable[[str], LeaseholdError]
-"""Makes an error from a message."""
-
-NOT_DONE: Error = StoreUnavailable
-UNKNOWN: Error = partial(StoreUnavailable, unknown=True)
-LASTING: Error = StoreRefused
-
 MEANINGS: Mapping[str, tuple[Error, str]] = {
     "DistributedObjectDestroyedError": (
         LASTING,
@@ -47,7 +36,7 @@ MEANINGS: Mapping[str, tuple[Error, str]] = {
     ),
     "AccessControlError": (LASTING, "the credentials do not permit it; grant permissions for locks and CP"),
     "UnsupportedOperationError": (
-        Unsupported,
+        UNSUPPORTED,
         "this version of the servers cannot do it; listing needs members of version 5.4, showing one name does not",
     ),
     "HazelcastClientNotActiveError": (UNKNOWN, "the connection was closed"),

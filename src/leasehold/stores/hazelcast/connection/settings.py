@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import Secret, StoreURL, Veiled
+from leasehold._url import Secret, StoreURL, Veiled, address, switch
+from leasehold.stores._common.driver_urls import members, refuse_half_credentials, tls
 
 PORT = 5701
 
@@ -16,14 +17,15 @@ CLUSTER = "dev"
 GROUP = "default"
 """The CP group of a lock whose name gives none."""
 
-TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+TLS_FILES = {"ssl_ca_certs": "ssl_cafile", "ssl_certfile": "ssl_certfile", "ssl_keyfile": "ssl_keyfile"}
+"""Options of TLS that the driver takes as they are, with its names."""
 
-OPTIONS = ("group", *TLS_OPTIONS)
+OPTIONS = ("group", "ssl_check_hostname", *TLS_FILES)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a cluster. Its repr has no secret.
+    """How to reach a cluster. Its repr has no secret; `Veiled` cannot be pickled.
 
     Attributes:
         hosts: members that are known; the driver finds the others.
@@ -44,10 +46,7 @@ class Settings:
     @property
     def where(self) -> str:
         """For messages to people: hosts and ports."""
-        return ",".join(f"{host}:{port}" for host, port in self.hosts)
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
+        return ",".join(address(host, port) for host, port in self.hosts)
 
 
 def from_url(url: StoreURL) -> Settings:
@@ -58,17 +57,14 @@ def from_url(url: StoreURL) -> Settings:
     """
     secure = url.scheme == "hazelcasts"
     url.refuse_options(OPTIONS, secure="" if secure else "hazelcasts")
-    if not url.hosts and url.path and not url.path.startswith("/"):
-        raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
+    hosts = members(url, PORT)
     if "/" in url.path:
         raise ValueError(f"the path of a {url.scheme} URL is the name of the cluster, which has no slash here")
     if any(":" in host for host, _ in url.hosts):
         raise ValueError(
             f"a {url.scheme} URL cannot have an IPv6 address: the driver connects over IPv4; name the host"
         )
-    if (url.username is None) is not (url.password is None):
-        raise ValueError(f"the {url.scheme} URL has a user without a password or the other way round; write both")
-    hosts = tuple((host, port or PORT) for host, port in url.hosts) or (("localhost", PORT),)
+    refuse_half_credentials(url)
     group = url.options.get("group", GROUP).strip()
     if not group or "@" in group:
         raise ValueError(f"option 'group' in the {url.scheme} URL is a name without '@'")
@@ -80,21 +76,7 @@ def from_url(url: StoreURL) -> Settings:
         GROUP if group.lower() == GROUP else group,
         url.username,
         url.password,
-        _tls(url) if secure else Veiled(),
+        tls(url, TLS_FILES, ssl_enabled=True, ssl_check_hostname=switch(url, "ssl_check_hostname", "true"))
+        if secure
+        else Veiled(),
     )
-
-
-def _switch(url: StoreURL, option: str, default: str = "false") -> bool:
-    text = url.options.get(option, default)
-    if text not in ("true", "false"):
-        raise ValueError(f"option {option!r} in the {url.scheme} URL is true or false")
-    return text == "true"
-
-
-def _tls(url: StoreURL) -> Veiled:
-    if ("ssl_certfile" in url.options) is not ("ssl_keyfile" in url.options):
-        raise ValueError(f"options 'ssl_certfile' and 'ssl_keyfile' in the {url.scheme} URL go together")
-    tls = Veiled(ssl_enabled=True, ssl_check_hostname=_switch(url, "ssl_check_hostname", "true"))
-    theirs = {"ssl_ca_certs": "ssl_cafile", "ssl_certfile": "ssl_certfile", "ssl_keyfile": "ssl_keyfile"}
-    tls.update({name: url.options[option] for option, name in theirs.items() if option in url.options})
-    return tls

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import StoreURL, Veiled
+from leasehold._url import StoreURL, Veiled, address, is_local, switch
 
 PORT = 3306
 
@@ -38,8 +38,7 @@ class Settings:
     @property
     def local(self) -> bool:
         """Whether the connection does not leave this host."""
-        host = str(self.options.get("host", ""))
-        return "unix_socket" in self.options or host in ("localhost", "::1") or host.startswith("127.")
+        return "unix_socket" in self.options or is_local(str(self.options.get("host", "")))
 
 
 def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:
@@ -80,24 +79,22 @@ def _address(url: StoreURL, options: Veiled) -> str:
         return socket
     host, port = url.hosts[0]
     options.update(host=host, port=port or PORT)
-    return f"{f'[{host}]' if ':' in host else host}:{port or PORT}"
+    return address(host, port or PORT)
 
 
 def _tls(url: StoreURL) -> ssl.SSLContext | None:
     """Return a context that verifies the server, None without TLS."""
     given = {key: url.options[key] for key in SSL_OPTIONS if key in url.options}
-    for key in ("ssl", "ssl_check_hostname"):
-        if given.get(key, "true") not in ("true", "false"):
-            raise ValueError(f"option {key!r} in the {url.scheme} URL is true or false")
+    encrypted, checked = switch(url, "ssl", "true"), switch(url, "ssl_check_hostname", "true")
     if not given or given == {"ssl": "false"}:
         return None
-    if given.get("ssl") == "false" or "unix_socket" in url.options:
+    if not encrypted or "unix_socket" in url.options:
         raise ValueError(f"the {url.scheme} URL has options for TLS and does not use it; leave them out")
     if "ssl_key" in given and "ssl_cert" not in given:
         raise ValueError(f"the {url.scheme} URL has 'ssl_key' without 'ssl_cert'; name both files")
     try:
         context = ssl.create_default_context(cafile=given.get("ssl_ca"))
-        context.check_hostname = given.get("ssl_check_hostname", "true") == "true"
+        context.check_hostname = checked
         if "ssl_cert" in given:
             context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"), password="")
         return context

@@ -272,14 +272,11 @@ class ConnectionTransaction:
         before = self._beginning()
         first, self.open = not self.open, True
         try:
-            answers = await self.connection.run(joined((*before, *statements)), self._until)
+            answers = await self._run(joined((*before, *statements)), unknown=False)
         except Refusal as error:
             raise refused(self._where, error) from error
-        except NoAnswer as error:
-            self.broken, self.stale = True, first
-            raise no_answer(self._where, error, unknown=False) from error
-        except BaseException:
-            self.broken = True
+        except StoreUnavailable:
+            self.stale = first
             raise
         return _lists(answers[len(before) :])
 
@@ -288,37 +285,43 @@ class ConnectionTransaction:
         self.open = True
         last = len(before) + len(statements)
         try:
-            answers = await self.connection.run(joined((*before, *statements, COMMIT, RESTORE_TIMEOUT)), self._until)
+            answers = await self._run(joined((*before, *statements, COMMIT, RESTORE_TIMEOUT)), unknown=True)
         except Refusal as error:
             if len(error.answers) <= last:
                 raise refused(self._where, error, committing=len(error.answers) == last) from error
             self.broken = True  # a node of Galera may confirm a commit and then report an error
             raise refused(self._where, error, committed=True) from error
-        except NoAnswer as error:
-            self.broken = True
-            raise no_answer(self._where, error, unknown=True) from error
-        except BaseException:
-            self.broken = True
-            raise
         self.open = False
         return _lists(answers[len(before) : last])
 
     async def call(self, call: Call) -> int | None:
         try:
-            answers = await self.connection.run(bind(call_of(call)), self._until)
+            answers = await self._run(bind(call_of(call)), unknown=True)
         except Refusal as error:
             if error.answers:  # by its commit, as in `commit`
                 self.broken = True
                 raise refused(self._where, error, committing=True) from error
             return None if error.code in LASTING | CANNOT_CALL else 0
+        answer: int = answers[0][0][0]
+        return answer
+
+    async def _run(self, request: bytes, *, unknown: bool) -> list[Rows]:
+        """Send a request; without an answer the connection is broken, and ``unknown`` whether it was carried out.
+
+        Raises:
+            Refusal: an error reply.
+            StoreUnavailable: no answer.
+        """
+        try:
+            return await self.connection.run(request, self._until)
+        except Refusal:
+            raise
         except NoAnswer as error:
             self.broken = True
-            raise no_answer(self._where, error, unknown=True) from error
+            raise no_answer(self._where, error, unknown=unknown) from error
         except BaseException:
             self.broken = True
             raise
-        answer: int = answers[0][0][0]
-        return answer
 
     def _beginning(self) -> tuple[Statement, ...]:
         return () if self.open else (limits(self._within), BEGIN)

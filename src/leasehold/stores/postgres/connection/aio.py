@@ -15,8 +15,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
-from leasehold.stores.postgres.connection.errors import Broken
-from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait, Steps
+from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait
 
 T = TypeVar("T")
 
@@ -27,25 +26,28 @@ GRACE = 0.5
 class AioTransport(PostgresTransport):
     """See `leasehold.stores._sql.transport.SQLTransport`."""
 
-    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+    async def _ready(self, need: SocketWait, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
-        kept = False
+        ready: asyncio.Future[bool] = loop.create_future()
+
+        def tell(is_ready: bool) -> None:
+            if not ready.done():
+                ready.set_result(is_ready)
+
+        if need.events & READ:
+            loop.add_reader(need.fd, tell, True)
+        if need.events & WRITE:
+            loop.add_writer(need.fd, tell, True)
+        timer = None if timeout is None else loop.call_later(timeout, tell, False)
         try:
-            need = next(steps)
-            while True:
-                await _ready(loop, need, None if until is None else max(until - self._runtime.now(), 0.0))
-                need = next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except TimeoutError:
-            kept = goes_on
-            raise
-        except OSError as error:  # the loop cannot wait for this descriptor
-            raise Broken(str(error)) from None
+            return await ready
         finally:
-            if not kept:
-                steps.close()  # it is not driven further: a connection that was opening or closing is closed now
+            if timer is not None:
+                timer.cancel()
+            if need.events & READ:
+                loop.remove_reader(need.fd)
+            if need.events & WRITE:
+                loop.remove_writer(need.fd)
 
     async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
         loop = asyncio.get_running_loop()
@@ -81,27 +83,3 @@ class AioTransport(PostgresTransport):
                 continue
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the caller gets the cancellation
-
-
-async def _ready(loop: asyncio.AbstractEventLoop, need: SocketWait, timeout: float | None) -> None:
-    ready: asyncio.Future[bool] = loop.create_future()
-
-    def tell(is_ready: bool) -> None:
-        if not ready.done():
-            ready.set_result(is_ready)
-
-    if need.events & READ:
-        loop.add_reader(need.fd, tell, True)
-    if need.events & WRITE:
-        loop.add_writer(need.fd, tell, True)
-    timer = None if timeout is None else loop.call_later(timeout, tell, False)
-    try:
-        if not await ready:
-            raise TimeoutError("it answered too slowly")
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if need.events & READ:
-            loop.remove_reader(need.fd)
-        if need.events & WRITE:
-            loop.remove_writer(need.fd)

@@ -24,7 +24,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
-from leasehold.stores.postgres.connection.exchange import Connection, Steps, connecting
+from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
 from leasehold.stores.postgres.connection.functions import CALLED_IN
 from leasehold.stores.postgres.connection.notifications import Subscriptions
 from leasehold.stores.postgres.connection.settings import Settings
@@ -119,14 +119,11 @@ class PostgresTransport(ABC):
     # --- what differs by flavor --------------------------------------------------------------------------------
 
     @abstractmethod
-    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
-        """Drive the generator to its end, before ``until`` on the boot-time clock.
-
-        It is closed in any case, except after a time-out with ``goes_on``: then it may be driven further.
+    async def _ready(self, need: SocketWait, timeout: float | None) -> bool:
+        """Wait for a socket; return whether it was ready within ``timeout`` seconds (None: without a limit).
 
         Raises:
-            TimeoutError: the deadline is over. Unless it is driven further, the connection cannot be used any more.
-            Broken: the connection ended, or its socket cannot be waited for.
+            OSError: this socket cannot be waited for.
         """
 
     @abstractmethod
@@ -136,6 +133,35 @@ class PostgresTransport(ABC):
     @abstractmethod
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a transaction so that it is decided when a cancellation is raised (see `SQLTransport.transact`)."""
+
+    # --- exchanges ---------------------------------------------------------------------------------------------
+
+    async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
+        """Drive the generator to its end, before ``until`` on the boot-time clock.
+
+        It is closed in any case, except after a time-out with ``goes_on``: then it may be driven further.
+
+        Raises:
+            TimeoutError: the deadline is over. Unless it is driven further, the connection cannot be used any more.
+            Broken: the connection ended, or its socket cannot be waited for.
+        """
+        kept = False
+        try:
+            need = next(steps)
+            while await self._ready(need, None if until is None else max(until - self._runtime.now(), 0.0)):
+                need = next(steps)
+            raise TimeoutError("it answered too slowly")
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except TimeoutError:
+            kept = goes_on
+            raise
+        except OSError as error:
+            raise Broken(str(error)) from None
+        finally:
+            if not kept:
+                steps.close()  # it is not driven further: a connection that was opening or closing is closed now
 
     # --- transactions ------------------------------------------------------------------------------------------
 

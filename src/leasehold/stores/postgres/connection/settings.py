@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg.conninfo import make_conninfo
 
-from leasehold._url import Secret, StoreURL, Veiled
+from leasehold._url import Secret, StoreURL, Veiled, is_local
 
 LIBPQ_OPTIONS = (
     *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslnegotiation", "ssl_min_protocol_version"),
@@ -64,7 +64,7 @@ class Settings:
     def local(self) -> bool:
         """Whether the connection does not leave this host."""
         hosts = str(self.options.get("host") or self.options.get("hostaddr") or "localhost").split(",")
-        return all(host in ("localhost", "::1") or host.startswith(("127.", "/", "@")) for host in hosts)
+        return all(is_local(host) or host.startswith(("/", "@")) for host in hosts)
 
     @property
     def hosts(self) -> list[str]:

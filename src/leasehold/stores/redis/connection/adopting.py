@@ -14,8 +14,8 @@ import redis.cluster
 import redis.sentinel
 
 from leasehold._runtimes.base import Flavor
-from leasehold._url import Veiled
-from leasehold.stores.redis.connection.settings import KEPT, Settings, shown
+from leasehold._url import Veiled, address
+from leasehold.stores.redis.connection.settings import KEPT, Settings
 
 if TYPE_CHECKING:
     from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
@@ -109,4 +109,4 @@ def _nodes(client: Any) -> list[Any]:
 
 def _plain(options: Any, kind: str) -> Settings:
     kept = Veiled((key, options[key]) for key in KEPT if key in options and key not in ("host", "port", "path"))
-    return Settings(shown("?", 0), kind, kept)
+    return Settings(address("?", 0), kind, kept)

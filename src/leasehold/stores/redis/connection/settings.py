@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from leasehold._runtimes.base import Flavor
-from leasehold._url import StoreURL, Veiled
+from leasehold._url import StoreURL, Veiled, address, is_local
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
 from leasehold.stores.redis.connection.base import (
@@ -58,7 +58,7 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the server is and how to connect to it. Its repr has no secret, and it cannot be pickled."""
+    """Where the server is and how to connect to it. Its repr has no secret; `Veiled` cannot be pickled."""
 
     where: str  # for messages to people: host and port, or the socket's path
     kind: str = "tcp"  # or "tls", "unix", if made from a URL
@@ -75,7 +75,7 @@ class Settings:
         """Return the same for another server."""
         options = Veiled(self.options)
         options.update(host=host, port=port)
-        return replace(self, where=shown(host, port), options=options)
+        return replace(self, where=address(host, port), options=options)
 
     @property
     def restricted(self) -> bool:
@@ -97,11 +97,7 @@ class Settings:
     @property
     def local(self) -> bool:
         """Whether the connection does not leave this host."""
-        host = str(self.options.get("host", "localhost"))
-        return "path" in self.options or host in ("localhost", "::1") or host.startswith("127.")
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
+        return "path" in self.options or is_local(str(self.options.get("host", "localhost")))
 
     def connection(self, flavor: Flavor, within: float) -> Any:
         """Make a connection of redis-py that is not connected yet and will not retry by itself."""
@@ -209,12 +205,7 @@ def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
             ) from None
         if options.setdefault("db", number) != number:
             raise ValueError(f"the {url.scheme} URL names two databases, in its path and by the option 'db'")
-    return Settings(shown(host, port or 6379), kind, options)
-
-
-def shown(host: str, port: int) -> str:
-    """Return an address, for people."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Settings(address(host, port or 6379), kind, options)
 
 
 def _unix(url: StoreURL, options: Veiled) -> Settings:

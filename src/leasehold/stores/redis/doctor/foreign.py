@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from leasehold._model import Finding, Severity
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, Transport, pack
+from leasehold.stores.redis.key_walk import walk
 from leasehold.stores.redis.scripts.commands import chunks
 
 SUBJECT = "locks of other libraries"
@@ -99,19 +101,12 @@ async def finding(transport: Transport) -> Finding | None:
 
 
 async def _keys(transport: Transport, prefix: str) -> AsyncIterator[Sequence[bytes]]:
-    cursor, seen = b"", set[bytes]()
     pattern = re.sub(rb"([\\*?\[\]])", rb"\\\1", prefix.encode()) + b"*"
     ours = keys.PREFIX.encode() + b":"
-    for _ in range(0, MOST, AT_ONCE):
-        reply = await transport.call(pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"500"), within=WITHIN)
-        if isinstance(reply, ReplyError):
-            return
-        cursor, new = reply[0], [key for key in reply[1] if not key.startswith(ours) and key not in seen]
-        seen.update(new)
-        for some in chunks(new, AT_ONCE):
-            yield some
-        if cursor == b"0":
-            return
+    with suppress(ReplyError):
+        async for new, _ in walk(transport, pattern, WITHIN, count=AT_ONCE, steps=MOST // AT_ONCE):
+            for some in chunks([key for key in new if not key.startswith(ours)], AT_ONCE):
+                yield some
 
 
 async def _some(transport: Transport, some: Sequence[bytes], named: re.Pattern[str]) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from leasehold._model import Finding, Severity
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, Transport, pack
+from leasehold.stores.redis.key_walk import walk
 from leasehold.stores.redis.scripts.commands import LAYOUT, other_layout
 
 SUBJECT = "layout of the keys"
@@ -22,21 +25,16 @@ async def finding(transport: Transport, namespace: str) -> Finding:
     Raises:
         StoreUnavailable: no answer.
     """
-    cursor, found = b"", dict[str, int]()
-    for _ in range(MOST):
-        scan = pack(b"SCAN", cursor or b"0", b"MATCH", keys.lock_pattern(namespace, ""), b"COUNT", b"500")
-        reply = await transport.call(scan, within=WITHIN)
-        if isinstance(reply, ReplyError):
-            break  # without the right to SCAN, the cursor says that not all was looked at
-        cursor, locks = reply
-        uses = await transport.call_all([pack(b"HGET", key, b"k") for key in locks], within=WITHIN) if locks else []
-        for key, use in zip(locks, uses, strict=True):
-            other = other_layout(use.decode("utf-8", "replace")) if isinstance(use, bytes) else None
-            if other is not None:
-                found[keys.name_of(key)] = other
-        if cursor == b"0":
-            break
-    looked = f"{LAYOUT}" if cursor == b"0" else f"{LAYOUT}, as far as the keys were looked at"
+    complete, found = False, dict[str, int]()
+    with suppress(ReplyError):  # without the right to SCAN, not all was looked at
+        async for locks, last in walk(transport, keys.lock_pattern(namespace, ""), WITHIN, count=500, steps=MOST):
+            complete = last
+            uses = await transport.call_all([pack(b"HGET", key, b"k") for key in locks], within=WITHIN) if locks else []
+            for key, use in zip(locks, uses, strict=True):
+                other = other_layout(use.decode("utf-8", "replace")) if isinstance(use, bytes) else None
+                if other is not None:
+                    found[keys.name_of(key)] = other
+    looked = f"{LAYOUT}" if complete else f"{LAYOUT}, as far as the keys were looked at"
     if not found:
         return Finding(Severity.OK, SUBJECT, looked)
     name, other = min(found.items())

@@ -8,7 +8,7 @@ from functools import partial
 from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores._common.slots import Slot, Slots
+from leasehold.stores._common.slots import Slots
 from leasehold.stores.redis.connection.base import NotPermitted
 from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.node import LONGEST_SKIP, Node
@@ -70,7 +70,7 @@ class Waiting:
         self._notified.pop(ticket.id, None)
         for slot in (mine, next_waiter):
             if slot is not None:
-                _wake(slot)  # the first may still sleep; the other watches the holder's lease from now on
+                slot.wake()  # the first may still sleep; the other watches the holder's lease from now on
 
     def generations(self) -> tuple[int, ...]:
         """Return the generation of each node's subscription; 0 where none is open."""
@@ -190,10 +190,10 @@ class Waiting:
             names[slot.name] = None
             free = sum(found.get(ticket) == protocol.FREE for found in answers.values())
             if result in (RenewalResult.HELD, RenewalResult.GONE) or free >= self._quorum.majority:
-                _wake(slot)
+                slot.wake()
         for name in names:  # the waiter that watched may have acquired the name since
             if (next_waiter := self._slots.next_to_watch(name)) is not None:
-                _wake(next_waiter)
+                next_waiter.wake()
 
     async def close(self, within: float) -> None:
         """Wake all waiters and wait for the listeners to end; the nodes are closed already."""
@@ -207,9 +207,4 @@ class Waiting:
 
     def _wake_all(self) -> None:
         for slot in self._slots:
-            _wake(slot)
-
-
-def _wake(slot: Slot) -> None:
-    slot.news = True
-    slot.set()
+            slot.wake()

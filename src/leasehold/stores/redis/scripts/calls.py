@@ -7,7 +7,8 @@ from typing import Any
 
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import DEMOTED, ReplyError, Transport, pack, refused
+from leasehold.stores.redis.connection.base import DEMOTED, ReplyError, Transport, refused
+from leasehold.stores.redis.key_walk import walk
 from leasehold.stores.redis.scripts import Script
 from leasehold.stores.redis.scripts.commands import Command
 
@@ -92,14 +93,9 @@ async def names(transport: Transport, where: str, pattern: bytes, within: float)
     Raises:
         StoreUnavailable: no answer, or a refusal.
     """
-    cursor, seen = b"", set[str]()
-    while cursor != b"0":
-        scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-        reply = await transport.call(scan, within=within)
-        if isinstance(reply, ReplyError):
-            raise refused(where, reply)
-        cursor = reply[0]
-        for name in map(keys.name_of, reply[1]):
-            if name not in seen:
-                seen.add(name)
-                yield name
+    try:
+        async for some, _ in walk(transport, pattern, within):
+            for key in some:
+                yield keys.name_of(key)
+    except ReplyError as error:
+        raise refused(where, error) from None

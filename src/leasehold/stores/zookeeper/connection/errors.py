@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
-from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.answers import with_remedy
-
-
-class Answer(Exception):
-    """The server answered that the request does not fit the nodes that exist. Nothing was changed."""
+from leasehold.stores._common.driver_errors import LASTING, NOT_DONE, UNKNOWN, UNSUPPORTED, Answer, Error
 
 
 class NoNode(Answer):
@@ -37,22 +33,7 @@ ANSWERS: Mapping[str, type[Answer]] = {
 }
 """Those errors of kazoo, by name, that are answers, and our class for each."""
 
-Error = Callable[[str], LeaseholdError]
-"""Makes an error from a message."""
-
 TOO_OLD = "it does not know a request that locks need (create2, containers); use ZooKeeper 3.5.3 or later"
-
-NOT_DONE: Error = StoreUnavailable
-"""It may be sent again."""
-
-UNKNOWN: Error = partial(StoreUnavailable, unknown=True)
-"""It may have been carried out: repeat it only where that is harmless."""
-
-LASTING: Error = StoreRefused
-"""Not done; a retry fails until somebody changes a setting."""
-
-UNSUPPORTED: Error = Unsupported
-"""Not possible with this server."""
 
 MEANINGS: Mapping[str, tuple[Error, str]] = {
     "ConnectionLoss": (UNKNOWN, "the connection was lost"),

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold._url import Secret, StoreURL, Veiled
+from leasehold._url import Secret, StoreURL, Veiled, address, switch
+from leasehold.stores._common.driver_urls import members, refuse_half_credentials, tls
 
 PORT = 2181
 SECURE_PORT = 2281
@@ -30,7 +31,7 @@ OPTIONS = ("session_timeout", "acl", "auth", "service", "principal", "ssl_check_
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach an ensemble. Its repr has no secret.
+    """How to reach an ensemble. Its repr has no secret; `Veiled` cannot be pickled.
 
     Attributes:
         hosts: all members that are known.
@@ -51,10 +52,7 @@ class Settings:
     @property
     def where(self) -> str:
         """For messages to people: hosts and ports."""
-        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-
-    def __reduce__(self) -> str:
-        raise TypeError("settings cannot be pickled: they may have a password")
+        return ",".join(address(host, port) for host, port in self.hosts)
 
 
 def from_url(url: StoreURL) -> Settings:
@@ -65,17 +63,16 @@ def from_url(url: StoreURL) -> Settings:
     """
     secure = url.scheme == "zookeepers"
     url.refuse_options(OPTIONS, secure="" if secure else "zookeepers")
-    if not url.hosts and url.path and not url.path.startswith("/"):
-        raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{PORT}")
-    usual = SECURE_PORT if secure else PORT
-    hosts = tuple((host, port or usual) for host, port in url.hosts) or (("localhost", usual),)
+    hosts = members(url, SECURE_PORT if secure else PORT)
     digest, sasl = _credentials(url)
     acl = url.options.get("acl", "creator" if digest or sasl else "open")
     if acl not in ACLS:
         raise ValueError(f"option 'acl' in the {url.scheme} URL is one of {', '.join(ACLS)}")
     if acl != "open" and not (digest or sasl or secure):
         raise ValueError(f"acl={acl} needs credentials: write {url.scheme}://user:password@host")
-    return Settings(hosts, _timeout(url), acl, digest, sasl, _tls(url) if secure else Veiled())
+    checked = switch(url, "ssl_check_hostname", "true")
+    options = tls(url, TLS_OPTIONS, use_ssl=True, verify_certs=True, check_hostname=checked) if secure else Veiled()
+    return Settings(hosts, _timeout(url), acl, digest, sasl, options)
 
 
 def _timeout(url: StoreURL) -> float:
@@ -101,25 +98,13 @@ def _credentials(url: StoreURL) -> tuple[Secret | None, Veiled]:
         return None, options
     if "service" in url.options or "principal" in url.options:
         raise ValueError(f"options 'service' and 'principal' in the {url.scheme} URL are for auth=gssapi")
-    if url.username is None and url.password is None:
+    refuse_half_credentials(url)
+    if url.username is None or url.password is None:
         if "auth" in url.options:
             raise ValueError(f"auth={how} needs credentials: write {url.scheme}://user:password@host")
         return None, Veiled()
-    if not url.username or url.password is None:
-        raise ValueError(f"the {url.scheme} URL has a user without a password or the other way round; write both")
     if how == "sasl":
         return None, Veiled(mechanism="DIGEST-MD5", username=url.username, password=url.password.reveal())
     if ":" in url.username:
         raise ValueError(f"the user in the {url.scheme} URL has a colon; digest takes what follows for the password")
     return Secret(f"{url.username}:{url.password.reveal()}"), Veiled()
-
-
-def _tls(url: StoreURL) -> Veiled:
-    check = url.options.get("ssl_check_hostname", "true")
-    if check not in ("true", "false"):
-        raise ValueError(f"option 'ssl_check_hostname' in the {url.scheme} URL is true or false")
-    if ("ssl_certfile" in url.options) is not ("ssl_keyfile" in url.options):
-        raise ValueError(f"options 'ssl_certfile' and 'ssl_keyfile' in the {url.scheme} URL go together")
-    options = Veiled(use_ssl=True, verify_certs=True, check_hostname=check == "true")
-    options.update({theirs: url.options[ours] for ours, theirs in TLS_OPTIONS.items() if ours in url.options})
-    return options

@@ -1,0 +1,36 @@
+"""What the URLs of stores have alike whose driver makes the connections: members, credentials, files for TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leasehold._url import StoreURL, Veiled
+
+
+def members(url: StoreURL, port: int) -> tuple[tuple[str, int], ...]:
+    """Return host and port of each member; ``port`` where none is given, this host where there is no member.
+
+    Raises:
+        ValueError: the slashes before the hosts are missing.
+    """
+    if not url.hosts and url.path and not url.path.startswith("/"):
+        raise ValueError(f"a {url.scheme} URL has two slashes before its hosts; write {url.scheme}://localhost:{port}")
+    return tuple((host, given or port) for host, given in url.hosts) or (("localhost", port),)
+
+
+def refuse_half_credentials(url: StoreURL) -> None:
+    """Raise ValueError for a user without a password, or a password without a user."""
+    if (url.username is None) is not (url.password is None):
+        raise ValueError(f"the {url.scheme} URL has a user without a password or the other way round; write both")
+
+
+def tls(url: StoreURL, names: Mapping[str, str], **fixed: Any) -> Veiled:
+    """Return the driver's arguments for TLS: ``fixed``, and options of the URL by the driver's ``names``.
+
+    Raises:
+        ValueError: there is a certificate without a key, or the other way round.
+    """
+    if ("ssl_certfile" in url.options) is not ("ssl_keyfile" in url.options):
+        raise ValueError(f"options 'ssl_certfile' and 'ssl_keyfile' in the {url.scheme} URL go together")
+    return Veiled(fixed | {theirs: url.options[ours] for ours, theirs in names.items() if ours in url.options})
