@@ -90,7 +90,8 @@ def _lock(
             ) from error
         raise
     settings = yield Statement(
-        "SELECT current_setting('transaction_isolation'), current_setting('lock_timeout'), pg_is_in_recovery()::int"
+        "SELECT current_setting('transaction_isolation') AS level, current_setting('lock_timeout') AS waits, "
+        "pg_is_in_recovery()::int AS standby"
     )
     isolation, before, standby = settings.rows[0]
     if standby:

@@ -8,9 +8,9 @@ driver wants awaited. So both are written once for both flavors.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ MARKS = {"qmark": "?", "numeric_dollar": "$"}
 
 
 class Statement(NamedTuple):
-    """A statement with ``{}`` for each placeholder."""
+    """A statement with ``{}`` for each placeholder. Its columns differ in name: rows may be dictionaries."""
 
     text: str
     args: Sequence[Any] = ()
@@ -125,12 +125,16 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
     try:
         yield _require_flavor(cursor.execute(_text(statement, mark), tuple(statement.args)), asynchronous)
         rows: Any = (yield cursor.fetchall()) if cursor.description else []
-        return Answer([tuple(row) for row in rows], cursor.rowcount)
+        return Answer([_values(row) for row in rows], cursor.rowcount)
     finally:
         if cursor is not connection:
             closing = cursor.close()
             if isawaitable(closing):  # a generator that an interrupt has closed must not yield here
                 yield closing
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    return tuple(cast("Mapping[str, Any]", row).values()) if isinstance(row, Mapping) else tuple(row)
 
 
 def _is_session(connection: Any) -> bool:

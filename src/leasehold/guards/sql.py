@@ -117,7 +117,9 @@ def _update(
     those = " AND ".join(f"{column} = {{}}" for column in where)
     text = f"UPDATE {table} SET {sets} WHERE {those} AND {fence} <= {{}}"
     done = yield Statement(text, (*changes.values(), token, *where.values(), token))
-    look = f"SELECT max({fence}), count(*) FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
+    look = (
+        f"SELECT max({fence}) AS highest, count(*) AS found FROM {table} WHERE {those}{CURRENT_ROWS.get(dialect, '')}"
+    )
     found = yield Statement(look, tuple(where.values()))
     highest, rows = found.rows[0]
     if rows:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio
+from psycopg.rows import dict_row, namedtuple_row
 
 from leasehold import AcquireTimeout, Client, Unsupported
 from leasehold.postgres import async_transaction_lock, transaction_lock
@@ -164,6 +165,17 @@ def test_readers_share_and_sessions_are_excluded(postgres_server: PostgresServer
             assert not free(url, namespace)
             hold.release()
             assert free(url, namespace)
+
+
+@pytest.mark.parametrize("factory", [dict_row, namedtuple_row], ids=["dictionaries", "named tuples"])
+def test_rows_may_be_of_whatever_kind(postgres_server: PostgresServer, namespace: str, factory: Any) -> None:
+    with psycopg.connect(postgres_server.url, row_factory=factory) as one, psycopg.connect(postgres_server.url) as two:
+        transaction_lock(two, "x", namespace=namespace)
+        with pytest.raises(AcquireTimeout):
+            transaction_lock(one, "x", namespace=namespace, timeout=0.05)
+        two.rollback()
+        transaction_lock(one, "x", namespace=namespace, timeout=5)
+        assert not free(postgres_server.url, namespace)
 
 
 def test_a_standby_is_refused(server: PostgresServer) -> None:
