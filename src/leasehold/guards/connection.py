@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -134,8 +134,7 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
 
 
 def _values(row: Any) -> tuple[Any, ...]:
-    values: Any = row.values() if isinstance(row, Mapping) else row  # pyright: ignore[reportUnknownMemberType]
-    return tuple(values)
+    return tuple(cast("Mapping[str, Any]", row).values()) if isinstance(row, Mapping) else tuple(row)
 
 
 def _is_session(connection: Any) -> bool:
