@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from contextlib import AsyncExitStack
+import threading
+import time
+from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 
@@ -14,7 +16,7 @@ from leasehold.primitives.coordination import barrier_members
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import Rounds
 from leasehold.stores.memory import Memory
-from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 
 LEASE = 30.0
 
@@ -51,6 +53,7 @@ def test_where_others_are_inside_there_is_no_room(harness: Harness, drop_dead: b
 
 @drop_deads
 @pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("harness", [AsyncioHarness(), SimulatedHarness()], ids=lambda harness: harness.name)
 def test_a_block_may_end_in_another_task(harness: Harness, drop_dead: bool, fails: bool) -> None:
     """Fixtures and exit stacks may do this."""
 
@@ -78,6 +81,17 @@ def test_a_block_may_end_in_another_task(harness: Harness, drop_dead: bool, fail
             raise ValueError("mine")
 
     harness.run(body)
+
+
+def test_a_block_may_end_in_another_thread_though_the_first_has_ended() -> None:
+    with Client.from_url("memory:") as client:
+        stack = ExitStack()
+        begins = threading.Thread(target=stack.enter_context, args=[client.barrier("a", 1, lease=0.3)])
+        begins.start()
+        begins.join()
+        time.sleep(0.5)  # its lease is renewed
+        stack.close()
+        assert client.holds() == []
 
 
 @drop_deads
