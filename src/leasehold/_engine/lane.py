@@ -46,7 +46,7 @@ async def acquire(
     start, handle, loop, sent = engine.runtime.now(), engine.lease(request), None, False
     lease = handle.lease
     try:
-        engine.attempts.add(lease)
+        engine.attempts[lease] = None
         engine.watchdog.watch(lease)
         if engine.closed:
             engine.refuse_closed()
@@ -69,19 +69,24 @@ async def acquire(
                 if engine.observer.wants(Acquired):
                     engine.observer(Acquired(*lease.event_fields(), lease.token, engine.runtime.now() - start))
                 return handle
-        loop = AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=True, first=first)
+        loop = AcquireLoop(engine, request, timeout, lease=lease, start=start, sent=True, first=first)
         handle = first = None  # the traceback of `first` may keep this frame alive, which must not keep the lease alive
-        return await loop.run()
+        while await loop.advance():  # not `loop.run()`: its frame would stay beside this one
+            try:
+                loop.received = await loop.sleep()
+            except StoreUnavailable as error:
+                loop.received = error
+        return loop.result()
     except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-        (loop or AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=sent)).abandon()
+        (loop or AcquireLoop(engine, request, timeout, lease=lease, start=start, sent=sent)).abandon()
         raise
     except BaseException as error:
-        loop = loop or AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=sent)
+        loop = loop or AcquireLoop(engine, request, timeout, lease=lease, start=start, sent=sent)
         await loop.give_up(type(error).__name__)
         raise
     finally:
         # Here, not in a method: a signal handler may raise before the first line of a call.
-        engine.attempts.discard(lease)
+        engine.attempts.pop(lease, None)
         if engine.closed:
             engine.wake_close()
 
@@ -94,7 +99,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
     """
     attempts, within = engine.attempts, engine.release_within
     try:
-        attempts.add(lease)  # before the watchdog forgets it: a close finds it in one of both, and waits
+        attempts[lease] = None  # before the watchdog forgets it: a close finds it in one of both, and waits
         if not engine.begin_release(lease):
             raise lease.error()
         was_there: bool | None
@@ -115,7 +120,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
         await engine.runtime.shield(engine.repeat_release(lease))
         raise
     finally:
-        attempts.discard(lease)
+        attempts.pop(lease, None)
         if engine.closed:
             engine.wake_close()
     return engine.end_release(lease, was_there)

@@ -53,7 +53,7 @@ async def general_acquire(
 
 
 async def general_release(engine: Engine, lease: Lease) -> bool:
-    engine.attempts.add(lease)
+    engine.attempts[lease] = None
     try:
         if not engine.begin_release(lease):
             raise lease.error()
@@ -64,7 +64,7 @@ async def general_release(engine: Engine, lease: Lease) -> bool:
         await engine.runtime.shield(engine.repeat_release(lease))
         raise
     finally:
-        engine.attempts.discard(lease)
+        engine.attempts.pop(lease, None)
         engine.wake_close()
     return engine.end_release(lease, was_there)
 

@@ -228,7 +228,8 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
             super().clear()
             engine.attempts.clear()
 
-    engine.attempts.add(AcquireLoop(engine, AcquireRequest("a", client._core.lock("a")._options.terms), None))
+    loop = AcquireLoop(engine, AcquireRequest("a", client._core.lock("a")._options.terms), None)
+    engine.attempts[loop] = None
     engine._ended = Ending()
     start = engine.runtime.now()
     client.close()
