@@ -18,6 +18,9 @@ from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, Recurs
 
 T = TypeVar("T")
 
+OUTSIDE = "an asyncio lock is used outside a task; await it inside one"
+"""The message of the RuntimeError for a call by a callback of the event loop."""
+
 
 class AsyncioRuntime:
     """Tasks of one event loop: the loop in which the runtime is first used."""
@@ -79,7 +82,7 @@ class AsyncioRuntime:
     def me(self) -> Caller:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("an asyncio lock is used outside a task; await it inside one")
+            raise RuntimeError(OUTSIDE)
         return TaskCaller(task)
 
     def scope(self) -> Scope:
@@ -87,14 +90,20 @@ class AsyncioRuntime:
 
     def before_blocking(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is None or self._loop.is_closed():
-            self._loop = loop
-        else:
-            raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+        if self._loop is not loop:
+            self._belong_to(loop)
+        if asyncio.current_task(loop) is None:
+            raise RuntimeError(OUTSIDE)
 
-    before_release = before_blocking
+    def before_release(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._belong_to(loop)
+
+    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+        self._loop = loop
 
     def interrupts(self) -> bool:
         return False  # a signal handler cannot await

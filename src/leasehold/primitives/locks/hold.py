@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import release
@@ -73,6 +74,11 @@ class HoldList:
                 self.listed.pop(ref, None)
                 self.owned.pop(id(hold), None)
 
+
+NOTHING_HELD = HoldList()
+"""What a lock object has until the first hold: it may wait for long. It cannot be changed."""
+
+NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, MappingProxyType({}))
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
