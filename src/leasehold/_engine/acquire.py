@@ -35,13 +35,13 @@ First = Granted | Wait | StoreUnavailable
 
 
 class AcquireLoop(LeaseHandle):
-    """One acquire, in general; see `leasehold._engine.lane.acquire` for its parameters and results.
+    """One acquire, in general; see `leasehold._engine.lane.acquire`, which runs it.
 
-    It keeps the lease alive until it is granted. With ``lease``, the first try of that lease began at ``start``; with
-    ``sent``, the store may know its ticket; with ``first``, this is what it received.
+    It keeps the lease alive until it is granted. The first try of ``lease`` began at ``start``; with ``sent``, the
+    store may know its ticket; with ``first``, this is what it received.
 
-    Many tasks may wait at a time, and each keeps all frames that are suspended meanwhile. So the coroutine that sleeps
-    is the one that `leasehold._engine.lane.acquire` returns, and no other below it: see `advance` and `sleep`.
+    Many tasks may wait at a time, and each keeps the frames of all coroutines that are suspended meanwhile. So the
+    caller itself awaits the `sleep`; all else happens in `advance`, which has ended by then.
     """
 
     __slots__ = (
@@ -56,17 +56,17 @@ class AcquireLoop(LeaseHandle):
         timeout: float | None,
         cancel: Cancellation | None = None,
         *,
-        lease: Lease | None = None,
-        start: float = 0.0,
-        sent: bool = False,
+        lease: Lease,
+        start: float,
+        sent: bool,
         first: First | None = None,
     ) -> None:
-        super().__init__(engine.lease(request).lease if lease is None else lease)
+        super().__init__(lease)
         self._engine = engine
         self._request = request
         self._cancel = cancel
         self._attempt: Attempt | None = None  # what ``cancel`` may end
-        self._start = engine.runtime.now() if lease is None else start
+        self._start = start
         self.received = first  # what the first try, or the last sleep, received
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
@@ -79,31 +79,6 @@ class AcquireLoop(LeaseHandle):
         self._sleeps = False  # whether it waits in the store
         self._wait: Wait | None = None  # the answer after which it is to wait there
         self._result: LeaseHandle | NotAcquired | None = None
-
-    async def run(self) -> LeaseHandle | NotAcquired:
-        """Try and wait until the lease is granted, or the time is up."""
-        engine = self._engine
-        try:
-            engine.attempts[self] = None
-            while await self.advance():
-                try:
-                    self.received = await self.sleep()
-                except StoreUnavailable as error:
-                    self.received = error
-            return self.result()
-        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-            self.abandon()
-            raise
-        except BaseException as error:
-            await self.give_up(type(error).__name__)
-            raise
-        finally:
-            # Here, not in a method: a signal handler may raise before the first line of a call.
-            engine.attempts.pop(self, None)
-            if self._cancel is not None:
-                self._cancel._end(id(self))
-            if engine.closed:
-                engine.wake_close()
 
     async def advance(self) -> bool:
         """Go on until it is to `sleep`: return True. Or until it has its `result`: return False."""
@@ -153,7 +128,7 @@ class AcquireLoop(LeaseHandle):
         """Wait in the store until it is worth trying again; return what `Store.wait` does."""
         wait, self._wait, self._sleeps = self._wait, None, True
         assert wait is not None
-        pause = wait.ask_again if self._until is None else max(0.0, min(self._left(), wait.ask_again))
+        pause = max(0.0, wait.ask_again if self._until is None else min(self._left(), wait.ask_again))
         return self._engine.store.wait(self.lease.name, self.lease.ticket, wait.mark, timeout=pause)
 
     async def _after_sleep(self) -> Granted | Wait | None:

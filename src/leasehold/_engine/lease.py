@@ -82,6 +82,10 @@ class KeepsHolds(Protocol):
         ...
 
 
+_made: dict[Lease, list[OnLost]] = {}
+"""Lists of callbacks that are just made: two threads that make one for the same lease get the same."""
+
+
 def _nothing() -> None:
     """Be the weak reference to an object that does not exist yet."""
 
@@ -130,7 +134,7 @@ class Lease:
         self.handle = self.lock_object = _nothing  # the lock object keeps the hold for who acquired it
         self.entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
         self._ends: list[tuple[State, str]] = []  # how it ended: the first entry counts
-        self._callbacks: list[OnLost] = []  # each is removed before it is called
+        self._callbacks: list[OnLost] | None = None  # each is removed before it is called
 
     @property
     def state(self) -> State:
@@ -230,7 +234,7 @@ class Lease:
     def after_fork(self) -> None:
         """End it in a forked child: it belongs to the parent, and the child neither renews nor releases it."""
         self.observer = None  # the lease is not lost: its holder is another process
-        self._callbacks = []
+        self._callbacks = None
         self.scopes = ()
         self._lose(Transition.LOST, "it belongs to the process that forked this one")
 
@@ -248,6 +252,11 @@ class Lease:
 
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
+        if self._callbacks is None:
+            made = _made.setdefault(self, [])
+            if self._callbacks is None:  # else another thread has made it just now
+                self._callbacks = made
+            _made.pop(self, None)
         self._callbacks.append(callback)
         if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
             self._call_back(None)

@@ -83,7 +83,9 @@ class AsyncioRuntime:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError(OUTSIDE)
-        return TaskCaller(task)
+        caller = TaskCaller(task)
+        caller.key = id(task)
+        return caller
 
     def scope(self) -> Scope:
         return TaskScope()
@@ -189,17 +191,15 @@ class TaskJob:
         return bool(done)
 
 
-class TaskCaller:
-    """A task."""
+class TaskCaller(weakref.ref[asyncio.Task[Any]]):
+    """A task. It is a weak reference itself, since each hold has one."""
 
-    __slots__ = ("_task", "key")
+    __slots__ = ("key",)
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.key = id(task)
-        self._task = weakref.ref(task)
+    key: int
 
     def alive(self) -> bool:
-        task = self._task()
+        task = self()
         return task is not None and not task.done()
 
 

@@ -120,6 +120,13 @@ async def test_far_ends_share_a_timer(bed: Bed) -> None:
 
 
 @in_a_loop
+async def test_a_close_wakes_those_without_a_timer_of_their_own(bed: Bed) -> None:
+    tasks = [await bed.task(Slot("x", str(number))) for number in range(3)]
+    bed.timers.close()
+    assert await asyncio.gather(*tasks) == [None] * 3
+
+
+@in_a_loop
 async def test_a_watch_that_is_handed_over_shortens_it(bed: Bed) -> None:
     slot = Slot("x", "t")
     task = await bed.task(slot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from types import MappingProxyType
@@ -19,7 +18,7 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList, Listed
 from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
@@ -70,7 +69,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
             return None
         got = self._taken(got)
         owned = self._hold_list.owned
-        owned[id(got)] = got
+        owned += [got]
         return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> None:
@@ -226,7 +225,9 @@ class AsyncLock(AsyncMutex):
             hold_list = self._hold_list = HoldList()
         handle.lease.lock_object = hold_list.ref
         hold = AsyncHold(self._engine, handle.lease, None, hold_list.ref)
-        hold_list.listed[weakref.ref(hold)] = self._engine.runtime.me()
+        listed = Listed(hold)
+        listed.caller = self._engine.runtime.me()
+        hold_list.listed += [listed]  # one entry needs less room than `append` makes
         return hold
 
 
@@ -260,7 +261,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
         if isinstance(got, NotAcquired):
             return None
         hold, owned = face(got), self._core._hold_list.owned
-        owned[id(got)] = got
+        owned += [got]
         return hold  # in the next statement: see `HoldList.owned`
 
     def release(self) -> None:

@@ -59,13 +59,12 @@ class Sleep(Generator[Any, None, Granted | None]):
             slot.clear()
         raise StopIteration(self._takes.take_grant(slot, self._ticket))
 
-    def throw(
-        self, kind: Any, error: BaseException | object = None, trace: TracebackType | None = None, /
-    ) -> asyncio.Future[None]:
+    def throw(self, kind: Any, error: Any = None, trace: TracebackType | None = None, /) -> asyncio.Future[None]:
         """End: the task is cancelled, or its loop was closed."""
         self._end()
-        waited: asyncio.Future[None] = super().throw(kind, error, trace)
-        return waited
+        if isinstance(kind, BaseException):
+            raise kind
+        raise (kind() if error is None else error).with_traceback(trace)
 
     def set(self) -> None:
         """Wake the task."""
@@ -139,10 +138,13 @@ class Timers:
             span.pop(sleep, None)  # an empty span stays until it begins: the next waiter ends in it, too
 
     def close(self) -> None:
-        """End the shared timers."""
+        """End the shared timers, and wake those that they would have woken: they find that the client is closed."""
         for timer in self._timers.values():
             timer.cancel()
-        self._spans, self._timers = {}, {}
+        spans, self._spans, self._timers = self._spans, {}, {}
+        for span in spans.values():
+            for sleep in span:
+                sleep.set()
 
     def _begin(self, number: int) -> None:
         self._timers.pop(number, None)
