@@ -27,7 +27,7 @@ works in both flavors. The conformance kit (``leasehold_lab.conformance``) has t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from leasehold._model import (
@@ -132,12 +132,12 @@ class Store(Protocol):
         """
         ...
 
-    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
+    def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Awaitable[Granted | None]:
         """Sleep until ``name`` is worth asking for again, at most ``timeout`` seconds.
 
         No event after the `Wait` with this ``mark`` is missed; a lost message costs at most the time until the next
         renewal of the ticket. A release of the ticket through this store ends the wait, too. Return the grant if the
-        store hands it over with the message, else None.
+        store hands it over with the message, else None. It may be an ``async def``, as the others are.
         """
         ...
 

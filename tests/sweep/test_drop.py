@@ -18,6 +18,7 @@ from sweeping.operations import (
 from sweeping.suspensions import HOLD_UP, LEASE, Slow
 
 from leasehold import AsyncClient, AsyncHold
+from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import ENDED, State
 from leasehold.stores.memory import Memory
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
@@ -121,8 +122,8 @@ def test_an_acquire_dropped_at_its_timeout_awaits_nothing() -> None:
             while not self.leaving:
                 yield work.send(None)
                 attempts = list(self.client._engine.attempts)
-                leases = [getattr(one, "_lease", one) for one in attempts]  # in the straight lane, the lease itself
-                self.leaving = any(lease.state is State.RELEASED for lease in leases)
+                assert all(isinstance(one, Lease) for one in attempts)  # each is in the straight lane
+                self.leaving = any(lease.state is State.RELEASED for lease in attempts)
             work.close()
 
     async def body(harness: Harness) -> None:

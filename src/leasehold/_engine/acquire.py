@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
-from leasehold._engine.lease import LeaseHandle
+from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
 from leasehold._engine.retry import FIRST_PAUSE, documented, retry
 from leasehold._model import AcquireRequest, Granted, Nested, NotAcquired, Owner, Wait
@@ -34,31 +34,19 @@ First = Granted | Wait | StoreUnavailable
 """What a first try received."""
 
 
-class AcquireLoop:
-    """One acquire, in general; see `leasehold._engine.lane.acquire` for its parameters and results.
+class AcquireLoop(LeaseHandle):
+    """One acquire, in general; see `leasehold._engine.lane.acquire`, which runs it.
 
-    With ``handle``, the first try of that lease began at ``start``; with ``sent``, the store may know its ticket; with
-    ``first``, this is what it received.
+    It keeps the lease alive until it is granted. The first try of ``lease`` began at ``start``; with ``sent``, the
+    store may know its ticket; with ``first``, this is what it received.
+
+    Many tasks may wait at a time, and each keeps the frames of all coroutines that are suspended meanwhile. So the
+    caller itself awaits the `sleep`; all else happens in `advance`, which has ended by then.
     """
 
     __slots__ = (
-        "_answered",
-        "_attempt",
-        "_blocked",
-        "_cancel",
-        "_ending",
-        "_engine",
-        "_first",
-        "_handle",
-        "_held_by",
-        "_lease",
-        "_maybe_stored",
-        "_queued",
-        "_repeated",
-        "_request",
-        "_runtime",
-        "_start",
-        "_until",
+        *("_answered", "_attempt", "_blocked", "_cancel", "_ending", "_engine", "_held_by", "_maybe_stored"),
+        *("_queued", "_repeated", "_request", "_result", "_sleeps", "_start", "_until", "_wait", "received"),
     )
 
     def __init__(
@@ -68,18 +56,18 @@ class AcquireLoop:
         timeout: float | None,
         cancel: Cancellation | None = None,
         *,
-        handle: LeaseHandle | None = None,
-        start: float = 0.0,
-        sent: bool = False,
+        lease: Lease,
+        start: float,
+        sent: bool,
         first: First | None = None,
     ) -> None:
+        super().__init__(lease)
         self._engine = engine
-        self._runtime = engine.runtime
         self._request = request
         self._cancel = cancel
         self._attempt: Attempt | None = None  # what ``cancel`` may end
-        self._start = engine.runtime.now() if handle is None else start
-        self._first = first
+        self._start = start
+        self.received = first  # what the first try, or the last sleep, received
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
         self._held_by: Owner | None = None
@@ -88,68 +76,94 @@ class AcquireLoop:
         self._ending = False  # whether it began to end: a signal handler may raise before the release was sent
         self._queued = False  # whether observers count it among the waiters
         self._repeated = False  # whether a try had no answer: it may arrive after one that was answered
-        self._handle: LeaseHandle | None = handle or engine.lease(request)
-        self._lease = self._handle.lease
+        self._sleeps = False  # whether it waits in the store
+        self._wait: Wait | None = None  # the answer after which it is to wait there
+        self._result: LeaseHandle | NotAcquired | None = None
 
-    async def run(self) -> LeaseHandle | NotAcquired:
-        """Try and wait until the lease is granted, or the time is up."""
+    async def advance(self) -> bool:
+        """Go on until it is to `sleep`: return True. Or until it has its `result`: return False."""
+        answer = await (self._after_sleep() if self._sleeps else self._begin())
+        while True:
+            if isinstance(answer, Wait):
+                if self._request.join and not self._is_over():
+                    self._wait = answer
+                    return True
+                answer = None
+            if answer is not None and self._takes(answer):
+                self._result = self._acquired()
+                return False
+            if self._is_cancelled():
+                self._result = await self._cancelled()
+                return False
+            if self.lease.state is State.RELEASED:
+                engine = self._engine
+                await closed_meanwhile(engine, engine.runtime.shield(engine.send_release(self.lease)))
+            if answer is None:
+                await self.give_up("timeout", release=self._request.join or self._repeated)
+                self._result = NotAcquired(self._waited(), self._held_by, self._why_blocked())
+                return False
+            await self._too_late()
+            answer = await self._begin()
+
+    def result(self) -> LeaseHandle | NotAcquired:
+        """Return the result, once: the traceback of an earlier error may keep this object alive for long."""
+        result, self._result = self._result, None
+        assert result is not None
+        return result
+
+    async def _begin(self) -> Granted | Wait | None:
+        """Try for the first time with a ticket; None if it was cancelled before."""
         engine = self._engine
-        try:
-            engine.attempts.add(self)
-            while True:
-                if self._first is None:
-                    engine.watchdog.watch(self._lease)
-                    if engine.closed:
-                        engine.refuse_closed()
-                if self._cancel is not None:
-                    self._attempt = self._cancel._begin(id(self), engine, self._lease)
-                    if self._attempt.cancelled:
-                        return await self._cancelled()
-                first = await self._try_acquire()
-                answer = first if isinstance(first, Granted) else await self._wait_and_retry(first)
-                if answer is not None and self._handle is not None and self._takes(answer):
-                    return self._acquired(self._handle)
-                if self._is_cancelled():
-                    return await self._cancelled()
-                if self._lease.state is State.RELEASED:
-                    await closed_meanwhile(engine, self._runtime.shield(engine.send_release(self._lease)))
-                if answer is None:
-                    await self.give_up("timeout", release=self._request.join or self._repeated)
-                    return NotAcquired(self._waited(), self._held_by, self._why_blocked())
-                await self._too_late()
-        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-            self.abandon()
-            raise
-        except BaseException as error:
-            await self.give_up(type(error).__name__)
-            raise
-        finally:
-            # Here, not in a method: a signal handler may raise before the first line of a call.
-            engine.attempts.discard(self)
-            if self._cancel is not None:
-                self._cancel._end(id(self))
+        if self.received is None:
+            engine.watchdog.watch(self.lease)
             if engine.closed:
-                engine.wake_close()
+                engine.refuse_closed()
+        if self._cancel is not None:
+            self._attempt = self._cancel._begin(id(self), engine, self.lease)
+            if self._attempt.cancelled:
+                return None
+        return await self._try_acquire()
+
+    def sleep(self) -> Awaitable[Granted | None]:
+        """Wait in the store until it is worth trying again; return what `Store.wait` does."""
+        wait, self._wait, self._sleeps = self._wait, None, True
+        assert wait is not None
+        pause = max(0.0, wait.ask_again if self._until is None else min(self._left(), wait.ask_again))
+        return self._engine.store.wait(self.lease.name, self.lease.ticket, wait.mark, timeout=pause)
+
+    async def _after_sleep(self) -> Granted | Wait | None:
+        """Try again, unless the wait brought the grant; None if the time is up."""
+        woken, self.received, self._sleeps = self.received, None, False
+        if isinstance(woken, StoreUnavailable):  # the next try detects whether the store is down
+            engine = self._engine
+            engine.contact.failed(self.lease, "wait", woken)
+            if woken.lasting:
+                raise documented(woken) from woken.__cause__
+            pause = FIRST_PAUSE * (10 + 10 * engine.runtime.jitter())
+            await engine.runtime.sleep(max(0.0, min(self._left(), pause)))
+        elif isinstance(woken, Granted):
+            return woken
+        return None if self._is_over() else await self._try_acquire()
 
     async def give_up(self, why: str, *, release: bool = True) -> None:
         """End the attempt; with ``release`` release the ticket in the store, whatever its state is there."""
         # A cancellation has ended the lease, too, and its release may have overtaken our request.
         interrupted = self._ending or self._is_cancelled()
-        self._ending = self._ending or self._lease.state not in ENDED
-        if not self._lease.begin_release() and not interrupted:
+        self._ending = self._ending or self.lease.state not in ENDED
+        if not self.lease.begin_release() and not interrupted:
             if self._queued:  # the close of the client has ended it
                 self._report_end(why)
             return
-        self._engine.watchdog.forget(self._lease)
+        self._engine.watchdog.forget(self.lease)
         if (release or interrupted) and self._maybe_stored:
-            await self._runtime.shield(self._release())
+            await self._engine.runtime.shield(self._release())
         self._ending = False
         self._report_end(why)
 
     def _report_end(self, why: str) -> None:
         queued, self._queued = self._queued, False
         if self._engine.observer.wants(GaveUp):
-            self._engine.observer(GaveUp(*self._lease.event_fields(), self._waited(), why, queued=queued))
+            self._engine.observer(GaveUp(*self.lease.event_fields(), self._waited(), why, queued=queued))
 
     async def _cancelled(self) -> NotAcquired:
         if self._maybe_stored and self._attempt is not None:
@@ -162,89 +176,70 @@ class AcquireLoop:
 
     def _takes(self, answer: Granted) -> bool:
         """Return whether it is held now: not if it was cancelled before, or the grant is too late."""
-        return (self._attempt is None or self._attempt.granted()) and self._lease.granted(answer)
+        return (self._attempt is None or self._attempt.granted()) and self.lease.granted(answer)
 
     async def _release(self) -> None:
-        await self._engine.send_release(self._lease)
+        await self._engine.send_release(self.lease)
         self._ending = False
 
     def abandon(self) -> None:
         """End the attempt where nothing can be sent: the ticket is not renewed any more and ends with its lease."""
-        if self._lease.begin_release():
-            self._engine.watchdog.forget(self._lease)
+        if self.lease.begin_release():
+            self._engine.watchdog.forget(self.lease)
         if self._queued:
             self._report_end("its event loop was closed")
 
-    def _acquired(self, handle: LeaseHandle) -> LeaseHandle:
+    def _acquired(self) -> LeaseHandle:
         # The traceback of an earlier error may keep this object alive for long: it must not keep the lease alive.
-        self._handle = None
-        engine = self._engine
-        engine.watchdog.granted(self._lease)
+        handle, engine = LeaseHandle(self.lease), self._engine
+        engine.watchdog.granted(self.lease)
         queued, self._queued = self._queued, False
         if engine.tally is not None:
-            engine.tally.acquired(self._lease.name, self._waited(), queued)
+            engine.tally.acquired(self.lease.name, self._waited(), queued)
         if engine.observer.wants(Acquired):
-            engine.observer(Acquired(*self._lease.event_fields(), self._lease.token, self._waited(), queued=queued))
+            engine.observer(Acquired(*self.lease.event_fields(), self.lease.token, self._waited(), queued=queued))
         return handle
 
     async def _too_late(self) -> None:
-        late = self._lease
+        late = self.lease
         await self.give_up("granted too late")
         if self._left() <= 0:
             late.why = TOO_LATE
             raise late.error()
-        handle = self._handle = self._engine.lease(self._request)
-        self._lease, self._maybe_stored, self._repeated = handle.lease, False, False
-
-    async def _wait_and_retry(self, answer: Wait) -> Granted | None:
-        lease = self._lease
-        while self._request.join and not self._is_over():
-            pause, granted = max(0.0, min(self._left(), answer.ask_again)), None
-            try:
-                granted = await self._engine.store.wait(lease.name, lease.ticket, answer.mark, timeout=pause)
-            except StoreUnavailable as error:  # the next try detects whether the store is down
-                self._engine.contact.failed(lease, "wait", error)
-                if error.lasting:
-                    raise documented(error) from error.__cause__
-                await self._runtime.sleep(min(pause, FIRST_PAUSE * (10 + 10 * self._runtime.jitter())))
-            if granted is not None:
-                return granted
-            if self._is_over():
-                return None
-            answer_now = await self._try_acquire()
-            if isinstance(answer_now, Granted):
-                return answer_now
-            answer = answer_now
-        return None
+        super().__init__(self._engine.lease(self._request).lease)
+        self._maybe_stored, self._repeated = False, False
 
     def _is_over(self) -> bool:
         """Return whether the time is up, or this ticket was released: by a cancellation, or the close of the client."""
-        return self._left() <= 0 or self._lease.state is State.RELEASED
+        return (self._until is not None and self._left() <= 0) or self.lease.state is State.RELEASED
 
     async def _try_acquire(self) -> Granted | Wait:
         began, longest = self._start, self._engine.response_timeout
         if self._answered:  # a waiter tolerates an outage of up to one lease
-            began, longest = self._runtime.now(), self._lease.ticket.terms.lease
+            began, longest = self._engine.runtime.now(), self.lease.ticket.terms.lease
         patience = longest if self._until is None else min(longest, max(self._left(), FIRST_ANSWER))
         try:
             answer = await self._send(patience)
         except StoreUnavailable as error:
             answer, repeated = await retry(
-                self._runtime, error, self._send, began + patience, through_outage=self._answered
+                self._engine.runtime, error, self._send, began + patience, through_outage=self._answered
             )
             self._repeated = self._repeated or repeated
         if self._engine.contact.lost_since is not None:
-            self._engine.contact.answered(self._lease)
+            self._engine.contact.answered(self.lease)
         if isinstance(answer, Wait):
             if not self._answered:
                 self._queued = True
                 if self._engine.observer.wants(Queued):
                     held_by = None if answer.held_by is None else str(answer.held_by)
-                    self._engine.observer(Queued(*self._lease.event_fields(), held_by))
+                    self._engine.observer(Queued(*self.lease.event_fields(), held_by))
                 if self._request.nested and self._request.join:
                     self._check_nested(self._request.nested, answer.held_by)
             self._held_by = answer.held_by
-            self._blocked = (answer.blocked_why, self._runtime.now() + answer.ask_again) if answer.blocked_why else None
+            if answer.blocked_why:
+                self._blocked = answer.blocked_why, self._engine.runtime.now() + answer.ask_again
+            else:
+                self._blocked = None
         self._answered = True
         return answer
 
@@ -255,20 +250,20 @@ class AcquireLoop:
         """
         if (nested == "warn" and self._until is not None) or (held_by or self._engine.owner) != self._engine.owner:
             return
-        holder = self._engine.watchdog.holder_of(self._lease.name)
+        holder = self._engine.watchdog.holder_of(self.lease.name)
         lock = None if holder is None else holder.lock_object()
-        if lock is None or not lock.lists(holder, self._runtime.me()):
+        if lock is None or not lock.lists(holder, self._engine.runtime.me()):
             return
-        text = NESTED.format(self._lease.name)
+        text = NESTED.format(self.lease.name)
         if nested == "raise":
             raise RuntimeError(text)
         warn(text)
 
     async def _send(self, within: float) -> Granted | Wait:
-        engine, lease = self._engine, self._lease
+        engine, lease = self._engine, self.lease
         if self._is_cancelled():  # between two tries to reach the store
             return Wait(None, 0.0)
-        first, self._first = self._first, None
+        first, self.received = self.received, None
         before, self._maybe_stored = self._maybe_stored and first is None, True
         try:
             if isinstance(first, StoreUnavailable):
@@ -286,13 +281,13 @@ class AcquireLoop:
         if self._blocked is None:
             return ""
         why, until = self._blocked
-        return f"{why} for {max(until - self._runtime.now(), 0.0):.1f} s more"
+        return f"{why} for {max(until - self._engine.runtime.now(), 0.0):.1f} s more"
 
     def _waited(self) -> float:
-        return self._runtime.now() - self._start
+        return self._engine.runtime.now() - self._start
 
     def _left(self) -> float:
-        return float("inf") if self._until is None else self._until - self._runtime.now()
+        return float("inf") if self._until is None else self._until - self._engine.runtime.now()
 
 
 async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None:

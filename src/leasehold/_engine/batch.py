@@ -10,7 +10,9 @@ released by their ids. No ticket of a batch waits in a queue: the first name tha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Coroutine, Sequence
+from itertools import repeat
 from typing import Any, cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
@@ -54,7 +56,7 @@ class Batch:
         """
         engine = self._engine
         try:
-            engine.attempts.add(self)
+            engine.attempts[self] = None
             return await self._try_acquire(keep, min(engine.response_timeout, max(patience, FIRST_ANSWER)))
         except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             self._end(self._leases)
@@ -63,7 +65,7 @@ class Batch:
             await self._release(self._leases)
             raise
         finally:
-            engine.attempts.discard(self)
+            engine.attempts.pop(self, None)
             engine.wake_close()
 
     async def _try_acquire(self, keep: bool, within: float) -> list[LeaseHandle]:
@@ -160,7 +162,7 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseRe
     The caller must shield it.
     """
     try:
-        engine.attempts.update(leases)  # before the watchdog forgets them: a close waits for the store's answer
+        engine.attempts.update(dict.fromkeys(leases))  # before the watchdog forgets them: a close waits
         holding = [lease for lease in leases if engine.begin_release(lease)]
         found = dict(zip(map(id, holding), await send_releases(engine, holding), strict=True))
     except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
@@ -170,7 +172,7 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseRe
             await engine.repeat_release(lease)
         raise
     finally:
-        engine.attempts.difference_update(leases)
+        deque(map(engine.attempts.pop, leases, repeat(None)), 0)  # one step: a signal handler may raise after it
         engine.wake_close()
     results: list[ReleaseResult] = []
     for lease in leases:

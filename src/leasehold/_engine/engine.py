@@ -63,7 +63,7 @@ class Engine:
         if isinstance(store, ReportsLosses):
             store.report_losses(self.watchdog.on_report)
         self.closed = False  # whether the client was closed
-        self.attempts: set[object] = set()  # acquires and releases under way; a close waits for them
+        self.attempts: dict[object, None] = {}  # acquires and releases under way; a close waits for them
         self._ended = runtime.signal()  # set when one of them ends while the client closes
 
     def ready(self) -> None:
@@ -154,7 +154,7 @@ class Engine:
         """Drop what belongs to the parent, in a forked child; nothing is sent, and the client can be used there."""
         self.owner = whoami(self.runtime)
         self._terms = None
-        self.attempts, self._ended = set(), self.runtime.signal()
+        self.attempts, self._ended = {}, self.runtime.signal()
         self.watchdog.after_fork()
         self.store.after_fork()
 
@@ -167,17 +167,21 @@ class Engine:
 
     def ticket(self, terms: LeaseTerms, alongside: str = "") -> Ticket:
         """Make a ticket with a new random id."""
-        if terms.owner is not self.owner:  # the lock object was made before a fork
-            terms = replace(terms, owner=self.owner)
-        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms, alongside)
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), self._ours(terms), alongside)
 
     def lease(self, request: AcquireRequest) -> LeaseHandle:
         """Make a lease with a new ticket; it is renewed while somebody can reach the returned handle."""
         name, terms, _, renew, max_hold, alongside, _ = request
         if not renew or max_hold is not None:
             terms = replace(terms, fixed=True)
-        ticket = self.ticket(terms, alongside)
+        if terms.owner is not self.owner:
+            terms = self._ours(terms)
+        ticket = Ticket(ticket_id(self.runtime.random_bytes(16)), terms, alongside)
         return LeaseHandle(Lease(self.runtime, name, ticket, terms.lease, renew, max_hold, self.observer, self.origin))
+
+    def _ours(self, terms: LeaseTerms) -> LeaseTerms:
+        """Return terms of this process: the lock object may have been made before a fork."""
+        return terms if terms.owner is self.owner else replace(terms, owner=self.owner)
 
     def wake_close(self) -> None:
         """Wake a close that waits for an attempt or a block, which has ended.
@@ -194,7 +198,7 @@ class Engine:
         lease.begin_release()
         self.watchdog.forget(lease)
         was_there = await self.send_release(lease)
-        self.attempts.discard(lease)  # before the holder is notified: it may close the client
+        self.attempts.pop(lease, None)  # before the holder is notified: it may close the client
         self.end_release(lease, was_there or None)  # if it was not there, the first release may have removed it
 
     def begin_release(self, lease: Lease) -> bool:

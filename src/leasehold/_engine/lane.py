@@ -7,7 +7,8 @@ calls, so this case is written without helpers. All else goes on in the general 
 here                                         the general way, which alone knows all rules
 ===========================================  ===================================================================
 `acquire`: a ticket, and one try             `AcquireLoop`, which begins with what that try received: "wait", an
-                                             error, no answer, a grant that came too late
+                                             error, no answer, a grant that came too late; or at once, if the
+                                             acquire may be given up from outside
 `acquire`: interrupted, cancelled, closed    `AcquireLoop.give_up`, and `AcquireLoop.abandon`
 `release`: one request                       `Engine.send_release`, `Engine.repeat_release` after an interrupt
 ===========================================  ===================================================================
@@ -40,48 +41,54 @@ async def acquire(
         NameInUse: the name is in use as another primitive.
         RuntimeError: it would wait for a hold of its own thread or task, and the request refuses that.
     """
-    if cancel is not None:
-        return await AcquireLoop(engine, request, timeout, cancel).run()
     handle: LeaseHandle | None
-    start, handle, loop, sent = engine.runtime.now(), engine.lease(request), None, False
+    first: First | None
+    start, handle, loop, first, sent = engine.runtime.now(), engine.lease(request), None, None, False
     lease = handle.lease
     try:
-        engine.attempts.add(lease)
-        engine.watchdog.watch(lease)
-        if engine.closed:
-            engine.refuse_closed()
-        within = engine.response_timeout
-        if timeout is not None and timeout < within:
-            within = min(within, max(timeout, FIRST_ANSWER))
-        first: First | None
-        sent = True
-        try:
-            first = await engine.store.try_acquire(lease.name, lease.ticket, join=request.join, within=within)
-        except StoreUnavailable as error:
-            first = error
-        else:
-            if isinstance(first, Granted) and lease.granted(first):
-                engine.watchdog.granted(lease)
-                if engine.contact.lost_since is not None:
-                    engine.contact.answered(lease)
-                if engine.tally is not None:
-                    engine.tally.acquired(lease.name, engine.runtime.now() - start, False)
-                if engine.observer.wants(Acquired):
-                    engine.observer(Acquired(*lease.event_fields(), lease.token, engine.runtime.now() - start))
-                return handle
-        loop = AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=True, first=first)
+        engine.attempts[lease] = None
+        if cancel is None:
+            engine.watchdog.watch(lease)
+            if engine.closed:
+                engine.refuse_closed()
+            within = engine.response_timeout
+            if timeout is not None and timeout < within:
+                within = min(within, max(timeout, FIRST_ANSWER))
+            sent = True
+            try:
+                first = await engine.store.try_acquire(lease.name, lease.ticket, join=request.join, within=within)
+            except StoreUnavailable as error:
+                first = error
+            else:
+                if isinstance(first, Granted) and lease.granted(first):
+                    engine.watchdog.granted(lease)
+                    if engine.contact.lost_since is not None:
+                        engine.contact.answered(lease)
+                    if engine.tally is not None:
+                        engine.tally.acquired(lease.name, engine.runtime.now() - start, False)
+                    if engine.observer.wants(Acquired):
+                        engine.observer(Acquired(*lease.event_fields(), lease.token, engine.runtime.now() - start))
+                    return handle
+        loop = AcquireLoop(engine, request, timeout, cancel, lease=lease, start=start, sent=sent, first=first)
         handle = first = None  # the traceback of `first` may keep this frame alive, which must not keep the lease alive
-        return await loop.run()
+        while await loop.advance():
+            try:
+                loop.received = await loop.sleep()
+            except StoreUnavailable as error:
+                loop.received = error
+        return loop.result()
     except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-        (loop or AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=sent)).abandon()
+        (loop or AcquireLoop(engine, request, timeout, lease=lease, start=start, sent=sent)).abandon()
         raise
     except BaseException as error:
-        loop = loop or AcquireLoop(engine, request, timeout, handle=handle, start=start, sent=sent)
+        loop = loop or AcquireLoop(engine, request, timeout, lease=lease, start=start, sent=sent)
         await loop.give_up(type(error).__name__)
         raise
     finally:
         # Here, not in a method: a signal handler may raise before the first line of a call.
-        engine.attempts.discard(lease)
+        engine.attempts.pop(lease, None)
+        if cancel is not None:
+            cancel._end(id(loop))
         if engine.closed:
             engine.wake_close()
 
@@ -94,7 +101,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
     """
     attempts, within = engine.attempts, engine.release_within
     try:
-        attempts.add(lease)  # before the watchdog forgets it: a close finds it in one of both, and waits
+        attempts[lease] = None  # before the watchdog forgets it: a close finds it in one of both, and waits
         if not engine.begin_release(lease):
             raise lease.error()
         was_there: bool | None
@@ -115,7 +122,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
         await engine.runtime.shield(engine.repeat_release(lease))
         raise
     finally:
-        attempts.discard(lease)
+        attempts.pop(lease, None)
         if engine.closed:
             engine.wake_close()
     return engine.end_release(lease, was_there)

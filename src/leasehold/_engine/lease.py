@@ -82,6 +82,10 @@ class KeepsHolds(Protocol):
         ...
 
 
+_made: dict[Lease, list[OnLost]] = {}
+"""Lists of callbacks that are just made: two threads that make one for the same lease get the same."""
+
+
 def _nothing() -> None:
     """Be the weak reference to an object that does not exist yet."""
 
@@ -89,21 +93,14 @@ def _nothing() -> None:
 class Lease:
     """One ticket from its request to its end. Safe to use from any thread, and from signal handlers."""
 
-    # Each acquire makes one: what only some need is in the class until it changes.
-    _state = State.QUEUED  # never in doubt: that is held, with doubts
-    token = 0
-    since = 0.0  # boot-time clock at the grant
-    confirmed = 0.0  # boot-time clock when the grant arrived here
-    deadline = 0.0
-    released = 0.0  # boot-time clock when its holder released it
-    fixed_end = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
-    doubts = 0  # renewals without an answer, in a row
-    why = ""
-    failure: StoreUnavailable | None = None  # why the last renewal failed, while in doubt and if that lost the lease
-    scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
-    handle: Callable[[], LeaseHandle | None] = staticmethod(_nothing)
-    lock_object: Callable[[], KeepsHolds | None] = staticmethod(_nothing)  # keeps the hold for who acquired it
-    entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
+    __slots__ = (
+        *("_callbacks", "_ends", "_runtime", "_state", "confirmed", "deadline", "doubts", "entry", "failure"),
+        *("fixed_end", "handle", "length", "lock_object", "max_hold", "name", "observer", "origin", "released"),
+        *("renew", "scopes", "since", "ticket", "token", "why"),
+    )
+
+    handle: Callable[[], LeaseHandle | None]
+    lock_object: Callable[[], KeepsHolds | None]
 
     def __init__(
         self,
@@ -124,8 +121,20 @@ class Lease:
         self.max_hold = max_hold
         self.observer = observer
         self.origin = origin
+        self._state = State.QUEUED  # never in doubt: that is held, with doubts
+        self.token = 0
+        self.since = self.confirmed = 0.0  # boot-time clock at the grant, and when the grant arrived here
+        self.deadline = 0.0
+        self.released = 0.0  # boot-time clock when its holder released it
+        self.fixed_end = 0.0  # boot-time clock beyond which renewals do not move the deadline of a fixed lease
+        self.doubts = 0  # renewals without an answer, in a row
+        self.why = ""
+        self.failure: StoreUnavailable | None = None  # why the last renewal failed, in doubt and if that lost the lease
+        self.scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
+        self.handle = self.lock_object = _nothing  # the lock object keeps the hold for who acquired it
+        self.entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
         self._ends: list[tuple[State, str]] = []  # how it ended: the first entry counts
-        self._callbacks: list[OnLost] = []  # each is removed before it is called
+        self._callbacks: list[OnLost] | None = None  # each is removed before it is called
 
     @property
     def state(self) -> State:
@@ -225,7 +234,7 @@ class Lease:
     def after_fork(self) -> None:
         """End it in a forked child: it belongs to the parent, and the child neither renews nor releases it."""
         self.observer = None  # the lease is not lost: its holder is another process
-        self._callbacks = []
+        self._callbacks = None
         self.scopes = ()
         self._lose(Transition.LOST, "it belongs to the process that forked this one")
 
@@ -243,6 +252,11 @@ class Lease:
 
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
+        if self._callbacks is None:
+            made = _made.setdefault(self, [])
+            if self._callbacks is None:  # else another thread has made it just now
+                self._callbacks = made
+            _made.pop(self, None)
         self._callbacks.append(callback)
         if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
             self._call_back(None)

@@ -18,6 +18,9 @@ from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, Recurs
 
 T = TypeVar("T")
 
+OUTSIDE = "an asyncio lock is used outside a task; await it inside one"
+"""The message of the RuntimeError for a call by a callback of the event loop."""
+
 
 class AsyncioRuntime:
     """Tasks of one event loop: the loop in which the runtime is first used."""
@@ -80,22 +83,30 @@ class AsyncioRuntime:
     def me(self) -> Caller:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("an asyncio lock is used outside a task; await it inside one")
-        return TaskCaller(task)
+            raise RuntimeError(OUTSIDE)
+        caller = TaskCaller(task)
+        caller.key = id(task)
+        return caller
 
     def scope(self) -> Scope:
         return TaskScope()
 
     def before_blocking(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is None or self._loop.is_closed() or self._pid != os.getpid():
-            self._loop, self._pid = loop, os.getpid()
-        else:
-            raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+        if self._loop is not loop:
+            self._belong_to(loop)
+        if asyncio.current_task(loop) is None:
+            raise RuntimeError(OUTSIDE)
 
-    before_release = before_blocking
+    def before_release(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._belong_to(loop)
+
+    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid():
+            raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+        self._loop, self._pid = loop, os.getpid()
 
     def interrupts(self) -> bool:
         return False  # a signal handler cannot await
@@ -181,17 +192,15 @@ class TaskJob:
         return bool(done)
 
 
-class TaskCaller:
-    """A task."""
+class TaskCaller(weakref.ref[asyncio.Task[Any]]):
+    """A task. It is a weak reference itself, since each hold has one."""
 
-    __slots__ = ("_task", "key")
+    __slots__ = ("key",)
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.key = id(task)
-        self._task = weakref.ref(task)
+    key: int
 
     def alive(self) -> bool:
-        task = self._task()
+        task = self()
         return task is not None and not task.done()
 
 

@@ -5,7 +5,7 @@ from asyncio import CancelledError
 
 import pytest
 
-from leasehold._engine.lease import Lease, deadline_of
+from leasehold._engine.lease import Lease, OnLost, deadline_of
 from leasehold._engine.lease_states import HOLDING, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, LeaseTerms, LockMode, Owner, Ticket
 from leasehold.errors import LeaseLost
@@ -172,6 +172,32 @@ def test_a_callback_that_comes_after_the_loss_is_called_at_once() -> None:
     bench.to(State.LOST)
     bench.lease.on_lost(told.append)
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_threads_that_bring_the_first_callbacks_at_the_same_time_both_are_called(
+    first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, told = Bench(), []
+    bench.to(State.HELD)
+
+    class Meeting(dict[Lease, list[OnLost]]):
+        """The other thread brings its callback before this step of the one, or after it."""
+
+        met = False
+
+        def setdefault(self, key: Lease, made: list[OnLost], /) -> list[OnLost]:  # type: ignore[override]
+            steps = [lambda: bench.lease.on_lost(told.append), lambda: super(Meeting, self).setdefault(key, made)]
+            if self.met:
+                return super().setdefault(key, made)
+            self.met = True
+            results = [step() for step in (steps if first else reversed(steps))]
+            return results[1 if first else 0]
+
+    monkeypatch.setattr("leasehold._engine.lease._made", Meeting())
+    bench.lease.on_lost(told.append)
+    bench.lease.mark_lost("test")
+    assert len(told) == 2
 
 
 def test_nobody_is_called_when_it_is_released() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold._engine.acquire import AcquireLoop
 from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import State
 from leasehold._engine.watchdog.backup_thread import BackupThread
@@ -228,7 +227,7 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
             super().clear()
             engine.attempts.clear()
 
-    engine.attempts.add(AcquireLoop(engine, AcquireRequest("a", client._core.lock("a")._options.terms), None))
+    engine.attempts[object()] = None
     engine._ended = Ending()
     start = engine.runtime.now()
     client.close()

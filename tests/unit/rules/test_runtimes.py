@@ -253,6 +253,7 @@ def test_a_lock_that_is_acquired_outside_a_task_says_so() -> None:
         async with AsyncClient(Memory("no task")) as client:
             with pytest.raises(RuntimeError, match="outside a task"):
                 await in_a_callback(client.lock("a").acquire)()
+            assert await client.lock("a").acquire(blocking=False) is not None
 
     asyncio.run(body())
 

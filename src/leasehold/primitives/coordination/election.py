@@ -76,6 +76,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, engine: Engine, name: str, options: Options) -> None:
         super().__init__(engine, name, options)
+        self._be_shared()
         self._proclaimed = Register(engine, ELECTION, name.removeprefix(f"{ELECTION}/"))
 
     async def campaign(
@@ -194,8 +195,12 @@ class AsyncElection(AsyncLock):
             assert isinstance(got, AsyncLeadership)
             return got
 
-    def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._proclaimed)
+    def _taken(self, got: Any) -> AsyncHold:
+        handle: LeaseHandle = got
+        leadership = AsyncLeadership(self._engine, handle.lease, self._hold_list.ref, self._proclaimed)
+        handle.lease.lock_object = self._hold_list.ref
+        self._hold_list.add(self._engine.runtime.me(), leadership)
+        return leadership
 
     async def _look(self, seen: Leader | None) -> Leader | None:
         """Look; without an answer, what was seen stays."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self
+from contextlib import suppress
+from typing import Any, Self, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import release
@@ -26,26 +27,28 @@ class HoldList:
 
     Attributes:
         listed: all of them, by weak references.
-        owned: the holds that it keeps alive, by their id. A public ``acquire`` puts its hold there in the statement
-            before its ``return``. Python runs no signal handler between the two. So an ``acquire`` that raises has
-            left nothing behind.
+        owned: the holds that it keeps alive. A public ``acquire`` puts its hold there in the statement before its
+            ``return``. Python runs no signal handler between the two, if that statement is no call. So an ``acquire``
+            that raises has left nothing behind.
     """
 
     __slots__ = ("__weakref__", "listed", "owned", "ref")
 
     def __init__(self) -> None:
-        self.listed: dict[weakref.ref[Any], Caller] = {}
-        self.owned: dict[int, Any] = {}
+        self.listed: list[Listed] = []  # most have one entry, for which a dictionary would take twice as much
+        self.owned: list[Any] = []
         self.ref = weakref.ref(self)
 
     def add(self, caller: Caller, hold: Any) -> None:
         """List a hold of a thread or task, without keeping it alive."""
-        self.listed[weakref.ref(hold)] = caller
+        listed = Listed(hold)
+        listed.caller = caller
+        self.listed.append(listed)
 
     def last(self, caller: Caller) -> Any:
         """Return the hold that a thread or task acquired last and has not released."""
-        for ref, owner in reversed(list(self.listed.items())):
-            hold = ref()
+        for listed in reversed(self.listed[:]):
+            hold, owner = listed(), listed.caller
             # Python reuses the key of a thread or task that has ended.
             if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
                 return hold
@@ -53,26 +56,47 @@ class HoldList:
 
     def remove(self, hold: Any) -> None:
         """Remove a hold from the list, and those that nobody refers to any more."""
-        self.owned.pop(id(hold), None)
-        self.listed.pop(weakref.ref(hold), None)
-        if self.listed:
-            for ref in list(self.listed):
-                if ref() is None:
-                    self.listed.pop(ref, None)
+        try:
+            if self.owned:
+                self.owned.remove(hold)
+        except ValueError:  # it is the hold of a block
+            pass
+        for listed in self.listed[:]:
+            one = listed()
+            if one is hold or one is None:
+                try:
+                    self.listed.remove(listed)
+                except ValueError:  # another thread has removed it
+                    pass
 
     def lists(self, lease: object, caller: Caller) -> bool:
         """Return whether a hold of a thread or task is, or includes, this lease."""
-        listed = [(ref(), owner) for ref, owner in list(self.listed.items()) if owner.key == caller.key]
-        return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in listed)
+        mine = [(listed(), listed.caller) for listed in self.listed[:] if listed.caller.key == caller.key]
+        return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in mine)
 
     def drop_ended_callers(self) -> None:
         """Drop the holds of threads and tasks that have ended."""
-        for ref, caller in list(self.listed.items()):
-            hold = ref()
-            if hold is None or not caller.alive():
-                self.listed.pop(ref, None)
-                self.owned.pop(id(hold), None)
+        for listed in self.listed[:]:
+            hold = listed()
+            if hold is None or not listed.caller.alive():
+                with suppress(ValueError):  # another thread may have removed it
+                    self.listed.remove(listed)
+                with suppress(ValueError):
+                    self.owned.remove(hold)
 
+
+class Listed(weakref.ref[Any]):
+    """A hold, without keeping it alive, and who acquired it."""
+
+    __slots__ = ("caller",)
+
+    caller: Caller
+
+
+NOTHING_HELD = HoldList()
+"""What a lock object has until the first hold: it may wait for long. Nothing can be put there."""
+
+NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, ())
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -19,10 +19,13 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList, Listed
 from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
+
+NOTHING_ENTERED: dict[int, tuple[int, AsyncHold]] = cast(Any, MappingProxyType({}))
+"""What a lock object has until a hold is entered by hand: most never have one. It cannot be changed."""
 
 
 class AsyncMutex(AsyncNamed, AsyncDecorating):
@@ -36,9 +39,13 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         self._request = AcquireRequest(
             name, options.terms, renew=options.renew, max_hold=options.max_hold, nested=nested
         )
-        self._hold_list = HoldList()
-        self._entered: dict[int, tuple[int, AsyncHold]] = {}  # entered by hand: by id, with the key of the task
         self._name = name
+        self._hold_list = NOTHING_HELD
+        self._entered = NOTHING_ENTERED  # by hand: the holds by their id, with the key of the task
+
+    def _be_shared(self) -> None:
+        """Make at once what the first hold makes else: several threads may hold, so their first holds may meet."""
+        self._hold_list, self._entered = HoldList(), {}
 
     async def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
@@ -58,11 +65,12 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
         """
-        got = await self._acquire(blocking, timeout, cancel)
+        got = await self._acquiring(blocking, timeout, cancel)
         if isinstance(got, NotAcquired):
             return None
+        got = self._taken(got)
         owned = self._hold_list.owned
-        owned[id(got)] = got
+        owned += [got]
         return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> None:
@@ -99,11 +107,14 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         return self._enter(opened(self))
 
     async def _enter(self, block: Block | None) -> AsyncHold:
-        got = await self._acquire(True, None)
+        got = await self._acquiring(True, None)
         if isinstance(got, NotAcquired):
             raise self._timed_out(got)
+        got = self._taken(got)
         await got._enter(block)
         if block is None:
+            if self._entered is NOTHING_ENTERED:
+                self._entered = {}
             key, entered = self._engine.runtime.me().key, self._entered
             entered[id(got)] = (key, got)
         return got
@@ -130,11 +141,26 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         del self._entered[id(mine[1])]
         return mine[1]
 
-    @abstractmethod
     async def _acquire(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> AsyncHold | NotAcquired:
         """Acquire the lock for the calling task. The caller keeps the hold alive; the lock object only lists it."""
+        got = await self._acquiring(blocking, timeout, cancel)
+        return got if isinstance(got, NotAcquired) else self._taken(got)
+
+    @abstractmethod
+    def _acquiring(
+        self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
+    ) -> Coroutine[Any, Any, AsyncHold | LeaseHandle | NotAcquired]:
+        """Begin an acquire for the calling task, which passes what it gets to `_taken` and forgets it.
+
+        A task may wait for long, and each suspended coroutine keeps its frame. So this is the one that waits.
+        """
+
+    def _taken(self, got: Any) -> AsyncHold:
+        """Return the hold of what was acquired."""
+        hold: AsyncHold = got
+        return hold
 
     def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the hold that a thread or task acquired last and has not released."""
@@ -180,9 +206,9 @@ class AsyncLock(AsyncMutex):
 
     __slots__ = ()
 
-    async def _acquire(
+    def _acquiring(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
-    ) -> AsyncHold | NotAcquired:
+    ) -> Coroutine[Any, Any, AsyncHold | LeaseHandle | NotAcquired]:
         engine, request, limit = self._engine, self._request, self._options.timeout
         if timeout is not None or not blocking:
             limit = self._limit(blocking, timeout)
@@ -190,19 +216,20 @@ class AsyncLock(AsyncMutex):
             request = request._replace(join=False)
         if engine.closed:
             engine.refuse_closed()
-        runtime = engine.runtime
-        runtime.before_blocking()
-        caller = runtime.me()
-        handle = await acquire(engine, request, limit, None if cancel is None else checked(cancel))
-        if isinstance(handle, NotAcquired):
-            return handle
-        hold, hold_list = self._hold(handle), self._hold_list
-        handle.lease.lock_object = hold_list.ref
-        hold_list.listed[weakref.ref(hold)] = caller
-        return hold
+        engine.runtime.before_blocking()
+        return acquire(engine, request, limit, None if cancel is None else checked(cancel))
 
-    def _hold(self, handle: LeaseHandle) -> AsyncHold:
-        return AsyncHold(self._engine, handle.lease, None, self._hold_list.ref)
+    def _taken(self, got: Any) -> AsyncHold:
+        handle: LeaseHandle = got
+        hold_list = self._hold_list
+        if hold_list is NOTHING_HELD:
+            hold_list = self._hold_list = HoldList()
+        handle.lease.lock_object = hold_list.ref
+        hold = AsyncHold(self._engine, handle.lease, None, hold_list.ref)
+        listed = Listed(hold)
+        listed.caller = self._engine.runtime.me()
+        hold_list.listed += [listed]  # one entry needs less room than `append` makes
+        return hold
 
 
 class Mutex(DecoratingFacade[AsyncMutex]):
@@ -235,7 +262,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
         if isinstance(got, NotAcquired):
             return None
         hold, owned = face(got), self._core._hold_list.owned
-        owned[id(got)] = got
+        owned += [got]
         return hold  # in the next statement: see `HoldList.owned`
 
     def release(self) -> None:

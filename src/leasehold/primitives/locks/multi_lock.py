@@ -75,6 +75,7 @@ class AsyncMultiLock(AsyncLock):
 
     def __init__(self, engine: Engine, members: Sequence[AsyncMutex], options: Options) -> None:
         super().__init__(engine, " + ".join(member.name for member in members), options)
+        self._be_shared()
         self._members = members  # in order of their names, which are all different
 
     @property
@@ -117,7 +118,7 @@ class AsyncMultiLock(AsyncLock):
     def __aenter__(self) -> Coroutine[Any, Any, AsyncMultiHold]:
         return cast("Coroutine[Any, Any, AsyncMultiHold]", self._enter(opened(self)))
 
-    async def _acquire(
+    async def _acquiring(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)
@@ -138,6 +139,10 @@ class AsyncMultiLock(AsyncLock):
             await self._release_all(progress)
             if runtime.now() >= progress.until:
                 raise late.error()
+
+    def _taken(self, got: Any) -> AsyncHold:
+        hold: AsyncHold = got
+        return hold
 
     def _hold_of(self, progress: Progress) -> AsyncMultiHold:
         runtime, parts = self._engine.runtime, tuple(progress.parts)

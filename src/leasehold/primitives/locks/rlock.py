@@ -118,10 +118,11 @@ class AsyncReentrant(AsyncMutex):
 
     def __init__(self, engine: Engine, name: str, options: Options, entries: Entries, role: Any = None) -> None:
         super().__init__(engine, name, options, "warn" if role is None else None)  # a side may wait alongside its own
+        self._be_shared()
         self._entries = entries
         self._role = role
 
-    async def _acquire(
+    async def _acquiring(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> AsyncHold | NotAcquired:
         limit = self._limit(blocking, timeout)

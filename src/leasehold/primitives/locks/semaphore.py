@@ -34,6 +34,7 @@ class AsyncPermits(AsyncLock):
     def __init__(self, engine: Engine, name: str, options: Options, n: int, hold_list: HoldList) -> None:
         mode = replace(options.terms.mode, permits=n)
         super().__init__(engine, name, replace(options, terms=replace(options.terms, mode=mode)))
+        self._be_shared()
         self._hold_list = hold_list  # shared by all sizes: `release` releases what was acquired last
 
 

@@ -4,34 +4,55 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Protocol, cast
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.stores._common.clock_sample import GrantMessage
 
 
+class Wakes(Protocol):
+    """What wakes a waiter: a `Signal`, or what a transport has instead."""
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class Slot:
     """One waiting ticket. ``news`` means that its waiter must look at the slot; it is set before the signal."""
 
-    # Each acquire makes one, and most tickets never wait: what only a waiter needs is in the class until it changes.
-    news = False
-    grant_message: GrantMessage | None = None
-    listed = False  # whether it is listed with the other waiters of the name
-    watching = False  # whether it watches the holder's lease and has a timer that ends with it
-    until = 0.0  # boot-time clock at which that lease ends, as of its last request
-    handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
-    should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
-    last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
-    signal: Signal | None = None  # made at the first wait
+    __slots__ = (
+        "grant_message",
+        "handed_over",
+        "last_reply",
+        "listed",
+        "name",
+        "news",
+        "should_retry",
+        "signal",
+        "ticket",
+        "until",
+        "watching",
+    )
 
     def __init__(self, name: str, ticket: str) -> None:
         self.name = name
         self.ticket = ticket
+        self.news = False
+        self.grant_message: GrantMessage | None = None
+        self.listed = False  # whether it is listed with the other waiters of the name
+        self.watching = False  # whether it watches the holder's lease and has a timer that ends with it
+        self.until = 0.0  # boot-time clock at which that lease ends, as of its last request
+        self.handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
+        self.should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
+        self.last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
+        self.signal: Wakes | None = None  # made at the first wait
 
     def ready(self, runtime: Runtime) -> Signal:
         if self.signal is None:
             self.signal = runtime.signal()
-        return self.signal
+        return cast("Signal", self.signal)  # this waiter uses no other
 
     def set(self) -> None:
         if self.signal is not None:

@@ -16,7 +16,7 @@ client's own channel. Messages may be lost, so none is needed for progress:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -58,6 +58,8 @@ MUTEX = Kind.MUTEX
 Ask = Callable[[bytes, float], list[Any]]
 """Sends one command, waits for the reply for so many seconds, and returns it, in a list."""
 
+Asleep = Callable[[Waiters, Slot, Ticket, float], Awaitable[Granted | None]]
+
 SUBSCRIBE_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
 
@@ -98,6 +100,7 @@ class RedisStore:
         self._choose_channel = choose_channel or self._new_channel
         self._channel = self._choose_channel(None)
         self._waiters = Waiters(runtime, lambda slot: self._transport.notify(slot))
+        self.wake_all = self._waiters.wake_all
         self._templates = CommandTemplates(namespace)
         self._unanswered = Unanswered() if unanswered is None else unanswered
         self._strict: strict.Claims | None = None
@@ -107,10 +110,12 @@ class RedisStore:
         self._rights_known = not settings.restricted
         if settings.restricted:  # the first acquire asks it, and nothing is imported then
             import_module("leasehold.stores.redis.doctor.doctor")
-        self._transport: base.Transport = make(
+        self.transport = self._transport = make(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
         self._ask: Ask | None = getattr(self._transport, "ask", None)  # a call without a coroutine, where it blocks
+        # A wait without one, where tasks share a loop. In strict mode the waiter's own claim must confirm its grant.
+        self._sleep: Asleep | None = getattr(self._transport, "sleep", None) if self._strict is None else None
         self._calls = Calls(self._transport, self.where, self.address[0], self._check_rights)
         self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of)
 
@@ -118,10 +123,6 @@ class RedisStore:
     def where(self) -> str:
         """The server, for messages to people."""
         return self._settings.where
-
-    @property
-    def transport(self) -> base.Transport:
-        return self._transport
 
     @property
     def address(self) -> tuple[str, int]:
@@ -137,15 +138,13 @@ class RedisStore:
         slot = self._waiters.add(name, ticket) if join else None  # before the claim: a message may overtake its reply
         generation, since = self._transport.generation(), self._runtime.now()
         channel = self._channel if generation else b""  # without a subscription it retries once it has one
-        unanswered = self._unanswered
-        repeated = ticket.id in unanswered
+        unanswered, repeated = self._unanswered, ticket.id in self._unanswered
         unanswered[ticket.id] = None  # until there is a reply: a release may overtake this claim
         try:
             if self._strict is not None:
                 reply = await self._claim_strictly(name, ticket, join=join, channel=channel, within=within)
             elif terms.mode.kind is MUTEX:
-                packed = self._templates.try_acquire(name, ticket, join, channel)
-                ask = self._ask
+                packed, ask = self._templates.try_acquire(name, ticket, join, channel), self._ask
                 reply = ask(packed, within)[0] if ask else await self._transport.call(packed, within=within)
                 if isinstance(reply, ReplyError):
                     reply = await self._calls.resend_if_lacking(CLAIM, packed, reply, within)
@@ -252,8 +251,7 @@ class RedisStore:
         if (mine := self._waiters.get(ticket.id)) is not None:
             self._waiters.cancel(mine, ticket)  # at the close of a client, another thread may still wait
         if ticket.terms.mode.kind is MUTEX and ticket.id not in self._unanswered:
-            packed = self._templates.release(name, ticket, reason)
-            ask = self._ask
+            packed, ask = self._templates.release(name, ticket, reason), self._ask
             found = ask(packed, within)[0] if ask else await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
                 found = await self._calls.resend_if_lacking(LEAVE, packed, found, within)
@@ -276,8 +274,13 @@ class RedisStore:
         """Renew; see `Renewing.renew`."""
         return await self._renewing.renew(tickets, within=within, alone=alone)
 
-    async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        slot = self._waiters.get(ticket.id)
+    def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Awaitable[Granted | None]:
+        slot, sleep = self._waiters.get(ticket.id), self._sleep
+        if sleep is not None and slot is not None and mark and mark == self._transport.generation():
+            return sleep(self._waiters, slot, ticket, timeout)
+        return self._wait(slot, ticket, mark, timeout)
+
+    async def _wait(self, slot: Slot | None, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
         if slot is None:
             return None
         try:
@@ -337,9 +340,6 @@ class RedisStore:
     def knows(self, ticket: Ticket) -> bool:
         """Return whether a ticket waits here, or is about to."""
         return ticket.id in self._waiters
-
-    def wake_all(self) -> None:
-        self._waiters.wake_all()
 
     def _new_channel(self, moved: Redirected | None) -> bytes:
         return keys.channel(self._namespace, ticket_id(self._runtime.random_bytes(16)))

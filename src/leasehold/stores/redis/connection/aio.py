@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from leasehold._model import Ticket
 from leasehold._runtimes.base import Flavor
+from leasehold.stores._common.slots import Slot
 from leasehold.stores.redis.connection.aio_connection import AioConnection
+from leasehold.stores.redis.connection.aio_sleep import Sleep, Takes, Timers
 from leasehold.stores.redis.connection.base import Subscriber
 from leasehold.stores.redis.connection.handshake import ServerTransport
 from leasehold.stores.redis.connection.pipelining import PipelinedConnection
@@ -31,6 +34,7 @@ class AioTransport(ServerTransport[AioConnection]):
         self._connection: AioConnection | None = None
         self._connecting: asyncio.Task[AioConnection] | None = None
         self._subscribing: asyncio.Task[int] | None = None
+        self._timers = Timers(self._runtime.now)
 
     def call(self, command: bytes, *, within: float) -> Awaitable[Any]:
         """Send at once if that is possible: most often this is the future of the reply, and no coroutine is made."""
@@ -69,6 +73,10 @@ class AioTransport(ServerTransport[AioConnection]):
             signal.set()
         return signal.wait(timeout)
 
+    def sleep(self, takes: Takes, slot: Slot, ticket: Ticket, timeout: float) -> Sleep:
+        """Return what sleeps for a waiting ticket, when it is awaited; see `Sleep`."""
+        return Sleep(self._timers, takes, slot, ticket, self._runtime.now() + timeout)
+
     def notify(self, subscriber: Subscriber) -> None:
         subscriber.set()
 
@@ -82,6 +90,7 @@ class AioTransport(ServerTransport[AioConnection]):
 
     async def close(self) -> None:
         self._closed = True
+        self._timers.close()
         connection, self._connection = self._connection, None
         ours = [each for each in (self._connecting, self._subscribing) if each is not None and not each.done()]
         ended = [each for each in ours if each.get_loop() is asyncio.get_running_loop() and each.cancel()]

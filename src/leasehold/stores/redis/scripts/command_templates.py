@@ -42,10 +42,10 @@ class Arguments:
         )
 
 
-Template = tuple[bytes, bytes, Arguments]
-"""The claim and the release of a name, each until the ticket, and the arguments of its last claim."""
+Template = tuple[bytes, Arguments]
+"""The packed keys of a name, and the arguments of its last claim."""
 
-NONE: Template = (b"", b"", Arguments(None, False, b"", b""))
+NONE: Template = (b"", Arguments(None, False, b"", b""))
 
 
 class CommandTemplates:
@@ -61,32 +61,30 @@ class CommandTemplates:
 
     def try_acquire(self, name: str, ticket: Ticket, join: bool, channel: bytes) -> bytes:
         """Return the packed command that acquires."""
-        claim, _, arguments = self._templates.get(name, NONE)
+        packed_keys, arguments = self._templates.get(name, NONE)
         if arguments.terms is not ticket.terms or arguments.join is not join or arguments.channel != channel:
-            claim, _, arguments = self._fitting(name, ticket.terms, join, channel)
-        return claim + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments.packed
+            packed_keys, arguments = self._fitting(name, ticket.terms, join, channel)
+        return CLAIM_HEAD + packed_keys + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments.packed
 
     def release(self, name: str, ticket: Ticket, reason: ReleaseReason) -> bytes:
         """Return the packed command that releases."""
         template = self._templates.get(name)
-        leave = LEAVE_HEAD + self._keys(name) if template is None else template[1]
+        packed_keys = self._keys(name) if template is None else template[0]
         arguments = RELEASED if reason is RELEASE else BROKEN
-        return leave + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
+        return LEAVE_HEAD + packed_keys + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
 
     def _fitting(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> Template:
         template = self._templates.get(name)
-        if template is not None and template[2].fits(terms, join, channel):
+        if template is not None and template[1].fits(terms, join, channel):
             return template
         arguments = self._arguments
         if arguments is None or not arguments.fits(terms, join, channel):
             packed = b"\r\n" + b"".join(map(bulk, mutex_args(terms, join=join, channel=channel)))
             self._arguments = arguments = Arguments(terms, join, channel, packed)
-        if template is None:
-            packed_keys = self._keys(name)
-            template = (CLAIM_HEAD + packed_keys, LEAVE_HEAD + packed_keys, arguments)
         if len(self._templates) >= MOST:
             self._templates = {}
-        template = self._templates[name] = (*template[:2], arguments)
+        packed_keys = self._keys(name) if template is None else template[0]
+        template = self._templates[name] = (packed_keys, arguments)
         return template
 
     def _keys(self, name: str) -> bytes:
