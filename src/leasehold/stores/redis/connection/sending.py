@@ -2,25 +2,25 @@
 
 `socket.send` gives the interpreter lock up for the few microseconds that the kernel needs. Where other threads are
 busy, one of them takes it. So the sender must be woken before it can even begin to wait for the reply, which gives the
-lock up once more. With eight threads such switches take as long as all else in an acquire. So here the lock is kept: a
-send to a socket that has room does not wait. If there is none, the socket's own send waits for it as usual.
+lock up once more. With eight threads such switches take as long as all else in an acquire. So here the lock is kept. It
+must be a send that does not wait (``MSG_DONTWAIT``).
 """
 
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable
 from functools import cache
 
-AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""A connection that has ended is an error, and no signal."""
 
-Send = Callable[[int, bytes, int, int], int]
+LibrarySend = Callable[[int, bytes, int, int], int]
 """``send`` of the C library: descriptor, data, length, flags; returns how many bytes were taken, or -1."""
 
 
 @cache
-def libc_send() -> Send | None:
+def library_send() -> LibrarySend | None:
     """Return ``send`` of the C library, called with the interpreter lock; None if it cannot be called so."""
     try:
         import ctypes  # some builds of Python lack it; and a client of one thread needs none
@@ -33,15 +33,14 @@ def libc_send() -> Send | None:
     return send
 
 
-def sendall_at_once(sock: socket.socket) -> Callable[[bytes], None]:
-    """Return what sends all of some bytes, as ``sock.sendall`` does; its errors are those of ``sock.sendall``."""
-    sendall, fileno, send = sock.sendall, sock.fileno, libc_send()
-    if send is None or sys.platform == "win32":
-        return sendall
+def send_keeping_the_lock(sock: socket.socket) -> Callable[[bytes, int], int]:
+    """Return what sends data with flags as ``sock.send`` does; its errors are those of ``sock.send``."""
+    send, fileno, usual_send = library_send(), sock.fileno, sock.send
+    if send is None:
+        return usual_send
 
-    def send_all(data: bytes) -> None:
-        taken = send(fileno(), data, len(data), AT_ONCE)  # the number is asked each time: a closed socket has none
-        if taken != len(data):
-            sendall(data[max(taken, 0) :])
+    def send_at_once(data: bytes, flags: int) -> int:
+        taken = send(fileno(), data, len(data), flags | NO_SIGNAL)  # each time: a closed socket has no number
+        return usual_send(data, flags) if taken < 0 else taken
 
-    return send_all
+    return send_at_once
