@@ -57,6 +57,9 @@ def test_a_replica_takes_over_the_slots_of_its_primary() -> None:
         old.start()
         cluster.wait_healthy()
         assert cluster.replicas_of(next_waiter) == [old]
+        next_waiter.command("SET", "key", "value")
+        cluster.catch_up(next_waiter)
+        assert old.command("DBSIZE") == 1
 
 
 def test_a_slot_moves_step_by_step() -> None:

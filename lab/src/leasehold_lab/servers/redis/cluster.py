@@ -120,6 +120,17 @@ class RedisCluster(Group):
 
         self.wait_until(over, within, "other servers have taken over the slots")
 
+    def catch_up(self, primary: Node, within: float = 10.0) -> None:
+        """Wait until each replica of a node has all that the node has now.
+
+        After a restart that may take a second, though the link is up: after it has sent all its data to a replica, a
+        primary sends nothing before that acknowledges them, which it does every second.
+        """
+        offset = primary.offset
+        self.wait_until(
+            lambda: all(node.offset >= offset for node in self.replicas_of(primary)), within, "the replicas caught up"
+        )
+
     def migrate(self, key: str | bytes, target: Node) -> Migration:
         """Begin to move the slot of ``key`` to ``target``; nothing has moved yet. See `Migration`."""
         slot = int(str(self._any().command("CLUSTER", "KEYSLOT", key)))
