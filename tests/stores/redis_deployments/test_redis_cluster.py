@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
 from leasehold_lab.servers import Node, RedisCluster
 from support.flavors import both
+from support.patience import until
 
 LEASE = 1.2
 NOISE = 1.0
@@ -194,6 +197,43 @@ def test_an_acquire_waits_for_the_end_of_a_slot_migration(
                     await hasty.lock("y").acquire(timeout=0)
                 assert harness.now() - began < 1.0 + NOISE
             migration.finish()
+
+    harness.run(body)
+
+
+WAITER = """
+import sys
+from leasehold import Client
+with Client.from_url(sys.argv[1], namespace=sys.argv[2]) as locks: locks.lock("k", lease=60.0).acquire()
+"""
+
+
+def kill_a_waiter(cluster: RedisCluster, namespace: str) -> None:
+    """Leave the queue entry of a waiter for ``k`` that nobody can notify."""
+    source = cluster.primary_of(lock_key(namespace, "k"))
+    process = subprocess.Popen([sys.executable, "-c", WAITER, cluster.url, namespace])
+    until(lambda: source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*"), 20.0)
+    process.kill()
+    process.wait()
+    until(lambda: not source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*"))
+
+
+@both
+def test_a_release_that_removes_the_last_waiter_counts_while_the_slot_migrates(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
+    """It was killed. The keys of waiters, once empty, count as some that have left: the script ends half-way."""
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
+            hold = await locks.lock("k", lease=60.0).acquire()
+            kill_a_waiter(cluster, namespace)
+            migration = moving(cluster, namespace, "k")
+            assert migration.source.command("CLUSTER", "COUNTKEYSINSLOT", migration.slot) == 4
+            releasing = harness.spawn(hold.release)
+            await harness.sleep(0.3)
+            migration.finish()
+            assert await releasing.result() is False, "not confirmed, and not lost"
 
     harness.run(body)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Redirected, ReplyError, refused
+from leasehold.stores.redis.connection.base import Redirected, ReplyError, SlotMigrating, refused
 from leasehold.stores.redis.connection.replies import Replies
 
 FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
@@ -78,3 +78,15 @@ def test_an_error_is_copied_as_it_is(text: str) -> None:
     assert vars(same) == vars(error)
     if isinstance(error, Redirected):
         assert (same.slot, same.address, same.ask) == (7, ("10.0.0.1", 6379), text.startswith("ASK"))  # type: ignore[attr-defined]
+
+
+LEFT = "Script attempted to access a non local key in a cluster node script: 0, on @user:1."
+
+
+@pytest.mark.parametrize("before", ["ERR ", "ERR Error running script (call to f_0): "])
+def test_a_script_whose_key_has_left_may_have_been_carried_out(before: str) -> None:
+    """It may have written before, and deleted the key itself."""
+    assert refused("there", ReplyError(before + LEFT)).unknown
+    error = refused("there", ReplyError(f"{before}TRYAGAIN ERR {LEFT}"))  # the script knows that it has not
+    assert isinstance(error, SlotMigrating)
+    assert not error.unknown
