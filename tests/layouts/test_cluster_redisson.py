@@ -13,8 +13,11 @@ from layout_keys import url_of
 from redisson_on_cluster import SHAPES, Java, followed
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.layouts.redis import redisson
+from leasehold.layouts.redis.cluster import NodeLayoutStore
 from leasehold.layouts.redis.layout import slot_tag
+from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.keys import crc_hqx
 from leasehold_lab.servers import RedisCluster
 from support.flavors import both
@@ -69,6 +72,23 @@ def test_all_keys_and_channels_of_a_lock_are_in_one_slot(mode, name):
     some = [*layout.keys_of("default", name, ticket), *layout.keys_of("default", name, ticket, renews=True)]
     some += [*layout.keys_inside(lock, mode.kind), layout.topic(lock, ticket)]
     assert {crc_hqx(slot_tag(key), 0) % 16384 for key in some} == {crc_hqx(slot_tag(lock), 0) % 16384}
+
+
+def test_a_waiter_that_is_dropped_and_claims_again_at_once_follows_its_channel(namespace):
+    """In blocking code another thread drops it."""
+    layout = redisson.layout().on_cluster()
+    ticket = Ticket(ticket_id(b"t" * 16), LeaseTerms(LockMode(), Owner("h", 1, "c"), 1.0))
+    topic = layout.topic(layout.lock_key(namespace, "x"), ticket)
+    store = NodeLayoutStore(BlockingRuntime(), Settings("here"), namespace, layout=layout)
+
+    def waits(*_):
+        store._waiters.add("x", ticket)
+        store._topics.follow(topic, ticket.id)
+
+    waits()
+    store._waiters.wake = waits
+    store.drop(ticket)
+    assert store._topics.followers(topic) == [ticket.id]
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

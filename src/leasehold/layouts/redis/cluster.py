@@ -51,8 +51,8 @@ class NodeLayoutStore(LayoutStore):
         return Asking(made)
 
     def drop(self, ticket: Ticket) -> None:
+        self._unfollow(ticket)  # first: once it is woken, it may claim again here, and follow its channel again
         super().drop(ticket)
-        self._unfollow(ticket)
 
 
 class ClusterLayoutStore(ClusterStore):
