@@ -64,7 +64,7 @@ def test_a_waiter_is_woken_at_the_new_primary(failing, namespace, harness, outli
             failing.catch_up(old)
             match fault:
                 case "asked for":
-                    new.command("CLUSTER", "FAILOVER")
+                    failing.ask_to_take_over(new)
                 case "killed":
                     old.kill()
                 case "hangs":
