@@ -127,15 +127,18 @@ class RedisCluster(Group):
         self.wait_until(over, within, "other servers have taken over the slots")
 
     def catch_up(self, primary: Node, within: float = 10.0) -> None:
-        """Wait until each replica of a node has all that the node has now.
+        """Wait until each replica of a node, which has one at least, has all that the node has now.
 
         After a restart that may take a second, though the link is up: after it has sent all its data to a replica, a
         primary sends nothing before that acknowledges them, which it does every second.
         """
         offset = primary.offset
-        self.wait_until(
-            lambda: all(node.offset >= offset for node in self.replicas_of(primary)), within, "the replicas caught up"
-        )
+
+        def level() -> bool:
+            replicas = self.replicas_of(primary)
+            return bool(replicas) and all(node.offset >= offset for node in replicas)
+
+        self.wait_until(level, within, "the replicas have caught up")
 
     def ask_to_take_over(self, replica: Node) -> None:
         """Let a replica take over from its primary, which serves, as an operator does.
