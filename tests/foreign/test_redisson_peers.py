@@ -1,12 +1,15 @@
-"""Redisson (Java) and leasehold share one lock, as processes of their own."""
+"""Redisson (Java) and leasehold share one lock, on one server and on a cluster, as processes of their own."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
+from leasehold_lab.servers import RedisCluster
 from support.lock_peers import check_counting, check_exclusion, check_kill, lock_peers, note, note_kill
 
 THEIRS = ("redisson", "redisson-fenced")
@@ -23,14 +26,36 @@ NOISE = 0.2
 pytestmark = pytest.mark.timeout(900)
 
 
+class Place(NamedTuple):
+    """Where the lock is: its layout or URL, and what runs a command on the server that has its keys."""
+
+    there: str
+    command: Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(outlive):
+    with RedisCluster(replicas=0, full_coverage=False) as group:
+        outlive.update(node.pid for node in group.nodes)
+        yield group
+
+
+@pytest.fixture(params=["server", "cluster"])
+def place(request, redis_server, namespace):
+    if request.param == "server":
+        return Place("redisson", redis_server.command)
+    group = request.getfixturevalue("cluster")
+    return Place(f"{group.url}?layout=redisson", lambda *words: group.primary_of(namespace).command(*words))
+
+
 @pytest.fixture
 def commands(program):
     return dict.fromkeys(THEIRS + OTHERS, program("redisson"))
 
 
 @pytest.mark.parametrize("theirs", THEIRS)
-def test_three_and_three_count_together(redis_server, namespace, commands, theirs):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_three_and_three_count_together(redis_server, place, namespace, commands, theirs):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, (theirs,) * 3 + ("ours", "ours-asyncio", "ours"), 300)
         tokens = [token for _, token in peers.log() if token]
         assert len(tokens) == (1800 if theirs == "redisson-fenced" else 900)
@@ -39,14 +64,14 @@ def test_three_and_three_count_together(redis_server, namespace, commands, their
 
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("theirs", THEIRS)
-def test_each_side_keeps_the_other_out_and_is_notified_by_it(redis_server, namespace, commands, ours, theirs):
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+def test_each_side_keeps_the_other_out_and_is_notified_by_it(redis_server, place, namespace, commands, ours, theirs):
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         check_exclusion(peers, ours, theirs, NOTIFIED + NOISE)
 
 
 @pytest.mark.parametrize("ours", OURS)
-def test_a_killed_holder_blocks_for_a_lease(redis_server, namespace, commands, ours, record_property):
-    with lock_peers(redis_server, "redisson", namespace, 3.0, commands) as peers:
+def test_a_killed_holder_blocks_for_a_lease(redis_server, place, namespace, commands, ours, record_property):
+    with lock_peers(redis_server, place.there, namespace, 3.0, commands) as peers:
         for killed, next_ in ((ours, "redisson"), ("redisson", ours), (ours, "ours")):
             took = check_kill(peers, killed, next_, 3.0, NOISE)
             record_property("ms:layouts: free after kill -9, redisson", round(took * 1000))
@@ -54,8 +79,8 @@ def test_a_killed_holder_blocks_for_a_lease(redis_server, namespace, commands, o
 
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("shape", ["", "-write"])
-def test_a_killed_waiter_delays_nobody(redis_server, namespace, commands, ours, shape):
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+def test_a_killed_waiter_delays_nobody(redis_server, place, namespace, commands, ours, shape):
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         kinds = ("redisson", "redisson", ours, ours)
         holder, dead, dead_too, alive = peers.start(*(kind + shape for kind in kinds))
         holder.acquires()
@@ -71,8 +96,8 @@ def test_a_killed_waiter_delays_nobody(redis_server, namespace, commands, ours, 
 
 
 @pytest.mark.parametrize("ours", OURS)
-def test_the_watchdogs_of_both_sides_keep_the_lock(redis_server, namespace, commands, ours):
-    with lock_peers(redis_server, "redisson", namespace, 1.0, commands) as peers:
+def test_the_watchdogs_of_both_sides_keep_the_lock(redis_server, place, namespace, commands, ours):
+    with lock_peers(redis_server, place.there, namespace, 1.0, commands) as peers:
         for first, second in (peers.start(ours, "redisson"), peers.start("redisson", ours)):
             first.acquires()
             until = time.monotonic() + 2.5
@@ -84,12 +109,11 @@ def test_the_watchdogs_of_both_sides_keep_the_lock(redis_server, namespace, comm
             assert second.ask("unlock") == "released"
 
 
-def test_no_key_but_the_counter_is_left(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_no_key_but_the_counter_is_left(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, ("redisson-fenced", *OURS), 50)
-        left = {str(key) for key in redis_server.command("KEYS", f"*{namespace}*")}
-        assert left == {
-            *(f"{namespace}:{part}" for part in ("count", "log")),
+        left = {str(key) for key in place.command("KEYS", f"*{namespace}*")}
+        assert left - {f"{namespace}:{part}" for part in ("count", "log")} == {
             f"redisson_lock_token:{{{namespace}}}",
             f"leasehold:layout:redisson:{{{namespace}}}:side",
         }
@@ -98,24 +122,24 @@ def test_no_key_but_the_counter_is_left(redis_server, namespace, commands):
 # --- the fair lock -------------------------------------------------------------------------------------------------
 
 
-def test_three_and_three_count_together_in_turn(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_three_and_three_count_together_in_turn(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, ("redisson-fair",) * 3 + (*FAIR, "ours-fair"), 300)
         for key in (f"redisson_lock_queue:{{{namespace}}}", f"redisson_lock_timeout:{{{namespace}}}", namespace):
-            assert redis_server.command("EXISTS", key) == 0
+            assert place.command("EXISTS", key) == 0
 
 
 @pytest.mark.parametrize("ours", FAIR)
-def test_each_side_of_a_fair_lock_is_notified_by_the_other(redis_server, namespace, commands, ours):
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+def test_each_side_of_a_fair_lock_is_notified_by_the_other(redis_server, place, namespace, commands, ours):
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         check_exclusion(peers, ours, "redisson-fair", NOTIFIED + NOISE)
 
 
 ORDER = ("ours-fair", "redisson-fair", "ours-asyncio-fair", "redisson-fair", "ours-fair", "redisson-fair")
 
 
-def test_waiters_of_both_sides_are_served_in_order_of_arrival(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+def test_waiters_of_both_sides_are_served_in_order_of_arrival(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         holder, *waiting = peers.start("redisson-fair", *ORDER)
         for shift in range(3):  # each kind is the first, after each kind
             holder.acquires()
@@ -132,16 +156,18 @@ def test_waiters_of_both_sides_are_served_in_order_of_arrival(redis_server, name
 
 
 @pytest.mark.parametrize("ours", FAIR)
-def test_a_killed_fair_holder_blocks_for_a_lease(redis_server, namespace, commands, ours):
-    with lock_peers(redis_server, "redisson", namespace, 3.0, commands) as peers:
+def test_a_killed_fair_holder_blocks_for_a_lease(redis_server, place, namespace, commands, ours):
+    with lock_peers(redis_server, place.there, namespace, 3.0, commands) as peers:
         for killed, next_ in ((ours, "redisson-fair"), ("redisson-fair", ours)):
             check_kill(peers, killed, next_, 3.0, NOISE)
 
 
 @pytest.mark.parametrize("ours", FAIR)
 @pytest.mark.parametrize("behind", ["ours-fair", "redisson-fair"])
-def test_a_killed_fair_waiter_of_ours_loses_its_place_in_two_leases(redis_server, namespace, commands, ours, behind):
-    with lock_peers(redis_server, "redisson", namespace, 2.0, commands) as peers:
+def test_a_killed_fair_waiter_of_ours_loses_its_place_in_two_leases(
+    redis_server, place, namespace, commands, ours, behind
+):
+    with lock_peers(redis_server, place.there, namespace, 2.0, commands) as peers:
         holder, dead, alive = peers.start("redisson-fair", ours, behind)
         holder.acquires()
         for waiter in (dead, alive):
@@ -156,17 +182,19 @@ def test_a_killed_fair_waiter_of_ours_loses_its_place_in_two_leases(redis_server
 
 
 @pytest.mark.parametrize("ours", FAIR)
-def test_a_killed_fair_waiter_of_redisson_keeps_its_place_for_its_own_time(redis_server, namespace, commands, ours):
-    with lock_peers(redis_server, "redisson", namespace, 2.0, commands) as peers:
+def test_a_killed_fair_waiter_of_redisson_keeps_its_place_for_its_own_time(
+    redis_server, place, namespace, commands, ours
+):
+    with lock_peers(redis_server, place.there, namespace, 2.0, commands) as peers:
         holder, dead, alive = peers.start(ours, "redisson-fair", ours)
         holder.acquires()
         for waiter in (dead, alive):
             waiter.order("lock")
             time.sleep(0.3)
         dead.kill()
-        first, _ = redis_server.command("LRANGE", f"redisson_lock_queue:{{{namespace}}}", 0, -1)
+        first, _ = place.command("LRANGE", f"redisson_lock_queue:{{{namespace}}}", 0, -1)
         ends = time.time() + 1.5  # else five minutes
-        redis_server.command("ZADD", f"redisson_lock_timeout:{{{namespace}}}", "XX", round(ends * 1000), first)
+        place.command("ZADD", f"redisson_lock_timeout:{{{namespace}}}", "XX", round(ends * 1000), first)
         assert holder.ask("unlock") == "released"
         assert alive.answer().startswith("held")
         assert -0.01 < time.time() - ends < NOISE
@@ -178,24 +206,26 @@ READ = ("ours-read", "ours-asyncio-read")
 WRITE = ("ours-write", "ours-asyncio-write")
 
 
-def test_readers_and_writers_of_both_sides_count_together(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_readers_and_writers_of_both_sides_count_together(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, ("redisson-read", "redisson-write", "redisson-write", *WRITE, *READ), 300)
         tokens = [token for kind, token in peers.log() if kind in WRITE]
         assert tokens == sorted(set(tokens))
-        assert not redis_server.command("KEYS", f"{{{namespace}}}:*:rwlock_timeout:*")
-        assert redis_server.command("EXISTS", namespace) == 0
+        assert not place.command("KEYS", f"{{{namespace}}}:*:rwlock_timeout:*")
+        assert place.command("EXISTS", namespace) == 0
 
 
-def test_three_writers_and_three_writers_count_together(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_three_writers_and_three_writers_count_together(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, ("redisson-write",) * 3 + (*WRITE, "ours-write"), 300)
 
 
 @pytest.mark.parametrize("ours", [*READ, *WRITE])
 @pytest.mark.parametrize("theirs", ["redisson-read", "redisson-write"])
-def test_each_side_of_a_read_write_lock_is_notified_by_the_other(redis_server, namespace, commands, ours, theirs):
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+def test_each_side_of_a_read_write_lock_is_notified_by_the_other(
+    redis_server, place, namespace, commands, ours, theirs
+):
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         if "write" in ours + theirs:
             check_exclusion(peers, ours, theirs, NOTIFIED + NOISE)
         else:
@@ -205,17 +235,17 @@ def test_each_side_of_a_read_write_lock_is_notified_by_the_other(redis_server, n
 
 
 @pytest.mark.parametrize("killed", ["ours-read", "ours-asyncio-write", "redisson-read", "redisson-write"])
-def test_a_killed_reader_or_writer_blocks_for_a_lease(redis_server, namespace, commands, killed):
-    with lock_peers(redis_server, "redisson", namespace, 3.0, commands) as peers:
+def test_a_killed_reader_or_writer_blocks_for_a_lease(redis_server, place, namespace, commands, killed):
+    with lock_peers(redis_server, place.there, namespace, 3.0, commands) as peers:
         for next_ in ("ours-write", "redisson-write"):
             check_kill(peers, killed, next_, 3.0, NOISE)
 
 
 @pytest.mark.parametrize("stays", ["ours-read", "redisson-read"])
 def test_a_killed_reader_delays_a_writer_for_its_lease_only_while_another_reads(
-    redis_server, namespace, commands, stays
+    redis_server, place, namespace, commands, stays
 ):
-    with lock_peers(redis_server, "redisson", namespace, 2.0, commands) as peers:
+    with lock_peers(redis_server, place.there, namespace, 2.0, commands) as peers:
         for killed in ("ours-read", "redisson-read"):
             dead, reader, writer = peers.start(killed, stays, "ours-write")
             dead.acquires()
@@ -239,16 +269,16 @@ SKEW = 1.0
 """Seconds for which a permit of ours outlives its lease."""
 
 
-def test_three_and_three_never_have_more_permits_than_there_are(redis_server, namespace, commands):
-    with lock_peers(redis_server, "redisson", namespace, commands=commands) as peers:
+def test_three_and_three_never_have_more_permits_than_there_are(redis_server, place, namespace, commands):
+    with lock_peers(redis_server, place.there, namespace, commands=commands) as peers:
         check_counting(peers, ("redisson-permit",) * 3 + (*PERMIT, "ours-permit"), 300)
-        assert redis_server.command("GET", namespace) == "3", "all of them are free"
-        assert redis_server.command("ZCARD", f"{{{namespace}}}:timeout") == 0
+        assert place.command("GET", namespace) == "3", "all of them are free"
+        assert place.command("ZCARD", f"{{{namespace}}}:timeout") == 0
 
 
 @pytest.mark.parametrize("ours", PERMIT)
-def test_each_side_is_notified_of_a_permit_of_the_other(redis_server, namespace, commands, ours):
-    with lock_peers(redis_server, "redisson", namespace, 60.0, commands) as peers:
+def test_each_side_is_notified_of_a_permit_of_the_other(redis_server, place, namespace, commands, ours):
+    with lock_peers(redis_server, place.there, namespace, 60.0, commands) as peers:
         for first, waits in ((ours, "redisson-permit"), ("redisson-permit", ours)):
             *holders, waiter = peers.start(first, waits, first, waits)
             for holder in holders:
@@ -265,8 +295,8 @@ def test_each_side_is_notified_of_a_permit_of_the_other(redis_server, namespace,
 
 
 @pytest.mark.parametrize("killed", [*PERMIT, "redisson-permit"])
-def test_a_permit_of_a_killed_holder_is_free_after_its_lease(redis_server, namespace, commands, killed):
-    with lock_peers(redis_server, "redisson", namespace, 3.0, commands) as peers:
+def test_a_permit_of_a_killed_holder_is_free_after_its_lease(redis_server, place, namespace, commands, killed):
+    with lock_peers(redis_server, place.there, namespace, 3.0, commands) as peers:
         for next_ in ("ours-permit", "redisson-permit"):
             dead, *holders, waiter = peers.start(killed, "ours-permit", "ours-permit", next_)
             for holder in (dead, *holders):
@@ -290,10 +320,10 @@ PAIRS = {"": "redisson", "-fair": "redisson-fair", "-write": "redisson-write", "
 @pytest.mark.timing
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("shape", PAIRS)
-def test_a_waiter_is_woken_within_50_ms(redis_server, namespace, commands, ours, shape, record_property):
+def test_a_waiter_is_woken_within_50_ms(redis_server, place, namespace, commands, ours, shape, record_property):
     """Half of ten waiters of each side are, from the other side's release to their answer, over two pipes."""
     theirs, ours, took = PAIRS[shape], ours + shape, {True: list[float](), False: list[float]()}
-    with lock_peers(redis_server, "redisson", namespace, 10.0, commands) as peers:
+    with lock_peers(redis_server, place.there, namespace, 10.0, commands) as peers:
         pair = peers.start(ours, theirs)
         others = peers.start(*[ours] * 2) if shape == "-permit" else []
         for other in others:

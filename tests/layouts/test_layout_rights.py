@@ -403,7 +403,10 @@ def test_doctor_says_which_rights_of_the_layout_are_missing(redis_server, namesp
 # --- the page ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parts", [*sorted({(shape.scripts,) for shape in LOCKS.values()}), ("redisson", "sharded")])
+PARTS = sorted({(shape.scripts,) for shape in LOCKS.values()})
+
+
+@pytest.mark.parametrize("parts", [*PARTS, *((*part, "sharded") for part in PARTS if part[0].startswith("redisson"))])
 def test_the_page_lists_what_the_scripts_use(parts):
     used = {command.decode() for command in Scripts.of(*parts).commands}
     assert used

@@ -61,12 +61,13 @@ def sweep(
     url_of: Callable[[str], str] = str,
     first: str = "",
     make: Make = lock,
+    opened: Callable[[Any, FaultProxy], None] = lambda client, proxy: None,
 ) -> None:
     """Repeat the run for each chunk, several at once, each with its own proxy, clients and namespace.
 
     No caller notices a fault: a lost request is repeated, and a broken handshake is retried once. Each run meets one
     fault. So the second attempt at a handshake is whole, and the bound is none. ``first`` is what a store says instead
-    whose first contact is not repeated: it was certainly not carried out.
+    whose first contact is not repeated: it was certainly not carried out. ``opened`` gets each client with its proxy.
     """
 
     async def one(k: int) -> tuple[int, int, str]:
@@ -74,6 +75,8 @@ def sweep(
         with FaultProxy(server.port) as proxy:
             url = url_of(f"redis://127.0.0.1:{proxy.port}")
             async with harness.client(url, namespace=space) as locks, harness.client(url, namespace=space) as others:
+                opened(locks, proxy)
+                opened(others, proxy)
                 fault = FAULTS[name](proxy, k)
                 try:
                     tokens = await whole_run(harness, locks, others, make)

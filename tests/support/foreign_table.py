@@ -67,20 +67,24 @@ LIBRARIES = {
     "hazelcast": "Hazelcast",
 }
 
+REDISSON = {
+    "redisson": "`getLock`",
+    "redisson_fenced": "`getFencedLock`",
+    "redisson_fair": "`getFairLock`",
+    "redisson_read": "`getReadWriteLock`, readers",
+    "redisson_write": "`getReadWriteLock`, writers",
+    "redisson_permit": "`getPermitExpirableSemaphore`",
+}
+
 ROWS = [
     *_rows("redis", redis_py="plain key", redsync="plain key", node_redlock="plain key"),
     *_rows(
         "redis",
-        redisson="`getLock`",
-        redisson_fenced="`getFencedLock`",
-        redisson_fair="`getFairLock`",
-        redisson_read="`getReadWriteLock`, readers",
-        redisson_write="`getReadWriteLock`, writers",
-        redisson_permit="`getPermitExpirableSemaphore`",
+        **REDISSON,
         spring_redis="`RedisLockRegistry`, `SPIN_LOCK`",
         spring_redis_pubsub="`RedisLockRegistry`, `PUB_SUB_LOCK`",
     ),
-    *_rows("redis+cluster", redisson="`getLock`", redisson_fenced="`getFencedLock`"),
+    *_rows("redis+cluster", **REDISSON),
     *_rows("postgresql", spring_jdbc="`JdbcLockRegistry`"),
     *_rows("mysql", spring_jdbc="`JdbcLockRegistry`"),
     *_rows("postgresql", shedlock="`usingDbTime`", shedlock_clock="the host's clock"),

@@ -57,6 +57,20 @@ def test_a_replica_takes_over_the_slots_of_its_primary() -> None:
         old.start()
         cluster.wait_healthy()
         assert cluster.replicas_of(next_waiter) == [old]
+        next_waiter.command("SET", "key", "value")
+        cluster.catch_up(next_waiter)
+        assert old.command("DBSIZE") == 1
+
+
+def test_a_replica_takes_over_as_often_as_it_is_asked_to() -> None:
+    with RedisCluster(node_timeout=1.0) as cluster:
+        first = cluster.primary_of("key")
+        (second,) = cluster.replicas_of(first)
+        for node in (second, first, second):
+            cluster.ask_to_take_over(node)
+            cluster.wait_until(lambda node=node: node.role == "master", 10.0, "it has taken over")
+            cluster.wait_healthy()
+            assert cluster.primary_of("key") is node
 
 
 def test_a_slot_moves_step_by_step() -> None:

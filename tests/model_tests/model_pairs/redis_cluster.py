@@ -263,7 +263,7 @@ class Pair:
     async def takes_over(self, harness: Harness, shard: int) -> None:
         """Let the replica of a shard take over by order."""
         self.log.append(f"the replica of {shard} takes over")
-        self.nodes[self.model.nodes.index(self.model.replica(shard))].command("CLUSTER", "FAILOVER")
+        self.real.ask_to_take_over(self.nodes[self.model.nodes.index(self.model.replica(shard))])
         self.model.hand_over(shard)
         await self.settled(harness)
 

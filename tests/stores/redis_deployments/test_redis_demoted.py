@@ -156,5 +156,5 @@ def test_waiters_at_a_node_that_took_over_and_gave_back(harness: Harness, namesp
 
 
 def take_over(cluster: RedisCluster, key: bytes, node: Node) -> None:
-    node.command("CLUSTER", "FAILOVER")
+    cluster.ask_to_take_over(node)
     cluster.wait_until(lambda: cluster.primary_of(key) is node, 10.0, "the replica has taken over")

@@ -14,7 +14,7 @@ import pytest
 
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.redis.connection.base import Redirected, ReplyError, refused
+from leasehold.stores.redis.connection.base import Redirected, ReplyError, SlotMigrating, refused
 from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.replies import Replies
 
@@ -143,3 +143,15 @@ def test_a_subscription_that_another_thread_has_just_ended_has_news() -> None:
         assert line.quiet()
         line.close()
         assert not line.quiet()
+
+
+LEFT = "Script attempted to access a non local key in a cluster node script: 0, on @user:1."
+
+
+@pytest.mark.parametrize("before", ["ERR ", "ERR Error running script (call to f_0): "])
+def test_a_script_whose_key_has_left_may_have_been_carried_out(before: str) -> None:
+    """It may have written before, and deleted the key itself."""
+    assert refused("there", ReplyError(before + LEFT)).unknown
+    error = refused("there", ReplyError(f"{before}TRYAGAIN ERR {LEFT}"))  # the script knows that it has not
+    assert isinstance(error, SlotMigrating)
+    assert not error.unknown

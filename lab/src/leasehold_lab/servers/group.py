@@ -129,6 +129,14 @@ class Node(RedisServer):
         return str(reply[0]) if isinstance(reply, list) else ""
 
     @property
+    def offset(self) -> int:
+        """How much was written, in bytes: to a primary, or as far as a replica has it; -1 without its primary."""
+        found = self.info("replication")
+        if found["role"] == "master":
+            return int(found["master_repl_offset"])
+        return int(found["slave_repl_offset"]) if found["master_link_status"] == "up" else -1
+
+    @property
     def address(self) -> str:
         """Host and port."""
         return f"127.0.0.1:{self.port}"

@@ -10,7 +10,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold._url import StoreURL, Veiled
 from leasehold.errors import Unsupported
 from leasehold.layouts.redis.layout import Layout
-from leasehold.layouts.redis.store import LayoutStore, SentinelLayoutStore
+from leasehold.layouts.redis.store import LayoutStore
 from leasehold.store_api import Opener, Store
 from leasehold.stores.redis import openers
 
@@ -58,6 +58,8 @@ class Shared:
             case openers.Redis(settings):
                 return LayoutStore(runtime, settings, namespace, layout=self.layout)
             case openers.Sentinel(watched):
+                from leasehold.layouts.redis.sentinel import SentinelLayoutStore
+
                 return SentinelLayoutStore(runtime, watched, namespace, layout=self.layout)
             case openers.Cluster(seeds):
                 from leasehold.layouts.redis.cluster import ClusterLayoutStore

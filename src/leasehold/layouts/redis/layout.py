@@ -83,6 +83,15 @@ class Layout:
             raise Unsupported(f"the key {lock.decode()!r} cannot be a lock on a cluster: its braces are not in pairs")
         return begin + tag if tag == encoded else begin + tag + b"}:{" + encoded
 
+    def keys_of(self, namespace: str, name: str, ticket: Ticket, *, renews: bool = False) -> Sequence[bytes]:
+        """Return the keys of a ticket's script, in the order in which it takes them.
+
+        A node refuses a script if a slot migrates and a key of it does not exist. So on a cluster a script that renews
+        has those alone that exist while the ticket holds. Where one is left out, the second is in its place.
+        """
+        all_keys = self.keys(namespace, name, ticket.terms.mode.kind)
+        return all_keys[:2] if renews and self.clustered else all_keys
+
     def more_keys(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
         """Return the layout's further keys of a lock."""
         return ()
@@ -105,10 +114,6 @@ class Layout:
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
         """Return the channel on which the other library notifies a waiter of a release."""
         return b""
-
-    def published(self, lock: bytes, ticket: Ticket) -> bytes:
-        """Return a channel on which a release of ours notifies the other library; our waiters may not follow it."""
-        return self.topic(lock, ticket)
 
     def wakes_all(self, topic: bytes) -> bool:
         """Return whether each waiter that follows a channel claims again at its messages, or one of them."""

@@ -18,7 +18,6 @@ from uuid import UUID
 
 from leasehold._model import Capabilities, Kind, LockMode, Ticket, ticket_id
 from leasehold.layouts.redis.layout import Layout
-from leasehold.layouts.redis.plain import POLL
 from leasehold.layouts.redis.scripts import Scripts
 
 CAPABILITIES = Capabilities(
@@ -33,17 +32,6 @@ CAPABILITIES = Capabilities(
     why_not="layout=redisson keeps what the locks of Redisson keep: leave it out, or leave out layout= where no Java "
     "program shares the name",
 )
-
-CLUSTERED = replace(
-    CAPABILITIES,
-    shared=False,
-    permits=False,
-    fair=False,
-    crash_bound="within the lease + 150 ms",
-    why_not="on a cluster layout=redisson shares the locks of getLock and getFencedLock alone; connect to one primary, "
-    "alone or under Sentinel, for the others, or leave out layout=",
-)
-"""On a cluster: our waiters would have to follow channels of shards for the other kinds of lock."""
 
 OWNER = ":1"
 """What follows the uuid in an owner of ours: in Redisson's, the number of a thread."""
@@ -67,23 +55,30 @@ class Redisson(Layout):
 
     @cached_property
     def _scripts(self) -> Mapping[Kind, Scripts]:
-        return {kind: Scripts.of(part) for kind, part in PARTS.items()}
+        more = ("sharded",) if self.clustered else ()
+        return {kind: Scripts.of(part, *more) for kind, part in PARTS.items()}
 
     def on_cluster(self) -> Layout:
-        return replace(
-            self,
-            capabilities=CLUSTERED,
-            scripts=Scripts.of("redisson", "sharded"),
-            poll=POLL,
-            kinds=(Kind.MUTEX,),
-            topics=False,
-            clustered=True,
-        )
+        return replace(self, clustered=True)
 
     def scripts_of(self, kind: Kind) -> Scripts:
-        if self.clustered:
-            return self.scripts
         return self._scripts[kind]
+
+    def keys_of(self, namespace: str, name: str, ticket: Ticket, *, renews: bool = False) -> Sequence[bytes]:
+        mode = ticket.terms.mode
+        if not self.clustered or mode.kind is Kind.MUTEX:
+            return super().keys_of(namespace, name, ticket, renews=renews)
+        lock, side, *rest = self.keys(namespace, name, mode.kind)
+        if renews:
+            rest[:2] = side, side
+        return [lock, side, *rest, *self._keys_of_holder(lock, side, ticket)]
+
+    def _keys_of_holder(self, lock: bytes, side: bytes, ticket: Ticket) -> Sequence[bytes]:
+        """Return the keys of a holder of its own. The scripts name them; on a cluster the node is to look for them."""
+        mode, id_ = ticket.terms.mode, self.id_in(ticket).encode()
+        if mode.kind is Kind.SEMAPHORE:
+            return [side + b":" + id_.partition(b":")[0]]
+        return [side + b":" + id_, *([] if mode.exclusive else [braced(lock) + b":" + id_ + b":rwlock_timeout:1"])]
 
     def more_keys(self, lock: bytes, kind: Kind) -> Sequence[bytes]:
         match kind:
@@ -98,9 +93,6 @@ class Redisson(Layout):
         return (braced(lock) + b":hold",) if kind is Kind.READ_WRITE else ()
 
     def topic(self, lock: bytes, ticket: Ticket) -> bytes:
-        return self.published(lock, ticket) if self.topics else b""
-
-    def published(self, lock: bytes, ticket: Ticket) -> bytes:
         mode = ticket.terms.mode
         owner = b":" + self.id_in(ticket).encode() if mode.fair else b""
         return TOPICS[mode.kind] + braced(lock) + owner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from leasehold._model import Ticket
@@ -11,7 +11,16 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.layouts.redis.layout import Layout
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.connection.base import NotPermitted, ReplyError, Transport, pack, refused
+from leasehold.stores.redis.connection.base import (
+    ASKING,
+    SHARDED_SINCE,
+    NotPermitted,
+    ReplyError,
+    Transport,
+    pack,
+    refused,
+    version_of,
+)
 from leasehold.stores.redis.scripts import Script
 
 PAGE = "docs/interop.md"
@@ -64,11 +73,11 @@ async def missing(
     """
     kind = ticket.terms.mode.kind
     lock, scripts = layout.lock_key(namespace, name), layout.scripts_of(kind)
-    topic, published = layout.topic(lock, ticket), layout.published(lock, ticket)
+    topic = layout.topic(lock, ticket)
     all_keys = [*layout.keys(namespace, name, kind), *layout.keys_inside(lock, kind)]
     if not locks:
         all_keys = [all_keys[1]] * len(all_keys)
-    args = b"" if topic else channel, published + TRIED if published else b"", *scripts.commands
+    args = b"" if topic else channel, topic + TRIED if topic else b"", *scripts.commands
     reply = await transport.call(scripts.rights.by_text(all_keys, args), within=left())
     if denied(reply):
         if " key" not in str(reply):
@@ -76,18 +85,29 @@ async def missing(
         reads = await transport.call_all([READ.by_text([key], ()) for key in all_keys], within=left())
         those = [key for key, answer in zip(all_keys, reads, strict=True) if denied(answer)]
         return sorted({layout.rule_of(namespace, name, key) for key in those})
-    rules = {b"&1": keys.channel_rule(namespace), b"&2": rule_of(published, lock)}
+    rules = {b"&1": keys.channel_rule(namespace), b"&2": rule_of(topic, lock)}
     lacking = [rules.get(word) or word.decode() for word in reply]
-    return list(dict.fromkeys([*lacking, *await _outside(transport, topic, rules[b"&2"], left)]))
+    return list(dict.fromkeys([*lacking, *await _outside(transport, layout, topic, rules[b"&2"], left)]))
 
 
-async def _outside(transport: Transport, topic: bytes, rule: str, left: Left) -> Sequence[str]:
+async def _outside(transport: Transport, layout: Layout, topic: bytes, rule: str, left: Left) -> Sequence[str]:
     """Return what is lacking of the rights that no script can try: those to subscribe and to run a script again."""
-    commands = [KNOWN]
-    if topic:  # each has one reply, as on all connections that follow channels of another library
-        commands += [pack(b"SUBSCRIBE", topic + TRIED), pack(b"UNSUBSCRIBE", topic + TRIED)]
+    commands, tried = [*([ASKING] if layout.clustered else []), KNOWN], topic + TRIED
+    sharded = topic and layout.clustered and version_of(transport.facts()) >= SHARDED_SINCE
+    if sharded:  # never carried out, with channels of two slots
+        both = tried, next(one for one in _beside(topic) if keys.slot_of(one) != keys.slot_of(tried))
+        commands += [pack(b"SSUBSCRIBE", *both), pack(b"SUNSUBSCRIBE", *both)]
+    elif topic:  # each has one reply, as on all connections that follow channels of another library
+        commands += [pack(b"SUBSCRIBE", tried), pack(b"UNSUBSCRIBE", tried)]
     replies = await transport.call_all(commands, within=left())
-    return [_lacked(reply, rule) for reply in replies if denied(reply)]
+    lacking = [_lacked(reply, rule) for reply in replies if denied(reply)]
+    return [right for right in lacking if right != rule] if sharded else lacking  # who may publish on it may follow it
+
+
+def _beside(topic: bytes) -> Iterator[bytes]:
+    """Yield channels like that of a lock, of two other slots, or of one."""
+    tag, end, role = topic.partition(b"}")
+    return (tag + end_of_tag + end + role for end_of_tag in (b"\xfe", b"\xff"))
 
 
 def denied(reply: Any) -> bool:
@@ -96,7 +116,7 @@ def denied(reply: Any) -> bool:
     Raises:
         ReplyError: it is another error, which says nothing of rights.
     """
-    if not isinstance(reply, ReplyError) or reply.code == "NOSCRIPT":
+    if not isinstance(reply, ReplyError) or reply.code in ("NOSCRIPT", "CROSSSLOT"):
         return False
     if reply.code != "NOPERM":
         raise reply

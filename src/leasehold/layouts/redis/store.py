@@ -47,6 +47,7 @@ from leasehold.stores.redis.connection.base import (
     OnMessage,
     OnSilence,
     ReplyError,
+    RetryableError,
     Transport,
 )
 from leasehold.stores.redis.connection.settings import Settings
@@ -55,8 +56,6 @@ from leasehold.stores.redis.renewing import Refusal
 from leasehold.stores.redis.scripts import Script
 from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms
-from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
-from leasehold.stores.redis.sentinel.store import SentinelStore
 from leasehold.stores.redis.store import SUBSCRIBE_WITHIN, RedisStore
 
 SELDOM = 10.0
@@ -64,6 +63,9 @@ SELDOM = 10.0
 
 RESULTS = (RenewalResult.GONE, RenewalResult.HELD, RenewalResult.QUEUED)
 """What each number in a reply of the scripts that renew means."""
+
+REFUSED_PAUSE = 0.05
+"""Seconds after a subscription that was refused for a while: the node has no such slot, or the cluster is down."""
 
 Named = Sequence[tuple[str, Ticket]]
 """Tickets, each with its name."""
@@ -92,7 +94,7 @@ class LayoutStore(RedisStore):
         """Set the layout; return what makes the transports to servers."""
         self.layout = layout
         self._permitted = set[Kind]()  # kinds of lock for which the user has all rights
-        self._topics = Topics(runtime, self._news) if layout.topics else None
+        self._topics = Topics(runtime, self._news, in_shards=layout.clustered) if layout.topics else None
         if self._topics is not None:
             return topic_transport(runtime, self._topics) if make is None else make
         return self._by_ticket(make or single_transport(runtime))
@@ -137,12 +139,12 @@ class LayoutStore(RedisStore):
         if reply[0] == 1:
             if slot is not None:
                 self._waiters.granted(ticket)
-                self._unfollow(name, ticket)
+                self._unfollow(ticket)
             return Granted(int(reply[1]), since, ticket.terms.lease)
         if reply[0] == 2:
             if slot is not None:
                 self._waiters.give_up(ticket)
-                self._unfollow(name, ticket)
+                self._unfollow(ticket)
             raise self._no_lock(name, reply[1].decode())
         left = self._until_next_look(int(reply[2]) / 1000, first=reply[4] == 1)
         after = self._waiters.queued(slot, ticket, since, int(reply[1]), left)
@@ -151,7 +153,7 @@ class LayoutStore(RedisStore):
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         if (mine := self._waiters.get(ticket.id)) is not None:
             self._waiters.cancel(mine, ticket)  # at the close of a client, another thread may still wait
-            self._unfollow(name, ticket)
+            self._unfollow(ticket)
         self._unanswered.limit()
         refuse = ticket.id in self._unanswered and reason is ReleaseReason.RELEASE
         args = self._id(ticket), b"1" if refuse else b"0", self._topic(name, ticket)
@@ -175,13 +177,16 @@ class LayoutStore(RedisStore):
         topic = self._topic(name, ticket)
         topics.follow(topic, ticket.id)
         if ticket.id not in self._waiters:  # released meanwhile, by another thread
-            self._unfollow(name, ticket)
+            self._unfollow(ticket)
         elif topics.refusal(topic) is None and ((version := topics.version(topic)) == 0 or version == mark):
             await self._waiters.sleep(self._transport, slot, timeout)
         slot.read()
         if (reply := topics.refusal(topic)) is not None:
-            self._unfollow(name, ticket)  # so that its next wait asks for the subscription again
-            raise rights.unheard(self.where, self.layout.lock_key(self._namespace, name), topic, reply)
+            error = rights.unheard(self.where, self.layout.lock_key(self._namespace, name), topic, reply)
+            self._unfollow(ticket)  # so that it asks anew; the claim learns where the slot is by now
+            if not isinstance(error, RetryableError):
+                raise error
+            await self._runtime.sleep(min(timeout, REFUSED_PAUSE))
         return None
 
     async def renewals(
@@ -262,7 +267,8 @@ class LayoutStore(RedisStore):
         """Let the first waiter of this client claim again, of those that follow the channel, or all."""
         following = [] if self._topics is None else self._topics.followers(topic)
         slots = [slot for ticket in following if (slot := self._waiters.get(ticket)) is not None]
-        all_of_them = self.layout.wakes_all(topic) or (self._topics is not None and self._topics.refusal(topic))
+        deaf = self._topics is not None and self._topics.version(topic) == 0
+        all_of_them = deaf or self.layout.wakes_all(topic)
         if slots and not all_of_them:
             first = self._waiters.first(slots[0].name)
             slots = [first if first in slots else slots[0]]
@@ -272,9 +278,9 @@ class LayoutStore(RedisStore):
     def _topic(self, name: str, ticket: Ticket) -> bytes:
         return self.layout.topic(self.layout.lock_key(self._namespace, name), ticket)
 
-    def _unfollow(self, name: str, ticket: Ticket) -> None:
+    def _unfollow(self, ticket: Ticket) -> None:
         if self._topics is not None:
-            self._topics.unfollow(self._topic(name, ticket), ticket.id)
+            self._topics.unfollow(ticket.id)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -308,10 +314,8 @@ class LayoutStore(RedisStore):
         return self.layout.scripts_of(ticket.terms.mode.kind)
 
     def _command(self, script: Script, name: str, ticket: Ticket, *args: bytes) -> Command:
-        all_keys = self.layout.keys(self._namespace, name, ticket.terms.mode.kind)
-        if self.layout.clustered and script is self._scripts(ticket).renew:
-            all_keys = all_keys[:2]  # a node to which a slot migrates refuses scripts with a key that does not exist
-        return script, all_keys, args
+        renews = script is self._scripts(ticket).renew
+        return script, self.layout.keys_of(self._namespace, name, ticket, renews=renews), args
 
     def _renewed(self, ticket: Ticket) -> tuple[bytes, bytes]:
         return self._id(ticket), b"%d" % ms(ticket.terms.lease)
@@ -332,19 +336,3 @@ class LayoutStore(RedisStore):
 
     def __repr__(self) -> str:
         return f"<LayoutStore {self.layout.name} {self.where} namespace={self._namespace!r}>"
-
-
-class SentinelLayoutStore(SentinelStore, LayoutStore):
-    """The same on the primary that sentinels name."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        watched: SentinelSettings,
-        namespace: str,
-        *,
-        layout: Layout,
-        make: MakeTransport | None = None,
-    ) -> None:
-        make = self._prepare(runtime, layout, make)  # for the primary, which the transport that finds it makes
-        super().__init__(runtime, watched, namespace, make=make)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from leasehold_lab.servers.base import free_port, release_port, reserve_port
 from leasehold_lab.servers.certificates import Certificates
@@ -13,6 +15,9 @@ from leasehold_lab.servers.redis.replicas import FAST, userinfo
 from leasehold_lab.servers.redis.resp import RedisError
 
 SLOTS = 16384
+
+ELECTED = re.compile(r"(\d+ \w+ \d+ [\d:.]+) # Failover election won")
+"""A node's log says when it was elected."""
 
 BUS = 10_000
 """What servers before 7.0 add to their port for talk among themselves."""
@@ -57,6 +62,7 @@ class RedisCluster(Group):
             **(config or {}),
         }
         self._count = primaries
+        self._election_every = 2 * max(2 * node_timeout, 2.0)
         self._password = password
         self.nodes: list[Node] = []
         certificates: bool | Certificates = tls
@@ -119,6 +125,34 @@ class RedisCluster(Group):
             return all(node is not old for node in self.primaries) and self._covered()
 
         self.wait_until(over, within, "other servers have taken over the slots")
+
+    def catch_up(self, primary: Node, within: float = 10.0) -> None:
+        """Wait until each replica of a node, which has one at least, has all that the node has now.
+
+        After a restart that may take a second, though the link is up: after it has sent all its data to a replica, a
+        primary sends nothing before that acknowledges them, which it does every second.
+        """
+        offset = primary.offset
+
+        def level() -> bool:
+            replicas = self.replicas_of(primary)
+            return bool(replicas) and all(node.offset >= offset for node in replicas)
+
+        self.wait_until(level, within, "the replicas have caught up")
+
+    def ask_to_take_over(self, replica: Node) -> None:
+        """Let a replica take over from its primary, which serves, as an operator does.
+
+        Redis begins no new election of a node soon after the last one. The node would win by the votes of that one, for
+        an epoch that is over, and be a replica again a moment later. So this waits before it asks.
+        """
+        elected = [datetime.strptime(when, "%d %b %Y %H:%M:%S.%f") for when in ELECTED.findall(replica.log())]
+        self.wait_until(
+            lambda: not elected or (datetime.now() - elected[-1]).total_seconds() > self._election_every,
+            HEALTHY_WITHIN,
+            "the replica may be elected again",
+        )
+        replica.command("CLUSTER", "FAILOVER")
 
     def migrate(self, key: str | bytes, target: Node) -> Migration:
         """Begin to move the slot of ``key`` to ``target``; nothing has moved yet. See `Migration`."""

@@ -80,13 +80,10 @@ class RedisReplicas(Group):
 
     def catch_up(self, within: float = 10.0) -> None:
         """Wait until each replica has all that the primary has now."""
-        primary = self.primary
-        offset = int(primary.info("replication")["master_repl_offset"])
-
-        def level() -> bool:
-            return all(int(node.info("replication")["slave_repl_offset"]) >= offset for node in self.replicas)
-
-        self.wait_until(level, within, "the replicas have caught up")
+        offset = self.primary.offset
+        self.wait_until(
+            lambda: all(node.offset >= offset for node in self.replicas), within, "the replicas have caught up"
+        )
 
     def _share_secret(self) -> None:
         """Let each know the secret by which any other may become its primary."""

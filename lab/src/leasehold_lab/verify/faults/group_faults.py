@@ -159,7 +159,7 @@ def _shard_stalled(cluster: RedisCluster, context: FaultContext) -> None:
 
 def _shard_handed_over(cluster: RedisCluster, context: FaultContext) -> None:
     old = context.random.choice(cluster.primaries)
-    cluster.replicas_of(old)[0].command("CLUSTER", "FAILOVER")
+    cluster.ask_to_take_over(cluster.replicas_of(old)[0])
     cluster.wait_failover(old)
     cluster.wait_healthy()
 

@@ -24,6 +24,8 @@ if value == id or not value and may_take(id) then
   return {1, token}
 end
 
+-- Before the first write: on a cluster a key of the holder may have left the node.
+local known = value and redis.call('HMGET', holder_key(value), 't', 'o') or {}
 if ARGV[3] == '1' then
   redis.call('ZADD', queue, 'NX', whole(now()), id)
   redis.call('HSET', waiters, id,
@@ -34,6 +36,5 @@ if ARGV[3] == '1' then
   end
 end
 local ahead = first()
-local known = value and redis.call('HMGET', holder_key(value), 't', 'o') or {}
 local owner = known[1] == value and known[2] or ''
 return {0, whole(now()), whole(ms_until_retry(value)), owner, ahead == id and 1 or 0, value or ''}

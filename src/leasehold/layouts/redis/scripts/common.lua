@@ -38,6 +38,16 @@ local function type_after(failed)
   return redis.call('TYPE', lock).ok
 end
 
+-- Calls a function that reads keys beside KEYS, before the first write of the script. While the slot migrates, such a key
+-- may have left the node. Then the error says that nothing was carried out, and the caller repeats it. Elsewhere that error
+-- says nothing of the kind: a key that the script itself has deleted counts as one that has left, too.
+local function before_writes(read, ...)
+  local done, found = pcall(read, ...)
+  if done then return found end
+  local text = type(found) == 'table' and found.err or found
+  error(string.find(text, 'non local key', 1, true) and 'TRYAGAIN ' .. text or found)
+end
+
 -- A lock that is a string, with its holder's id as the value. The parts of other layouts have functions of these names.
 
 -- The id of the holder, false if there is none; and the type of the key if it is no lock.
@@ -55,11 +65,14 @@ local function next_token(last)  -- above our last one, and not below the server
   return math.max((tonumber(last) or 0) + 1, now())
 end
 
+-- Notifies those who follow a channel of the other library; returns how many of them are known to have heard it.
+local function publish(channel, message) return redis.call('PUBLISH', channel, message) end
+
 -- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
 local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
 local function set_place(id, lease) end             -- our entry was made, or goes on
 local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
-local function wake_next() end                      -- wakes who is next in the other library's queue
+local function wake_next(freed) end                 -- wakes who is next in the other library's queue; FREED: the lock is free
 local function ms_until_retry(id) return redis.call('PTTL', lock) end  -- until a waiter for this holder claims again
 local function extend(id, lease) redis.call('PEXPIRE', lock, lease) end
 local function holder_key(id) return side end

@@ -9,7 +9,9 @@ for i = 1, #entries, 2 do
     for _, part in ipairs({entries[i], entries[i + 1], record}) do found[#found + 1] = part end
   end
 end
-for _, one in ipairs(other and {} or holders and holders() or value and {{value, redis.call('PTTL', lock)}} or {}) do
-  held[#held + 1] = {one[1], whole(one[2]), redis.call('HMGET', holder_key(one[1]), 't', 'f', 'o', 'm', 'l')}
+local all = holders and not other and before_writes(holders) or value and {{value, redis.call('PTTL', lock)}} or {}
+for _, one in ipairs(all) do
+  local noted = before_writes(redis.call, 'HMGET', holder_key(one[1]), 't', 'f', 'o', 'm', 'l')
+  held[#held + 1] = {one[1], whole(one[2]), noted}
 end
 return {whole(now()), other and 0 or limit(), redis.call('HGET', side, 'f'), held, found}

@@ -38,7 +38,7 @@ end
 
 local function free()
   redis.call('DEL', lock)
-  redis.call('PUBLISH', topic, '0')
+  publish(topic, '0')
 end
 
 -- The first in the fair queue; those before it whose places have ended are removed, and ours that have died. One of ours
@@ -64,7 +64,7 @@ may_take = function(id)
   if redis.call('LLEN', fair) < before then
     wake_next()
   else
-    redis.call('PUBLISH', topic .. ':' .. owner, '0')  -- it may sleep: nothing is published when a lease runs out
+    publish(topic .. ':' .. owner, '0')  -- it may sleep: nothing is published when a lease runs out
   end
   return false
 end
@@ -97,11 +97,11 @@ remove_place = function(id)
 end
 
 -- Redisson wakes the first alone. Where that does not listen, the next of ours is to learn when the first one's place ends.
-wake_next = function()
-  if not redis.call('LINDEX', fair, '0') or holder() or not head() then return end
+wake_next = function(freed)
+  if not redis.call('LINDEX', fair, '0') or not freed and holder() or not head() then return end
   for at, owner in ipairs(redis.call('LRANGE', fair, '0', MOST_WOKEN)) do
     local asked = at == 1 or redis.call('HEXISTS', waiters, owner) == 1
-    if asked and redis.call('PUBLISH', topic .. ':' .. owner, '0') > 0 then return end
+    if asked and publish(topic .. ':' .. owner, '0') > 0 then return end
   end
 end
 

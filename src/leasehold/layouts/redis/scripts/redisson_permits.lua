@@ -29,7 +29,7 @@ end
 -- to stay as it is. And after a removal this is not refused when memory is full.
 local function add(n)
   local free = redis.call('INCRBY', lock, n)
-  if free > 0 then redis.pcall('PUBLISH', topic, free) end  -- without that right, too, the count must stay true
+  if free > 0 then pcall(publish, topic, free) end  -- without that right, too, the count must stay true
 end
 
 limit = function() return (tonumber(redis.call('GET', lock)) or 0) + redis.call('ZCARD', out) end
@@ -48,7 +48,7 @@ local function holder(id)
   if not all then return false end
   if not free then
     redis.call('SET', lock, all)
-    redis.pcall('PUBLISH', topic, all)
+    pcall(publish, topic, all)
   elseif limit() ~= tonumber(all) then
     return false, 'semaphore of ' .. limit() .. ' permits'
   end

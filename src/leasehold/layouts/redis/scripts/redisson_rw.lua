@@ -58,18 +58,20 @@ holders = function()
 end
 
 local function free(id)
-  redis.call('HDEL', lock, id)
-  redis.call('DEL', hold_key(id, 1))
   local longest = -2
-  for _, other in ipairs(holders()) do longest = math.max(longest, other[2]) end
+  for _, other in ipairs(before_writes(holders)) do
+    if other[1] ~= id then longest = math.max(longest, other[2]) end
+  end
+  redis.call('HDEL', lock, id)
+  if not writes(id) then redis.call('DEL', hold_key(id, 1)) end
   if writes(id) and longest ~= -2 then
     redis.pcall('HSET', lock, 'mode', 'read')  -- it reads, too, and others may now: Redisson does not publish that
-    redis.call('PUBLISH', topic, '1')
+    publish(topic, '1')
   elseif redis.call('HGET', lock, 'mode') == 'write' and longest ~= -2 then
     return
   elseif longest == -2 then
     redis.call('DEL', lock)
-    redis.call('PUBLISH', topic, writes(id) and '1' or '0')
+    publish(topic, writes(id) and '1' or '0')
   end
   if longest > 0 then redis.call('PEXPIRE', lock, longest) end
 end

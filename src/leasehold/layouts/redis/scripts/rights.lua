@@ -26,11 +26,14 @@ end
 local function publish(command, at)
   if ARGV[at] ~= '' and try(command, ARGV[at], '') == '&' then missing[#missing] = '&' .. at end
 end
+local shards = redis.REDIS_VERSION_NUM and string.find(table.concat(ARGV, ' ', 3) .. ' ', 'SPUBLISH ', 1, true)
 for i = 3, #ARGV do
   local command = ARGV[i]
   if command == 'PUBLISH' then
-    publish(command, 1)
-    publish(command, 2)
+    if not shards then  -- else the scripts publish there alone
+      publish(command, 1)
+      publish(command, 2)
+    end
   elseif command == 'SPUBLISH' then
     publish(command, 2)
   elseif command ~= 'LPUSH' and command ~= 'RPUSH' then

@@ -7,6 +7,7 @@ are chosen here, by the slot map, so that the node has that slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -17,11 +18,13 @@ from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
+    ASKING,
     MakeTransport,
+    OnMessage,
+    OnSilence,
     Redirected,
     ReplyError,
     Transport,
-    pack,
 )
 from leasehold.stores.redis.store import RedisStore
 
@@ -43,9 +46,7 @@ class Nodes:
         self._make = make
         self._open_node = open_node
         self._mutex = runtime.mutex()
-        self._make_asking: MakeTransport = lambda runtime, settings, channel, on_message, on_silence: cast(
-            Transport, AskingTransport(make(runtime, settings, channel, on_message, on_silence))
-        )
+        self._make_asking = Asking(make)
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
         self._markers: dict[Address, int] = {}
         self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
@@ -78,6 +79,10 @@ class Nodes:
                     unanswered=self._unanswered,
                 )
         return found
+
+    def asks(self, store: RedisStore) -> bool:
+        """Return whether a store is one that sends ASKING."""
+        return self._stores.get((store.address, True)) is store
 
     async def prune(self, known: SlotMap, waiting: Collection[RedisStore]) -> None:
         """Close the stores of nodes that have no slots any more; waiters there retry at other nodes.
@@ -138,10 +143,6 @@ class Nodes:
         return keys.marker_key(self._namespace, str(number or 0))
 
 
-ASKING = pack(b"ASKING")
-"""Allows the next command on the connection keys of a slot that the node is importing."""
-
-
 class AskingTransport:
     """The transport to a node that is importing a slot: it sends ``ASKING`` before each command.
 
@@ -165,3 +166,16 @@ class AskingTransport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Makes transports to nodes that are importing a slot."""
+
+    make: MakeTransport
+
+    def __call__(
+        self, runtime: Runtime, settings: Any, channel: bytes, on_message: OnMessage, on_silence: OnSilence
+    ) -> Transport:
+        """See `MakeTransport`."""
+        return cast(Transport, AskingTransport(self.make(runtime, settings, channel, on_message, on_silence)))

@@ -87,8 +87,11 @@ class ClusterStore:
                 self._wait_in(store, ticket)
             return await store.try_acquire(name, ticket, join=join, within=left)
 
+        before = self._waits.get(ticket.id)
+        if before is not None and not before.transport.generation():  # its node may hang, and the name be elsewhere
+            self._topology.suspect(before.address)
         try:
-            answer = await self._at(name, within, ask)
+            answer = await self._at(name, within, ask, first=self._importing(ticket))
         except BaseException:
             waits = self._waits.get(ticket.id)
             if waits is not None and not waits.knows(ticket):  # no node knows the ticket, so nothing will release it
@@ -171,15 +174,26 @@ class ClusterStore:
     def _slot(self, name: str) -> int:
         return keys.slot(self._namespace, name)
 
-    async def _at(self, name: str, within: float, ask: Callable[[RedisStore, float], Awaitable[T]]) -> T:
-        """Ask the node that has the name, wherever it is by then, until it replies or the time is over."""
+    async def _at(
+        self,
+        name: str,
+        within: float,
+        ask: Callable[[RedisStore, float], Awaitable[T]],
+        first: RedisStore | None = None,
+    ) -> T:
+        """Ask the node that has the name, wherever it is by then, until it replies or the time is over.
+
+        ``first``: where to begin.
+        """
         slot, until = self._slot(name), self._runtime.now() + within
         redirections, retries = 0, None
         asked: Address | None = None
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
+                store, first = first, None
+                if store is None:
+                    store = await self._owner(slot, left) if asked is None else self._nodes.at(asked, asking=True)
                 return await self._of(store, ask(store, max(until - self._runtime.now(), 0.001)))
             except RetryableError as error:
                 if self._nodes.closed:
@@ -228,6 +242,15 @@ class ClusterStore:
             await self._nodes.prune(known, set(self._waits.values()))
         return known
 
+    def _importing(self, ticket: Ticket) -> RedisStore | None:
+        """Return the store where a ticket waits at a node that imports its slot; the slot's owner would lead there.
+
+        On its way there the ticket would be dropped, and its subscription ended, whose renewal lets it claim again.
+        """
+        store = self._waits.get(ticket.id)
+        there = store is not None and self._nodes.asks(store) and not self._topology.suspected(store.address)
+        return store if there else None
+
     def _wait_in(self, store: RedisStore, ticket: Ticket) -> None:
         before = self._waits.get(ticket.id)
         self._waits[ticket.id] = store
@@ -243,12 +266,14 @@ class ClusterStore:
         if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
             await self._refresh(within / 3)
         for name, ticket in tickets:
-            store = self._waits.get(ticket.id)
+            store, address = self._waits.get(ticket.id), self._topology.owner(slots[name])
             if store is None:
-                address = self._topology.owner(slots[name])
                 if address is None:
                     continue
                 store = self._nodes.at(address)
+            elif address not in (None, store.address) and not self._nodes.asks(store):
+                store.drop(ticket)  # a node that is cut off, or hangs, cannot redirect it: the waiter retries elsewhere
+                continue
             places.setdefault((store, False), []).append((name, ticket))
         return places
 

@@ -171,6 +171,9 @@ def bulk(arg: bytes) -> bytes:
 HELLO = pack(b"HELLO", b"3")
 """Asks for the server's version and role. redis-py has sent it before, with the password."""
 
+ASKING = pack(b"ASKING")
+"""Allows the next command on the connection keys of a slot that the node is importing."""
+
 
 SHARD_MARK = b"}:shard:"
 """Part of the name of a channel that belongs to one shard of a cluster."""
