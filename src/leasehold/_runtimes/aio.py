@@ -29,7 +29,7 @@ class AsyncioRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(clock.random_bytes)
+    random_bytes = staticmethod(os.urandom)
     jitter = staticmethod(random.random)
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -39,7 +40,7 @@ class BlockingRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(clock.random_bytes)
+    random_bytes = staticmethod(os.urandom)
     jitter = staticmethod(random.random)
 
     def mutex(self) -> AbstractContextManager[Any]:

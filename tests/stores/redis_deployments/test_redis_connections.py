@@ -20,9 +20,6 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot, Slots
-from leasehold.stores.redis.connection import connection
-from leasehold.stores.redis.connection.base import pack
-from leasehold.stores.redis.connection.connection import Connection
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 
 
@@ -303,22 +300,3 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
         finish(transport.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
-
-
-@pytest.mark.parametrize(("threads", "kept"), [(1, 0), (3, 2)])
-def test_the_connections_of_further_threads_keep_the_interpreter_lock(
-    redis_server, namespace, monkeypatch, threads, kept
-):
-    made, together, exchange = [], threading.Barrier(threads), Connection.exchange
-
-    def meeting(self, commands, count, within):
-        if b"PING" in commands:
-            together.wait(10)
-        return exchange(self, commands, count, within)
-
-    monkeypatch.setattr(Connection, "exchange", meeting)
-    monkeypatch.setattr(connection, "send_keeping_the_lock", lambda sock: made.append(sock) or sock.send)
-    with Client.from_url(redis_server.url, namespace=namespace) as locks:
-        replies = in_threads(threads, lambda _: locks.store._transport.ask(pack(b"PING"), 10.0))
-    assert replies == [[b"PONG"]] * threads
-    assert len(made) == kept

@@ -23,7 +23,6 @@ class BlockingTransport(ServerTransport[Connection]):
 
     def _forget(self) -> None:
         super()._forget()
-        self._several = False  # whether more than one connection was needed, so that several threads call
         self._idle: list[Connection] = []  # in a forked child dropped, not shut down: the parent goes on using them
         self._subscription = subscription = Channel(self._runtime, self._subscribed, self.where, self._on_silence)
         self.listen, self.receive, self.notify = subscription.open, subscription.receive, subscription.notify
@@ -49,9 +48,6 @@ class BlockingTransport(ServerTransport[Connection]):
                 connection.close()
         except IndexError:
             connection = finish(self.connect(within))
-            if self._several:
-                connection.share_interpreter()
-            self._several = True
         try:
             replies = connection.exchange(commands, count, within)
         except BaseException as error:

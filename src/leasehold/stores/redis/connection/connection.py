@@ -16,7 +16,6 @@ from hiredis import PushNotification
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnMessage, no_answer
 from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, Replies
-from leasehold.stores.redis.connection.sending import send_keeping_the_lock
 
 CHUNK = 65_536
 """Bytes of one read."""
@@ -46,8 +45,7 @@ class Connection(Replies):
         self._connection = connection
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
-        self._send: Callable[[bytes, int], int] = self.socket.send
-        self._recv = self.socket.recv
+        self._send, self._recv = self.socket.send, self.socket.recv
         self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
         if self._plain:
             self.socket.settimeout(None)
@@ -58,11 +56,6 @@ class Connection(Replies):
             partial(self.socket.getsockopt, socket.IPPROTO_TCP, socket.TCP_INFO, 1) if tcp else self._polled
         )
         """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
-
-    def share_interpreter(self) -> None:
-        """Send as is best where several threads use the client, see `sending`."""
-        if self._plain:
-            self._send = send_keeping_the_lock(self.socket)
 
     def exchange(self, commands: bytes, count: int, within: float) -> list[Any]:
         """Send commands in one write, and return their replies, so many.
