@@ -14,7 +14,7 @@ from model_sequences import Steps, chance
 
 from leasehold._model import Change, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.errors import NameInUse, StoreUnavailable
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.zookeeper.connection.requests import (
     CONTAINER,
     EPHEMERAL,

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 590 * 1024, "frameworks": 282 * 1024}
+LARGEST = {"core": 592 * 1024, "frameworks": 297 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
     "leasehold/_pytest_plugin.py",
+    "leasehold/guards/",
     "leasehold/integrations/",
     "leasehold/layouts/",
     "leasehold/stores/hazelcast/",
@@ -26,7 +27,7 @@ FRAMEWORKS = (
     "leasehold/ui/",
     "leasehold/cli/",
 )
-"""What is imported only with a framework, by a command, or for another library's format.
+"""What is imported only with a framework, by a command, for another library's format, or by what checks tokens.
 
 Hazelcast's store is such a format: it has none of its own, its locks are Java's ``FencedLock``.
 """

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.zookeeper.connection.errors import no_session, to_error
 from leasehold.stores.zookeeper.connection.requests import Request, Requests
 from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport

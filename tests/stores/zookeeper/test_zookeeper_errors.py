@@ -19,7 +19,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._common.driver_errors import LASTING, UNKNOWN, UNSUPPORTED, Answer
+from leasehold.stores._common.drivers import LASTING, UNKNOWN, UNSUPPORTED, Answer
 from leasehold.stores.zookeeper import from_url
 from leasehold.stores.zookeeper.connection.errors import ANSWERS, MEANINGS, to_error
 from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, Request

@@ -16,7 +16,7 @@ from leasehold._model import Severity
 from leasehold._url import parse
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores import registry
-from leasehold.stores._common import driver_errors
+from leasehold.stores._common import drivers
 from leasehold.stores.zookeeper import from_url
 from leasehold.stores.zookeeper.connection import errors as transport_errors
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -206,12 +206,12 @@ def test_every_listed_error_exists_in_kazoo_and_raises_its_class() -> None:
             assert isinstance(to_error, transport_errors.ANSWERS[name])
             continue
         kind, _ = transport_errors.MEANINGS[name]
-        if kind is driver_errors.UNSUPPORTED:
+        if kind is drivers.UNSUPPORTED:
             assert isinstance(to_error, Unsupported)
         else:
             assert isinstance(to_error, StoreUnavailable)
-            assert to_error.unknown is (kind is driver_errors.UNKNOWN)
-            assert to_error.lasting is (kind is driver_errors.LASTING)
+            assert to_error.unknown is (kind is drivers.UNKNOWN)
+            assert to_error.lasting is (kind is drivers.LASTING)
     unlisted = transport_errors.to_error(RuntimeError("?"), "host:2181")
     assert isinstance(unlisted, StoreUnavailable)
     assert unlisted.unknown

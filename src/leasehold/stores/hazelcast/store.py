@@ -31,7 +31,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.store_api import LossCallback
 from leasehold.stores._common.answers import answered
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.hazelcast import inspecting
 from leasehold.stores.hazelcast.capabilities import CAPABILITIES
 from leasehold.stores.hazelcast.connection import requests

@@ -14,7 +14,7 @@ from itertools import islice
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores._common.upkeep_job import UpkeepJob
 from leasehold.stores.hazelcast.releasing import Releaser
 from leasehold.stores.hazelcast.sessions import Session, Sessions

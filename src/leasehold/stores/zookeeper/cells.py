@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.connection.errors import NoNode
 from leasehold.stores.zookeeper.connection.requests import Node, names_in

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from leasehold._model import Finding, Severity
 from leasehold._url import is_local
 from leasehold.errors import LeaseholdError
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths

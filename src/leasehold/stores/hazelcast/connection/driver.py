@@ -19,7 +19,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.hazelcast.connection.errors import not_connected, to_error
 from leasehold.stores.hazelcast.connection.modules import hazelcast, module

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
-from leasehold.stores._common.driver_errors import LASTING, UNKNOWN, UNSUPPORTED, Answer, Error
+from leasehold.stores._common.drivers import LASTING, UNKNOWN, UNSUPPORTED, Answer, Error
 
 
 class SessionEnded(Answer):

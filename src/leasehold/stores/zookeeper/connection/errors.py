@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.answers import with_remedy
-from leasehold.stores._common.driver_errors import LASTING, NOT_DONE, UNKNOWN, UNSUPPORTED, Answer, Error
+from leasehold.stores._common.drivers import LASTING, NOT_DONE, UNKNOWN, UNSUPPORTED, Answer, Error
 
 
 class NoNode(Answer):

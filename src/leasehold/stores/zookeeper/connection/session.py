@@ -24,7 +24,7 @@ from typing import Any
 
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._common.driver_errors import Answer
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.zookeeper.connection.errors import no_session, to_error
 from leasehold.stores.zookeeper.connection.kazoo_client import (
     LogMessages,

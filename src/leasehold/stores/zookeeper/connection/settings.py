@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leasehold._url import Secret, StoreURL, Veiled, address, switch
-from leasehold.stores._common.driver_urls import members, refuse_half_credentials, tls
+from leasehold.stores._common.drivers import members, refuse_half_credentials, tls
 
 PORT = 2181
 SECURE_PORT = 2281

@@ -1,11 +1,26 @@
-"""What the URLs of stores have alike whose driver makes the connections: members, credentials, files for TLS."""
+"""What stores have alike whose driver makes the connections: how URLs are read, and what the driver's errors mean."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from leasehold._url import StoreURL, Veiled
+from leasehold.errors import LeaseholdError, StoreRefused, StoreUnavailable, Unsupported
+
+
+class Answer(Exception):
+    """An error that is an answer to the request, which does not fit what is stored: nothing was changed."""
+
+
+Error = Callable[[str], LeaseholdError]
+"""Makes an error from a message."""
+
+NOT_DONE: Error = StoreUnavailable  # it may be sent again
+UNKNOWN: Error = partial(StoreUnavailable, unknown=True)  # perhaps done: repeat it only where that is harmless
+LASTING: Error = StoreRefused  # not done; a retry fails until somebody changes a setting
+UNSUPPORTED: Error = Unsupported  # not possible with this server
 
 
 def members(url: StoreURL, port: int) -> tuple[tuple[str, int], ...]:
