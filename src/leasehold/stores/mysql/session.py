@@ -117,13 +117,14 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
                 return answers[len(begin) : -2]
 
     async def _release(self, session: Session, until: float) -> bool:
-        if await self._sessions.has_ended(session, until):  # and the server freed the lock, before this release
-            return False
         drop = statements.remove_entry(self._row_key(session.name), session.ticket.id)
         try:
+            if await self._sessions.has_ended(session, until):  # and the server freed the lock, before this release
+                return False
             _, (freed,) = await self._sessions.leave(session, until, drop, sql.release_lock(session.lock))
         except BaseException:
-            self._broken.remember(session)  # the next attempt ends the session
+            if not session.returned:  # else its connection may belong to another hold
+                self._broken.remember(session)  # the next attempt ends the session
             if not session.closed:
                 self._sessions.close(session)
             raise

@@ -88,7 +88,11 @@ class BrokenSessions:
         self._markers.pop(ticket, None)
 
     async def end(self, ticket: str, until: float) -> bool | None:
-        """Let the server end a broken session of the ticket; return whether it existed, None if none broke."""
+        """Let the server end a broken session of the ticket; return whether it existed, None if none broke.
+
+        A session whose first request arrives after this is not found. The server ends it when it sees that its
+        connection is closed, at the latest after a lease of silence.
+        """
         marker = self._markers.get(ticket)
         if marker is None:
             return None
@@ -213,10 +217,15 @@ class Sessions(sessions.Sessions[Session]):
 
     async def _ask_for_lock(self, session: Session, until: float) -> list[Rows]:
         first, connection = [session.ttl], session.connection
-        if not connection.marker:
+        marker = connection.marker
+        if not marker:
             connection.marker = sql.new_marker(self._runtime.random_bytes(16))
             first.append(sql.get_lock(connection.marker, 0))
-        return await self.ask(session, until, *first, sql.get_lock(session.lock, 0))
+        try:
+            return await self.ask(session, until, *first, sql.get_lock(session.lock, 0))
+        except Refused:
+            connection.marker = marker  # the server may not have granted it the new one
+            raise
 
     def _has(self, answers: Sequence[Rows]) -> bool:
         got = answers[-1][0][0]

@@ -87,8 +87,9 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         try:
             session = await self._session(waiter, until)
             answer = await (self._queued(waiter, until) if session is None else self._take(waiter, session, until))
-        except StoreUnavailable as error:
-            if not waiter.answered and not error.unknown:
+        except BaseException as error:
+            waiter.taking = False  # it may have been interrupted before `_take`
+            if isinstance(error, StoreUnavailable) and not waiter.answered and not error.unknown:
                 await self._wait_queues.leave(waiter, until)  # its client will not release it
             raise
         waiter.answered = True
@@ -205,10 +206,10 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         session.ticket = waiter.ticket
         try:
             granted = await self._granted(session, until)
+            self._wait_queues.granted(waiter)
         except BaseException:
-            self._wait_queues.session_lost(waiter)
+            self._wait_queues.session_lost(waiter)  # or is that of a hold: not the waiter's any more
             raise
-        self._wait_queues.granted(waiter)
         return granted
 
     async def _granted(self, session: S, until: float) -> Granted:

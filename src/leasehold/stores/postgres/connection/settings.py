@@ -86,7 +86,10 @@ class Settings:
             for address in found
         ]
         names = ("host", "port", "hostaddr")
-        return {name: ",".join(values) for name, values in zip(names, zip(*places, strict=True), strict=True)}
+        found = {name: ",".join(values) for name, values in zip(names, zip(*places, strict=True), strict=True)}
+        if "port" not in self.options:
+            del found["port"]  # an empty one counts as given: libpq would not read PGPORT or the service file
+        return found
 
     def conninfo(self, **more: str) -> Secret:
         """Return libpq's connection string."""
