@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.layouts.redis.connection.topics import Topics
-from leasehold.layouts.redis.connection.transports import AioTopicConnection
+from leasehold.layouts.redis.connection.transports import AioTopicConnection, TopicChannel, TopicConnection
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold.stores.redis.connection.replies import Replies
 
@@ -229,3 +232,20 @@ def test_a_refused_channel_is_news():
     client.topics.follow(A, "1")
     assert client.hears(DENIED) == [A]
     assert isinstance(client.topics.refusal(A), ReplyError)
+
+
+def test_changes_that_the_server_does_not_take_end_the_subscription():
+    """It has stopped, say, and the buffers between are full: no thread waits for it without an end."""
+    runtime, silent = BlockingRuntime(), threading.Event()
+    ours, theirs = socket.socketpair()
+    made = SimpleNamespace(_sock=ours, disconnect=ours.close)
+    channel = TopicChannel(runtime, NotImplemented, "there", silent.set)
+    channel._connection = TopicConnection(made, runtime, "there", lambda message: None)
+    channel.owner = SimpleNamespace(topics=SimpleNamespace(changes=lambda *_: [(b"." * 10_000_000, None)]))
+    thread = threading.Thread(target=channel.flush)
+    with theirs:
+        thread.start()
+        ended = silent.wait(5.0)
+    thread.join(5.0)
+    assert ended
+    assert channel._connection is None

@@ -143,13 +143,13 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing() -> None:
 def test_an_interrupt_between_the_grant_and_its_hold_leaves_no_lock_that_lives_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(self: AsyncLock, handle: LeaseHandle) -> AsyncHold:
-        assert handle.lease.check_deadline(), "it was granted"
+    def interrupted(self: AsyncLock, got: LeaseHandle) -> AsyncHold:
+        assert got.lease.check_deadline(), "it was granted"
         raise KeyboardInterrupt
 
     with Client(Memory("interrupted")) as locks, Client(Memory("interrupted")) as others:
         with monkeypatch.context() as patched:
-            patched.setattr(AsyncLock, "_hold", interrupted)
+            patched.setattr(AsyncLock, "_taken", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 locks.lock("x", lease=1.5).acquire()
         assert others.lock("x").acquire(blocking=False) is None

@@ -191,6 +191,7 @@ UNDOCUMENTED = [
     uses("asyncmy.MySQLProtocol", "mysql", asyncmy_protocol, "length pos"),
     uses("kazoo.KazooClient", "zookeeper", kazoo_client.KazooClient,
          "add_listener client_state close command handler last_zxid start_async stop", add_listener=1, command=1),
+    uses("kazoo.ConnectionHandler", "zookeeper", lambda: kazoo_client.KazooClient()._connection, "connection_stopped"),
     uses("kazoo.SequentialThreadingHandler", "zookeeper", kazoo_threading.SequentialThreadingHandler,
          "async_result create_connection spawn stop", async_result=0, create_connection=1, spawn=1),
     uses("kazoo.AsyncResult", "zookeeper", lambda: kazoo_threading.SequentialThreadingHandler().async_result(),

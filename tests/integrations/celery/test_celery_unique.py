@@ -111,7 +111,12 @@ def test_a_message_that_was_not_sent_leaves_no_mark(site: Site, shop: Any) -> No
 
 
 def test_a_call_that_had_no_answer_is_not_taken_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store fails just when it has marked the name."""
+    """The store fails just when it has marked the name.
+
+    Celery's broker in memory and ours are those of all tests of the process, so this one has a queue and a space of its
+    own: messages of others would be counted, and a failed run keeps its space, so its mark, for the next.
+    """
+    url = f"memory:{uuid.uuid4()}"
     calls = itertools.count()
     down = True
 
@@ -122,19 +127,19 @@ def test_a_call_that_had_no_answer_is_not_taken_for_a_message(monkeypatch: pytes
         return Fault(Kind.DROP_REPLY if number == 1 else Kind.REFUSE)
 
     app = Celery("shop", broker="memory://")
-    app.conf.leasehold_url = "memory:"
+    app.conf.update(leasehold_url=url, task_default_queue=str(uuid.uuid4()))
 
     @locked_task(app, name="report:{name}", unique="until_started")
     def report(name: str) -> None: ...
 
-    with Client(Faulty(registry.opener("memory:"), plan), response_timeout=0.2) as client:
-        monkeypatch.setitem(clients._clients, (os.getpid(), "memory:", "default"), client)
+    with Client(Faulty(registry.opener(url), plan), response_timeout=0.2) as client:
+        monkeypatch.setitem(clients._clients, (os.getpid(), url, "default"), client)
         with pytest.raises(StoreUnavailable):
             report.delay("a")
         down = False
         sent = report.delay("a")
         assert report.delay("a").id == sent.id
-        with app.connection_for_write() as connection, connection.SimpleQueue("celery") as queue:
+        with app.connection_for_write() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
             assert queue.qsize() == 1
             assert queue.get(block=False).headers["id"] == sent.id
 

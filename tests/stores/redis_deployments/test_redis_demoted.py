@@ -140,6 +140,35 @@ def test_a_leader_is_never_looked_up_at_a_former_primary(harness: Harness, names
 
 
 @both
+@pytest.mark.parametrize("layout", ["plain", "redisson", "spring&registry=r", "python-redis-lock"])
+def test_a_lock_of_a_layout_is_never_looked_at_on_a_former_primary(
+    harness: Harness, namespace: str, layout: str
+) -> None:
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(f"{url}?layout={layout}", namespace=namespace) as looker,
+            harness.client(f"{there}?layout={layout}", namespace=namespace) as other,
+        ):
+            assert await looker.inspect("a") is None
+            group.catch_up()
+            new.command("REPLICAOF", "NO", "ONE")
+            old.command("REPLICAOF", "127.0.0.1", "1")
+            proxy._carrier.target = ("127.0.0.1", new.port)
+            hold = await other.lock("a").acquire()
+            assert hold is not None
+            with pytest.raises(StoreUnavailable, match="READONLY"):
+                await looker.inspect("a")
+            assert await looker.inspect("a") is not None
+            await hold.release()
+
+    with RedisReplicas(1) as group:
+        old, (new,) = group.primary, group.replicas
+        with FaultProxy(old.port) as proxy:
+            url, there = f"redis://127.0.0.1:{proxy.port}", f"redis://127.0.0.1:{new.port}"
+            harness.run(body)
+
+
+@both
 def test_waiters_at_a_node_that_took_over_and_gave_back(harness: Harness, namespace: str) -> None:
     """They subscribed before they knew that it is a primary, so their channel belongs to no shard."""
     with RedisCluster(primaries=3, replicas=1) as cluster:

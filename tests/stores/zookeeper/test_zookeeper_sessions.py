@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
 import pytest
 from zookeeper_clients import NOISE, SESSION, client_of, path
 
-from leasehold import LeaseLost
+from leasehold import LeaseLost, StoreUnavailable
 from leasehold.events import Event, Lost
+from leasehold.stores.zookeeper.connection.kazoo_client import shut_down
 from leasehold.stores.zookeeper.nodes import Mark, stem
 from leasehold_lab.conformance.case_context import held, raised
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -67,6 +69,53 @@ def test_a_client_goes_on_when_an_error_has_ended_the_thread_of_the_driver(
         again = held(await client.lock("a").acquire(timeout=SOON))
         assert again.token > hold.token
         await again.release()
+
+    harness.run(body)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_waits_for_a_connection_is_told_that_the_thread_of_the_driver_has_ended(
+    harness: Harness, namespace: str, zookeeper_server: ZooKeeperServer
+) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{zookeeper_server.url}/faults", namespace=namespace, response_timeout=30.0)
+        await client.versioned("x").get()
+        kazoo, go_on = driver(client), threading.Event()
+
+        def fail(*_: object) -> None:
+            assert go_on.wait(SOON)
+            raise RuntimeError("unpack requires a buffer of 4 bytes")
+
+        kazoo._connection._connect = fail
+        shut_down(kazoo)
+        await until_in(harness, lambda: not transport(client).up, SOON)
+        waiter = harness.spawn(client.versioned("x").get)
+        await until_in(harness, lambda: transport(client)._waiting, SOON)
+        began = harness.now()
+        go_on.set()
+        await waiter.result()
+        assert harness.now() - began < 15.0
+
+    harness.run(body)
+
+
+def test_a_driver_that_finds_no_address_yet_is_kept(
+    harness: Harness, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread is alive, and looks again."""
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror("no such name")
+
+    async def body(harness: Harness) -> None:
+        client = harness.client("zookeeper://nowhere:2181/faults", namespace=namespace)
+        monkeypatch.setattr("kazoo.protocol.connection.socket.getaddrinfo", unknown)
+        found = list[object]()
+        for _ in range(2):
+            await raised(StoreUnavailable, client.lock("a").acquire(timeout=0.3))
+            found.append(driver(client))
+        assert found[0] is found[1] is not None
+        monkeypatch.undo()
 
     harness.run(body)
 

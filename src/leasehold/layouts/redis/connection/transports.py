@@ -23,6 +23,9 @@ from leasehold.stores.redis.connection.transports import single_transport
 ANSWER_WITHIN = 10.0
 """Seconds for the reply to a subscription; without one the connection has ended."""
 
+SENT_WITHIN = 1.0
+"""Seconds in which a blocking connection takes the changes of a subscription; else it has ended."""
+
 
 def topic_transport(runtime: Runtime, topics: Topics) -> MakeTransport:
     """Return the factory of transports that follow ``topics``; those to sentinels do not."""
@@ -103,7 +106,7 @@ class TopicChannel(Channel):
 
     def _send_changes(self, connection: Connection) -> None:
         if self._connection is connection and (changes := self.owner.topics.changes(self.owner, connection)):
-            connection.socket.sendall(b"".join(command for command, _ in changes))
+            connection.send_all(b"".join(command for command, _ in changes), self._runtime.now() + SENT_WITHIN)
             connection.pending.extend((answered, math.inf) for _, answered in changes)
 
 

@@ -1,5 +1,7 @@
 -- Reply {now, permits, last token, holders: {id, ms left, {t, f, o, m, l}}, waiters in order: id, arrival, entry}; no
 -- holders and no waiters if the key is of another kind.
+local done = redis.pcall('HDEL', side, '')            -- refused by a server that has become a replica: it must not answer
+if type(done) == 'table' and done.err and string.find(done.err, 'READONLY', 1, true) then return done end
 local value, other = holder()
 local held, found = {}, {}
 local entries = other and {} or redis.call('ZRANGE', queue, '0', '-1', 'WITHSCORES')

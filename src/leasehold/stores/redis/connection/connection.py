@@ -21,7 +21,10 @@ CHUNK = 65_536
 """Bytes of one read."""
 
 SOON = 0.005
-"""Seconds for which a read waits in the kernel alone. Each signal begins them anew, so poll waits for the rest."""
+"""Seconds for which a read waits in the kernel alone, so that poll waits for the rest.
+
+Each signal begins them anew: calls keep their time limits at up to 200 signals a second.
+"""
 
 AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 """The flag of a send that does not wait for room in the buffer; Windows has none, and needs none here."""
@@ -66,11 +69,7 @@ class Connection(Replies):
         replies: list[Any] = []
         until = self._now() + within
         try:
-            if not self._plain:
-                self.socket.settimeout(max(within, 0.001))
-                self.socket.sendall(commands)
-            else:
-                self._send_all(commands, until)
+            self.send_all(commands, until)
             while True:
                 try:
                     data = self._recv(CHUNK)
@@ -131,8 +130,16 @@ class Connection(Replies):
     def _polled(self) -> bytes:
         return ESTABLISHED if self.quiet() else b""
 
-    def _send_all(self, commands: bytes, until: float) -> None:
-        """Send commands; most often there is room for all at once."""
+    def send_all(self, commands: bytes, until: float) -> None:
+        """Send commands; most often there is room for all at once.
+
+        Raises:
+            OSError: there was not by then.
+        """
+        if not self._plain:
+            self.socket.settimeout(max(until - self._now(), 0.001))
+            self.socket.sendall(commands)
+            return
         sent = 0
         while sent < len(commands):
             try:

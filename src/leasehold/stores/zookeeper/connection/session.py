@@ -171,17 +171,21 @@ class Transport(Requests):
         assert isinstance(error, StoreUnavailable)
         return error
 
-    def _drop_if_dead(self) -> None:
+    def _drop_if_dead(self) -> bool:
         """Drop a client whose thread an error has ended, as of a reply that it cannot read: the next caller opens one.
 
-        kazoo logs the error before; a client that has not begun has logged nothing.
+        kazoo logs the error before; a client that has not begun has logged nothing. One that finds no address of a host
+        has logged that, and is alive. Return whether it was dropped.
         """
         with self._mutex:
             client = self._kazoo
             if client is None or client.client_state != "CLOSED" or not self._messages.last:
-                return
+                return False
+            if not client._connection.connection_stopped.is_set():
+                return False
             self._kazoo = None
         end_background(client)
+        return True
 
     def _open(self) -> None:
         self._messages = LogMessages(self._wake)
@@ -218,6 +222,7 @@ class Transport(Requests):
         with self._mutex:
             if client is not self._kazoo:  # an old client, which is being closed
                 return
+            known = self.session is not None
             if link is LinkEvent.UP or self.up:
                 self._down = None if link is LinkEvent.UP else self._runtime.now()
             self.up = link is LinkEvent.UP
@@ -226,7 +231,8 @@ class Transport(Requests):
             decided = self.up or self._messages.refused
         if decided:
             self._wake()
-        self._drop_if_dead()
+        if self._drop_if_dead() and known:  # else its thread may end at once, again and again
+            self._wake()
         self._on_event(link)
 
     async def command(self, word: str, until: float) -> str:
