@@ -138,7 +138,10 @@ class AcquireLoop(LeaseHandle):
             engine = self._engine
             engine.contact.failed(self.lease, "wait", woken)
             if woken.lasting:
-                raise documented(woken) from woken.__cause__
+                try:
+                    raise documented(woken) from woken.__cause__
+                finally:
+                    del woken  # see `leasehold._engine.retry.asked`
             pause = FIRST_PAUSE * (10 + 10 * engine.runtime.jitter())
             await engine.runtime.sleep(max(0.0, min(self._left(), pause)))
         elif isinstance(woken, Granted):
@@ -273,6 +276,7 @@ class AcquireLoop(LeaseHandle):
             within = min(within, engine.response_timeout)
             return await engine.store.try_acquire(lease.name, lease.ticket, join=self._request.join, within=within)
         except StoreUnavailable as error:
+            first = None  # see `leasehold._engine.retry.asked`
             self._maybe_stored = before or error.unknown
             engine.contact.failed(lease, "acquire", error)
             raise

@@ -43,7 +43,7 @@ from typing import Protocol
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
-from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code
+from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code, is_own_error
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed, RenewedLate
 
@@ -253,10 +253,12 @@ class Lease:
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback`` with the error when the hold is lost; at once if it is lost already."""
         if self._callbacks is None:
-            made = _made.setdefault(self, [])
-            if self._callbacks is None:  # else another thread has made it just now
-                self._callbacks = made
-            _made.pop(self, None)
+            try:
+                made = _made.setdefault(self, [])
+                if self._callbacks is None:  # else another thread has made it just now
+                    self._callbacks = made
+            finally:
+                _made.pop(self, None)
         self._callbacks.append(callback)
         if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
             self._call_back(None)
@@ -331,9 +333,9 @@ class Lease:
     def _call(self, callback: OnLost) -> None:
         try:
             call_user_code(callback, self.error())
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # SystemExit or CancelledError would end the watchdog, and with it all renewals
+        except BaseException as error:  # SystemExit or CancelledError would end the watchdog, and with it all renewals
+            if not isinstance(error, SystemExit | GeneratorExit) and not is_own_error(error):
+                raise
             log.exception("an on_lost callback of lock %r failed", self.name)
 
     def event_fields(self) -> tuple[str, str, float, float, str, str, str]:

@@ -36,7 +36,10 @@ async def repeat(
         return await request(within), False
     except StoreUnavailable as error:
         failed = error
-    return await retry(runtime, failed, request, until, through_outage=through_outage)
+    try:
+        return await retry(runtime, failed, request, until, through_outage=through_outage)
+    finally:
+        del failed  # see `asked`
 
 
 async def retry(
@@ -48,7 +51,10 @@ async def retry(
         left = until - runtime.now() - pause
         if left <= 0 or failed.lasting or not (failed.unknown or through_outage):
             failed.unknown = failed.unknown or repeated  # the store may have executed what it refuses now
-            raise documented(failed)
+            try:
+                raise documented(failed)
+            finally:
+                del failed  # see `asked`
         repeated = repeated or failed.unknown
         await runtime.sleep(pause * (0.5 + runtime.jitter() / 2))
         pause = min(pause * 2, LONGEST_PAUSE)
@@ -78,7 +84,10 @@ async def asked(answer: Awaitable[T]) -> T:
         return await answer
     except StoreUnavailable as error:
         failed = documented(error)
-    raise failed  # outside of `except`, so that a traceback does not show the internal class as its context
+    try:
+        raise failed  # outside of `except`, so that a traceback does not show the internal class as its context
+    finally:
+        del failed  # else the error and this frame refer to each other, and keep the callers' frames, and so a hold
 
 
 class Contact:

@@ -236,7 +236,7 @@ class TaskScope:
                 pass
 
     def is_mine(self) -> bool:
-        return asyncio.current_task() is self._task
+        return asyncio._get_running_loop() is self._loop and asyncio.current_task() is self._task
 
     def exit(self, error: BaseException | None) -> bool:
         self._inside = False

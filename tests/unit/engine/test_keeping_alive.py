@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from engine_cases.holding import LEASE, LOCKS, Make, simulate, taken
 
-from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, StoreUnavailable
 from leasehold.primitives.locks import lock
 from leasehold.stores.memory import Memory
 from leasehold_lab.conformance.case_context import LASTING
@@ -109,6 +109,34 @@ def test_a_dropped_hold_of_the_third_attempt_is_released_without_garbage_collect
     async def body(_: Harness) -> None:
         client, looker = harness.client(Faulty(Memory(), fails_at_first)), harness.client(Memory())
         await acquire_and_forget(make(client))
+        start = harness.now()
+        while await taken(looker):
+            await harness.sleep(0.05)
+            assert harness.now() - start <= LEASE / 3 + 0.5
+
+    gc.disable()
+    try:
+        harness.run(body)
+    finally:
+        gc.enable()
+
+
+@every_lock
+def test_a_hold_that_is_dropped_after_a_failed_renewal_is_released_without_garbage_collection(make: Make) -> None:
+    harness, refused = SimulatedHarness(), list[str]()
+
+    def refuses_one(call: Call) -> Fault | None:
+        return Fault(Kind.REFUSE) if call.method == "renew" and not refused else None
+
+    async def body(_: Harness) -> None:
+        client, looker = harness.client(Faulty(Memory(), refuses_one)), harness.client(Memory())
+        hold = await make(client).acquire()
+        try:
+            await hold.renew()
+        except StoreUnavailable as error:
+            refused.append(str(error))
+        del hold
+        assert refused
         start = harness.now()
         while await taken(looker):
             await harness.sleep(0.05)

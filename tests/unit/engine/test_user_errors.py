@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from leasehold import Client
+from leasehold import Client, LeaseLost
+from leasehold._engine import lease
 from leasehold.events import Event, Lost
 from leasehold.observability.combined import Combined
 from leasehold.stores.memory import Memory
@@ -65,6 +66,39 @@ def test_a_callback_that_raises_costs_no_other_holder(harness: Harness, error: B
     callback = Fails(error)
     lose_one(harness, callback)
     assert callback.count == 1
+
+
+def test_a_callback_that_raises_a_keyboard_interrupt_in_a_thread_of_the_client_costs_no_other_holder() -> None:
+    callback = Fails(KeyboardInterrupt())
+    lose_one(BLOCKING, callback)
+    assert callback.count == 1
+
+
+def test_what_a_signal_handler_raises_in_a_callback_is_raised() -> None:
+    class Interrupted(BaseException): ...
+
+    with Client.from_url("memory:") as client:
+        hold = client.lock("a").acquire()
+        assert hold is not None
+        assert client.force_release("a", hold.token)
+        with pytest.raises(LeaseLost):
+            hold.renew()
+        with pytest.raises(Interrupted):
+            hold.on_lost(Fails(Interrupted()))
+
+
+def test_an_interrupted_on_lost_keeps_no_lease_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupts(dict[Any, Any]):
+        def setdefault(self, *args: Any) -> Any:
+            super().setdefault(*args)
+            raise KeyboardInterrupt
+
+    made = Interrupts()
+    monkeypatch.setattr(lease, "_made", made)
+    with Client.from_url("memory:") as client, client.lock("a") as hold:
+        with pytest.raises(KeyboardInterrupt):
+            hold.on_lost(print)
+        assert not made
 
 
 @pytest.mark.parametrize(

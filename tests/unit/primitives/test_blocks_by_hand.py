@@ -1,12 +1,12 @@
-"""A block that is entered by hand, while an exit stack has a hold that was pushed: each ends its own."""
+"""Blocks that are entered by hand while an exit stack has a hold that was pushed, and by several tasks."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
 
-from leasehold import AsyncClient, AsyncHold, AsyncLock, Client, Hold, Lock
+from leasehold import AsyncClient, AsyncHold, AsyncLock, Client, Hold, LeaseLost, Lock
 
 
 class Wrapped:
@@ -59,5 +59,30 @@ def test_by_tasks() -> None:
                 assert await client.inspect("b") is None
                 assert await client.inspect("a") is not None
             assert await client.holds() == []
+
+    asyncio.run(main())
+
+
+def test_tasks_in_blocks_of_one_hold_may_end_them_in_any_order() -> None:
+    async def body(hold: AsyncHold, cancelled: list[int]) -> None:
+        try:
+            async with hold:
+                await asyncio.sleep(60)
+        except LeaseLost:
+            task = asyncio.current_task()
+            assert task is not None
+            cancelled.append(task.cancelling())
+
+    async def main() -> None:
+        async with AsyncClient.from_url("memory:") as client:
+            hold, cancelled = await client.lock("a").acquire(), list[int]()
+            assert hold is not None
+            tasks = [asyncio.create_task(body(hold, cancelled)) for _ in range(2)]
+            await asyncio.sleep(0)
+            assert await client.force_release("a", hold.token)
+            with suppress(LeaseLost):
+                await hold.renew()
+            await asyncio.wait_for(asyncio.gather(*tasks), 10)
+            assert cancelled == [0, 0]
 
     asyncio.run(main())

@@ -57,6 +57,10 @@ def in_a_loop(body: Callable[[Bed], Coroutine[Any, Any, None]]) -> Callable[[], 
     return test
 
 
+async def awaited(sleep: Awaitable[Granted | None]) -> Granted | None:
+    return await sleep
+
+
 def wake(slot: Slot) -> None:
     slot.should_retry = slot.news = True
     slot.set()
@@ -117,6 +121,87 @@ async def test_far_ends_share_a_timer(bed: Bed) -> None:
     assert bed.shared() == 0
     bed.timers.close()
     assert all(timer.cancelled() for timer in loop._scheduled)
+
+
+def test_one_that_joins_a_timer_after_the_machine_slept_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the loop stands still meanwhile, the boot-time clock does not."""
+    monkeypatch.setattr(aio_sleep, "SPAN", 0.01)
+
+    async def body() -> None:
+        bed, slept = Bed(), [0.0]
+        bed.timers = Timers(lambda: now() + slept[0])
+        until = now() + 60.0
+        tasks = []
+        for number in range(2):
+            slot = Slot("x", str(number))
+            tasks.append(asyncio.ensure_future(awaited(Sleep(bed.timers, bed, slot, TICKET, until))))
+            await asyncio.sleep(0)
+            slept[0] = 59.8
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [None, None]
+
+    asyncio.run(body())
+
+
+@in_a_loop
+async def test_few_spans_without_a_sleep_keep_a_timer(bed: Bed) -> None:
+    for number in range(200):
+        slot = Slot("x", "t")
+        task = await bed.task(slot, 60.0 + 10.0 * number)
+        wake(slot)
+        await task
+    assert len(bed.timers._spans) == len(bed.timers._timers) <= 65
+
+
+def test_an_error_of_a_signal_handler_leaves_each_sleep_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio_sleep, "SPAN", 0.05)
+
+    async def body() -> None:
+        bed, failed = Bed(), list[Sleep]()
+        tasks = [await bed.task(Slot("x", str(number)), 0.12) for number in range(3)]
+        add = bed.timers.add
+
+        def interrupted(sleep: Sleep) -> None:
+            if not failed:
+                failed.append(sleep)
+                raise RuntimeError("of a signal handler")
+            add(sleep)
+
+        monkeypatch.setattr(bed.timers, "add", interrupted)
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [None] * 3
+        assert failed
+
+    asyncio.run(body())
+
+
+@in_a_loop
+async def test_news_that_come_just_before_its_signal_are_not_missed(bed: Bed) -> None:
+    """Another thread sets them, and finds no signal yet."""
+
+    class Late(Slot):
+        @property
+        def news(self) -> bool:
+            return self.signal is not None or self.should_retry
+
+        @news.setter
+        def news(self, value: bool) -> None: ...
+
+    assert await asyncio.wait_for(awaited(bed.sleep(Late("x", "t"))), 10) is None
+
+
+def test_a_message_for_a_sleep_that_ends_meanwhile_fails_nowhere() -> None:
+    class Ends(Slot):
+        reads = 0
+
+        @property
+        def signal(self) -> Any:
+            self.reads += 1
+            return threading.Event() if self.reads == 1 else None
+
+        @signal.setter
+        def signal(self, value: Any) -> None: ...
+
+    wake(Ends("x", "t"))
 
 
 @in_a_loop

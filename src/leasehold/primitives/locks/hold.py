@@ -94,7 +94,7 @@ class Listed(weakref.ref[Any]):
 
 
 NOTHING_HELD = HoldList()
-"""What a lock object has until the first hold: it may wait for long. Nothing can be put there."""
+"""What a lock object has until its first hold: many may wait at a time without one. Nothing can be put there."""
 
 NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, ())
 
@@ -108,16 +108,8 @@ class AsyncHold(AsyncContext):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_engine",
-        "_handle",
-        "_hold_list",
-        "_lease",
-        "_leave",
-        "_once",
-        "_released",
-        "_scopes",
-        "_was_lost",
+        *("__weakref__", "_engine", "_handle", "_hold_list", "_lease", "_leave", "_once"),
+        *("_released", "_scopes", "_was_lost"),
     )
 
     def __init__(
@@ -274,8 +266,9 @@ class AsyncHold(AsyncContext):
     def _leave_scope(self, error: BaseException | None) -> bool:
         if not self._scopes:
             return False
-        *outer, scope = self._scopes
-        self._scopes = tuple(outer)
+        # Tasks that have blocks of one hold may end them in any order
+        scope = next((scope for scope in reversed(self._scopes) if scope.is_mine()), self._scopes[-1])
+        self._scopes = tuple(other for other in self._scopes if other is not scope)
         for lease in self._leases():
             lease.scopes = tuple(other for other in lease.scopes if other is not scope)
         interrupted = scope.exit(error)

@@ -44,7 +44,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         self._entered = NOTHING_ENTERED  # by hand: the holds by their id, with the key of the task
 
     def _be_shared(self) -> None:
-        """Make at once what the first hold makes else: several threads may hold, so their first holds may meet."""
+        """Make the lists now, not at the first hold: several threads may hold, so their first holds may meet."""
         self._hold_list, self._entered = HoldList(), {}
 
     async def acquire(
@@ -152,7 +152,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
     def _acquiring(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> Coroutine[Any, Any, AsyncHold | LeaseHandle | NotAcquired]:
-        """Begin an acquire for the calling task, which passes what it gets to `_taken` and forgets it.
+        """Begin an acquire for the calling task. Whoever awaits it passes the result to `_taken` and forgets it.
 
         A task may wait for long, and each suspended coroutine keeps its frame. So this is the one that waits.
         """

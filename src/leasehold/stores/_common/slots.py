@@ -55,8 +55,9 @@ class Slot:
         return cast("Signal", self.signal)  # this waiter uses no other
 
     def set(self) -> None:
-        if self.signal is not None:
-            self.signal.set()
+        signal = self.signal  # once: the waiter may end meanwhile
+        if signal is not None:
+            signal.set()
 
     def wake(self) -> None:
         """Let the waiter look at the slot."""

@@ -18,6 +18,9 @@ from leasehold.stores._common.slots import Slot
 SPAN = 10.0
 """Seconds. Sleeps that end in the same ten seconds share a timer until then."""
 
+MOST_SPANS = 64
+"""With more spans than this, one that becomes empty is removed."""
+
 
 class Takes(Protocol):
     """What takes the grant that a message brought."""
@@ -94,6 +97,8 @@ class Sleep(Generator[Any, None, Granted | None]):
         self._slot.signal = self
         self._timers.add(self)
         waited: asyncio.Future[None] = next(future.__await__())
+        if self._slot.news:  # another thread set them before this was the signal
+            self.wake()
         return waited
 
     def _end(self) -> None:
@@ -103,7 +108,7 @@ class Sleep(Generator[Any, None, Granted | None]):
 
 
 class Timers:
-    """Wakes each sleep at its end. One timer serves all that end in the same span, until this begins."""
+    """Wakes each sleep at its end. One timer serves all that end in the same span, until that span begins."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -121,11 +126,13 @@ class Timers:
         if left <= 0:
             sleep.timer = loop.call_later(max(0.0, sleep.until - now), sleep.wake)
             return
-        span = self._spans.get(number)
-        if span is None:
-            span = self._spans[number] = {}
+        timer = self._timers.get(number)
+        if timer is not None and timer.when() > loop.time() + left + 0.01:  # the loop's clock stops while we suspend
+            timer.cancel()
+            timer = None
+        if timer is None:
             self._timers[number] = loop.call_later(left, self._begin, number)
-        span[sleep] = None
+        self._spans.setdefault(number, {})[sleep] = None
 
     def remove(self, sleep: Sleep) -> None:
         """Forget a sleep that was woken."""
@@ -133,9 +140,13 @@ class Timers:
             sleep.timer.cancel()
             sleep.timer = None
             return
-        span = self._spans.get(int(sleep.until // SPAN))
+        number = int(sleep.until // SPAN)
+        span = self._spans.get(number)
         if span is not None:
-            span.pop(sleep, None)  # an empty span stays until it begins: the next waiter ends in it, too
+            span.pop(sleep, None)  # a few empty spans stay until they begin: the next waiter ends in the same one
+            if not span and len(self._spans) > MOST_SPANS:
+                del self._spans[number]
+                self._timers.pop(number).cancel()
 
     def close(self) -> None:
         """End the shared timers, and wake those that they would have woken: they find that the client is closed."""
@@ -148,5 +159,13 @@ class Timers:
 
     def _begin(self, number: int) -> None:
         self._timers.pop(number, None)
-        for sleep in self._spans.pop(number, ()):
-            self.add(sleep)
+        span = self._spans.pop(number, {})
+        try:
+            while span:
+                sleep = next(iter(span))
+                self.add(sleep)
+                del span[sleep]
+        finally:
+            if span:  # a signal handler raised
+                self._spans.setdefault(number, {}).update(span)
+                self._timers[number] = asyncio.get_running_loop().call_later(0.0, self._begin, number)
