@@ -39,14 +39,16 @@ def test_errors_are_public_or_stay_inside() -> None:
 def test_an_internal_error_leaves_in_a_documented_class(name: str) -> None:
     for module in importable():
         importlib.import_module(module)
-    (cls,) = [cls for cls in subclasses(leasehold.StoreUnavailable) if cls.__name__ == name]
-    error = cls("why")
-    error.name, error.unknown, error.__cause__ = "stock:42", True, OSError("cause")
-    shown = documented(error)
-    assert type(shown) is (leasehold.StoreRefused if issubclass(cls, leasehold.StoreRefused) else StoreUnavailable)
-    assert (str(shown), shown.name, shown.unknown, shown.lasting) == ("why", "stock:42", True, error.lasting)
-    assert shown.__cause__ is error.__cause__
-    assert documented(shown) is shown
+    found = [cls for cls in subclasses(leasehold.StoreUnavailable) if cls.__name__ == name]
+    assert found
+    for cls in found:  # two, if a test before has imported its module anew
+        error = cls("why")
+        error.name, error.unknown, error.__cause__ = "stock:42", True, OSError("cause")
+        shown = documented(error)
+        assert type(shown) is (leasehold.StoreRefused if issubclass(cls, leasehold.StoreRefused) else StoreUnavailable)
+        assert (str(shown), shown.name, shown.unknown, shown.lasting) == ("why", "stock:42", True, error.lasting)
+        assert shown.__cause__ is error.__cause__
+        assert documented(shown) is shown
 
 
 def test_the_errors_of_a_store_from_elsewhere_keep_their_class() -> None:
