@@ -7,8 +7,9 @@ from typing import Any
 
 from leasehold._model import Kind, Owner, QueueEntry, Ticket, View
 from leasehold.layouts.redis.layout import ROLES, Layout
-from leasehold.stores.redis.connection.base import ReplyError, Transport, pack, refused
+from leasehold.stores.redis.connection.base import ReplyError, Transport, refused
 from leasehold.stores.redis.inspecting import SEPARATOR, text_of, ticket_of
+from leasehold.stores.redis.key_walk import walk
 
 FOREIGN = "another program"
 """Host shown for a holder that is not one of ours."""
@@ -34,15 +35,12 @@ async def names(transport: Transport, where: str, layout: Layout, namespace: str
         StoreUnavailable: no answer, or a refusal.
     """
     found = set[str]()
-    for role in (ROLES[0], ROLES[1]):  # a name that we have only waited for has no other key
-        cursor, pattern = b"", layout.pattern(namespace, prefix, role)
-        while cursor != b"0":
-            scan = pack(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", b"1000")
-            reply = await transport.call(scan, within=WITHIN)
-            if isinstance(reply, ReplyError):
-                raise refused(where, reply)
-            cursor = reply[0]
-            found.update(filter(None, (layout.name_of(namespace, key) for key in reply[1])))
+    try:
+        for role in (ROLES[0], ROLES[1]):  # a name that we have only waited for has no other key
+            async for keys, _ in walk(transport, layout.pattern(namespace, prefix, role), WITHIN):
+                found.update(filter(None, (layout.name_of(namespace, key) for key in keys)))
+    except ReplyError as error:
+        raise refused(where, error) from None
     return sorted(name for name in found if name.startswith(prefix))  # on a cluster the pattern has no prefix
 
 
