@@ -114,6 +114,9 @@ class AcquireLoop(LeaseHandle):
     async def _begin(self) -> Granted | Wait | None:
         """Try for the first time with a ticket; None if it was cancelled before."""
         engine = self._engine
+        if isinstance(self.received, Wait):
+            first, self.received = self.received, None
+            return self._answer(first)
         if self.received is None:
             engine.watchdog.watch(self.lease)
             if engine.closed:
@@ -228,19 +231,24 @@ class AcquireLoop(LeaseHandle):
                 self._engine.runtime, error, self._send, began + patience, through_outage=self._answered
             )
             self._repeated = self._repeated or repeated
-        if self._engine.contact.lost_since is not None:
-            self._engine.contact.answered(self.lease)
+        return self._answer(answer)
+
+    def _answer(self, answer: Granted | Wait) -> Granted | Wait:
+        """Take an answer of the store, and return it."""
+        engine = self._engine
+        if engine.contact.lost_since is not None:
+            engine.contact.answered(self.lease)
         if isinstance(answer, Wait):
             if not self._answered:
                 self._queued = True
-                if self._engine.observer.wants(Queued):
+                if engine.observer.wants(Queued):
                     held_by = None if answer.held_by is None else str(answer.held_by)
-                    self._engine.observer(Queued(*self.lease.event_fields(), held_by))
+                    engine.observer(Queued(*self.lease.event_fields(), held_by))
                 if self._request.nested and self._request.join:
                     self._check_nested(self._request.nested, answer.held_by)
             self._held_by = answer.held_by
             if answer.blocked_why:
-                self._blocked = answer.blocked_why, self._engine.runtime.now() + answer.ask_again
+                self._blocked = answer.blocked_why, engine.runtime.now() + answer.ask_again
             else:
                 self._blocked = None
         self._answered = True

@@ -72,7 +72,9 @@ class Slot:
 
     def read(self) -> GrantMessage | None:
         """Return the grant message, if there is one, and clear the news."""
-        self.clear()
+        self.news = False
+        if self.signal is not None:
+            self.signal.clear()
         self.should_retry = False
         grant_message, self.grant_message = self.grant_message, None
         return grant_message
@@ -118,7 +120,8 @@ class Slots:
             slot.listed = True  # before the check below: `remove` first deletes the slot and then reads this
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
-            slot.watching = self._first(slot.name) is slot
+            waiting = self._by_name.get(slot.name)
+            slot.watching = waiting is not None and next(iter(waiting.values()), None) is slot
             return slot.watching
 
     def first(self, name: str) -> Slot | None:
@@ -138,14 +141,15 @@ class Slots:
         if slot is None or not slot.listed:
             return None
         with self._mutex:
-            if slot.name not in self._by_name:
+            waiting = self._by_name.get(slot.name)
+            if waiting is None:
                 return None
-            watched = self._first(slot.name) is slot
-            self._by_name[slot.name].pop(ticket, None)
-            if not self._by_name[slot.name]:
+            watched = next(iter(waiting), "") == ticket
+            waiting.pop(ticket, None)
+            if not waiting:
                 del self._by_name[slot.name]
                 return None
-            return self._first(slot.name) if watched else None
+            return next(iter(waiting.values())) if watched else None
 
     def _first(self, name: str) -> Slot | None:
-        return next(iter(self._by_name[name].values())) if name in self._by_name else None
+        return next(iter(self._by_name[name].values()), None) if name in self._by_name else None

@@ -31,9 +31,9 @@ class Waiters(Slots):
     ``notify`` wakes the thread or task of one waiter, even one that is reading the messages for all.
     """
 
-    def __init__(self, runtime: Runtime, notify: Callable[[Slot], None]) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
-        self._notify = notify
+        self.notify: Callable[[Slot], None] = Slot.set  # that of the transport, as soon as there is one
 
     def forget_all(self) -> None:
         super().forget_all()
@@ -68,8 +68,8 @@ class Waiters(Slots):
 
     def queued(self, slot: Slot | None, ticket: Ticket, since: float, server: int, left: float) -> float:
         """Take the reply that the holder's lease has ``left`` seconds; return seconds until the next attempt."""
-        self.sample_clock(since, server)
-        expiry = max(left, 0.0) + RETRY_AFTER_EXPIRY
+        self._clock_sample = ClockSample(since, server)
+        expiry = (left if left > 0.0 else 0.0) + RETRY_AFTER_EXPIRY
         if slot is None:
             return expiry
         slot.last_reply, slot.until = server, since + expiry
@@ -98,12 +98,15 @@ class Waiters(Slots):
                 self.wake(next_waiter)
 
     def receive(self, message: bytes) -> None:
-        """Take a message: a grant, or a ticket alone, which is to retry."""
+        """Take a message: a grant, or a ticket alone, which is to retry; or nothing, which counts the receivers."""
+        if not message:
+            return
         grant_message = GrantMessage.parse(message)
         slot = self.get(message.decode("ascii", "replace") if grant_message is None else grant_message.ticket)
         if slot is not None:
             slot.grant_message = grant_message
-            self.wake(slot)
+            slot.should_retry = slot.news = True  # see `wake`
+            self.notify(slot)
 
     def take_grant(self, slot: Slot, ticket: Ticket) -> Granted | None:
         """Return the grant that a message brought; None if the waiter must retry."""
@@ -124,7 +127,7 @@ class Waiters(Slots):
         next_waiter.until = next_waiter.handed_over = slot.until
         next_waiter.watching = True
         next_waiter.news = True
-        self._notify(next_waiter)
+        self.notify(next_waiter)
 
     # --- waking ------------------------------------------------------------------------------------------------
 
@@ -136,4 +139,4 @@ class Waiters(Slots):
         """Let one waiter retry."""
         slot.should_retry = True  # before `news`: the thread that reads `news` then looks at `should_retry`
         slot.news = True
-        self._notify(slot)
+        self.notify(slot)

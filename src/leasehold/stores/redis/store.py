@@ -99,7 +99,7 @@ class RedisStore:
         self._namespace = namespace
         self._choose_channel = choose_channel or self._new_channel
         self._channel = self._choose_channel(None)
-        self._waiters = Waiters(runtime, lambda slot: self._transport.notify(slot))
+        self._waiters = Waiters(runtime)
         self.wake_all = self._waiters.wake_all
         self._templates = CommandTemplates(namespace)
         self._unanswered = Unanswered() if unanswered is None else unanswered
@@ -113,6 +113,7 @@ class RedisStore:
         self.transport = self._transport = make(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
+        self._waiters.notify = self._transport.notify
         self._ask: Ask | None = getattr(self._transport, "ask", None)  # a call without a coroutine, where it blocks
         # A wait without one, where tasks share a loop. In strict mode the waiter's own claim must confirm its grant.
         self._sleep: Asleep | None = getattr(self._transport, "sleep", None) if self._strict is None else None
@@ -283,20 +284,22 @@ class RedisStore:
     async def _wait(self, slot: Slot | None, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
         if slot is None:
             return None
-        try:
-            generation = await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
-        except NotPermitted:
-            raise  # no message will ever come, and retrying for ever would hide that
-        except Redirected as error:
-            self._channel = self._choose_channel(error)  # the slot of its channel has moved
-            self._transport.set_channel(self._channel)
-            await self._runtime.sleep(min(timeout, 0.05))
-            return None
-        except StoreUnavailable:
-            await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
-            return None
-        if generation != mark:
-            return None  # a release before the subscription notified nobody: retry once
+        # Unless there are several servers, a subscription that has its number still needs no look.
+        if self._ask is None or not mark or mark != self._transport.generation():
+            try:
+                generation = await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
+            except NotPermitted:
+                raise  # no message will ever come, and retrying for ever would hide that
+            except Redirected as error:
+                self._channel = self._choose_channel(error)  # the slot of its channel has moved
+                self._transport.set_channel(self._channel)
+                await self._runtime.sleep(min(timeout, 0.05))
+                return None
+            except StoreUnavailable:
+                await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
+                return None
+            if generation != mark:
+                return None  # a release before the subscription notified nobody: retry once
         await self._waiters.sleep(self._transport, slot, timeout)
         if self._strict is not None:
             slot.read()
@@ -331,6 +334,7 @@ class RedisStore:
         self._unanswered.clear()
         self._channel = self._choose_channel(None)
         self._transport.after_fork(self._channel)
+        self._waiters.notify = self._transport.notify
 
     def drop(self, ticket: Ticket) -> None:
         """Forget a waiting ticket, which now waits at another server; a waiter that still sleeps here retries."""

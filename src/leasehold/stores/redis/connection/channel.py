@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import OnSilence, Subscriber, no_answer
-from leasehold.stores.redis.connection.connection import SILENT, Connection, WakeUp
+from leasehold.stores.redis.connection.connection import SILENT, SOON, Connection, WakeUp
 
 Subscribe = Callable[[float], Awaitable[Connection]]
 """Opens a connection that is subscribed, within so many seconds."""
@@ -40,6 +40,8 @@ class Channel:
         self._reader = 0  # the thread that reads
         self._waiting: dict[int, Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # what the reader closes when it stops reading
+        self._undelivered = False  # whether a reader has received messages that it has not handed on yet
+        self._soon = False  # whether the last messages came within `SOON`
 
     async def open(self, within: float) -> int:
         """Subscribe if there is no subscription; return its number."""
@@ -147,7 +149,9 @@ class Channel:
 
     def _read(self, connection: Connection, subscriber: Subscriber, until: float) -> None:
         try:
-            connection.data_received(b"")  # a reader that was interrupted may have left messages undelivered
+            if self._undelivered:  # by a reader that was interrupted
+                connection.data_received(b"")
+                self._undelivered = False
             while connection.open and not subscriber.news and (left := until - self._runtime.now()) > 0:
                 self._receive(connection, left)
         except (*SILENT, ValueError):
@@ -157,19 +161,37 @@ class Channel:
             self._on_silence()
 
     def _receive(self, connection: Connection, left: float) -> None:
+        """Take the messages that come within ``left`` seconds, unless another thread ends the wait before.
+
+        If the last ones came soon, a read alone waits for the next ones, for `SOON` at most: no poll before it.
+        """
+        began = self._runtime.now()
+        if not (self._soon and connection.plain and left > SOON) and not self._wait(connection, left):
+            return
+        self._undelivered = True
+        try:
+            connection.receive()
+            self._soon = self._runtime.now() - began < SOON
+        except BlockingIOError:
+            self._soon = False
+        self._undelivered = False
+
+    def _wait(self, connection: Connection, left: float) -> bool:
+        """Wait; return whether there is something to read."""
         wake_up = self._wake_up
         if wake_up is None:
             raise EOFError("closed")
         pending = getattr(connection.socket, "pending", None)
-        if pending is None or not pending():
-            ready = [fd for fd, _ in self._poll.poll(left * 1000)]
-            if wake_up.fd in ready:
-                wake_up.clear()
-            if connection.socket.fileno() not in ready:
-                return
+        if pending is not None and pending():
+            return True
+        ready = [fd for fd, _ in self._poll.poll(left * 1000)]
+        if wake_up.fd in ready:
+            wake_up.clear()
+        if connection.socket.fileno() not in ready:
+            return False
         if pending is not None:
             connection.socket.settimeout(1.0)  # for a TLS record that is only half there
-        connection.receive()
+        return True
 
     def _drop(self, connection: Connection | None) -> None:
         with self._opening:

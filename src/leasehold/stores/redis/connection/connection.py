@@ -49,8 +49,8 @@ class Connection(Replies):
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
         self._send, self._recv = self.socket.send, self.socket.recv
-        self._plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
-        if self._plain:
+        self.plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
+        if self.plain:
             self.socket.settimeout(None)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, round(SOON * 1e6)))
         tcp = sys.platform == "linux" and self.socket.family in (socket.AF_INET, socket.AF_INET6)
@@ -109,7 +109,7 @@ class Connection(Replies):
         if not data:
             raise EOFError(GONE)
         self.data_received(data)
-        return self.open and (len(data) == CHUNK or not self._plain)  # TLS keeps bytes that it has decrypted
+        return self.open and (len(data) == CHUNK or not self.plain)  # TLS keeps bytes that it has decrypted
 
     def hang_up(self) -> None:
         """Shut the connection down while another thread waits on it; that thread gets an error, and closes it."""
@@ -136,7 +136,7 @@ class Connection(Replies):
         Raises:
             OSError: there was not by then.
         """
-        if not self._plain:
+        if not self.plain:
             self.socket.settimeout(max(until - self._now(), 0.001))
             self.socket.sendall(commands)
             return
