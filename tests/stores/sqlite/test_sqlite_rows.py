@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner,
 from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
-from leasehold.stores.sqlite import SQLite, rows, steps
+from leasehold.stores.sqlite import SQLite, plain, rows, steps
+
+
+TABLES = ("name", "entry")
 
 
 class Frozen(BlockingRuntime):
@@ -94,6 +98,57 @@ def test_agrees_with_the_memory_store(path: Path, seed: int, monkeypatch: pytest
         assert outcomes[0] == outcomes[1]
         views = [sorted((shown(view) for view in finish(store.inspect(""))), key=str) for store in stores]
         assert views[0] == views[1]
+    for store in stores:
+        finish(store.close())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_plain_case_answers_and_writes_as_the_steps_do(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random histories of short queues, in two files; in one of them nothing is plain."""
+    monkeypatch.setattr("leasehold.stores.sqlite.database.boottime", lambda: 0.0)
+    plainly, taken = [True], Counter[str]()
+
+    def switchable(what: str, otherwise: object) -> None:
+        original = getattr(plain, what)
+
+        def call(*args: Any) -> object:
+            found = original(*args) if plainly[0] else otherwise
+            taken[what if found else f"no {what}"] += plainly[0]
+            return found
+
+        monkeypatch.setattr(plain, what, call)
+
+    switchable("acquire", None)
+    switchable("release", False)
+    chance, runtime = random.Random(seed), Frozen()
+    stores = [SQLite(tmp_path / f"{way}.db").open(runtime, "n") for way in ("plain", "steps")]
+    tickets: list[tuple[str, Ticket]] = []
+    for _ in range(400):
+        what, old = chance.random(), chance.choice(tickets) if tickets else None
+        if old is None or what < 0.4:
+            mode = chance.choice(RULES)
+            terms = LeaseTerms(mode, Owner("h", 1, "c"), 30.0, lock_delay=chance.choice([0.0, 2.0]), meta='{"ü": 1}')
+            tickets.append((f"{mode.kind} {chance.choice('ab')}", Ticket(ticket_id(chance.randbytes(16)), terms)))
+        elif what > 0.9:
+            runtime.at += chance.choice([0.5, 1.0, 2.5, 40.0, 700.0])
+        join, reason = chance.random() < 0.3, chance.choice((ReleaseReason.RELEASE,) * 5 + (ReleaseReason.BREAK,))
+        outcomes, found = [], []
+        for plainly[0], store in zip((True, False), stores, strict=True):
+            if old is None or what < 0.4:
+                outcomes.append(outcome(store.try_acquire(*tickets[-1], join=join, within=1)))
+            elif what < 0.5:
+                outcomes.append(outcome(store.try_acquire(*old, join=join, within=1)))
+            elif what <= 0.9:
+                outcomes.append(outcome(store.release(*old, reason=reason, within=1)))
+            db = store._database._connection
+            found.append([db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in TABLES])
+        if 0.5 <= what <= 0.9 and old is not None and len(tickets) > 4:
+            tickets.remove(old)
+        assert outcomes[:1] == outcomes[1:]
+        assert found[0] == found[1]
+    assert min(taken[what] for what in ("acquire", "no acquire", "release", "no release")) > 10
     for store in stores:
         finish(store.close())
 

@@ -65,6 +65,7 @@ class Database:
 
     def __init__(self, path: Path, machine: Machine, *, allow_network: bool) -> None:
         self.path = path
+        self._where = str(path)
         self.machine = machine
         self.allow_network = allow_network
         self._mutex = threading.Lock()
@@ -135,13 +136,13 @@ class Database:
             raise StoreUnavailable(f"the store of {self.path} is closed")
         if self._connection is not None and self._pid != os.getpid():
             self._inherit()
-        found = volume.files(self.path, self._alongside)
+        found = volume.files(self._where, self._alongside)
         if self._connection is not None and found.which != self._files:
             self._drop()  # holders in the old file discover the loss at the next renewal
         if self._connection is None:
             self._connection = self._open(ends, make=make)
             self._alongside = volume.companions(self.path)
-            found = volume.files(self.path, self._alongside)
+            found = volume.files(self._where, self._alongside)
             self._files = found.which
         return self._connection, found
 

@@ -57,11 +57,15 @@ class Steps:
             self._me, self._asked_by = self._machine.process(), os.getpid()
         return self._me
 
+    def floor(self, fence: int) -> int:
+        """Return the least token to grant; ``fence`` is the highest of all dropped names."""
+        return max(self._runtime.wall_us(), fence + 1)
+
     def try_acquire(
         self, db: sqlite3.Connection, key: rows.Key, ticket: Ticket, now: float, fence: int, *, join: bool
     ) -> tuple[rows.QueueSnapshot, Step]:
         """Return the snapshot and the step of an attempt to acquire; nothing is written yet."""
-        floor = self._floor(fence)
+        floor = self.floor(fence)
 
         def change(queue: Queue, alive: Alive) -> Step:
             return queues.try_acquire(queue, ticket, join=join, now=now, floor=floor, alive=alive)
@@ -72,7 +76,7 @@ class Steps:
         self, db: sqlite3.Connection, key: rows.Key, ticket: str, reason: ReleaseReason, now: float, fence: int
     ) -> tuple[rows.QueueSnapshot, Step]:
         """Remove a ticket, write the hand-over, and return snapshot and step."""
-        floor = self._floor(fence)
+        floor = self.floor(fence)
 
         def change(queue: Queue, alive: Alive) -> Step:
             return queues.release(queue, ticket, reason=reason, now=now, floor=floor, alive=alive)
@@ -172,9 +176,6 @@ class Steps:
             return not gone[process]
 
         return alive
-
-    def _floor(self, fence: int) -> int:
-        return max(self._runtime.wall_us(), fence + 1)
 
 
 def _start(db: sqlite3.Connection, last: str) -> int:

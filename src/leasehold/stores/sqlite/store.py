@@ -42,7 +42,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change, check_fence
-from leasehold.stores.sqlite import doctor, rows
+from leasehold.stores.sqlite import doctor, plain, rows
 from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine
@@ -51,6 +51,11 @@ from leasehold.stores.sqlite.volume import NoFile
 from leasehold.stores.sqlite.waiting import CHECK_EVERY, Waiters
 
 T = TypeVar("T")
+
+Hints = Mapping[str, str]
+"""How to wake the waiters that a step granted the name, by ticket."""
+
+NO_HINTS: Hints = {}
 
 PATIENCE = 5.0
 """Seconds that an operation without a timeout of its own waits for other writers."""
@@ -84,25 +89,31 @@ class SQLiteStore:
     def _try_acquire(self, name: str, ticket: Ticket, join: bool, since: float, until: float) -> Granted | Wait:
         key = self._key(name)
 
-        def work(db: sqlite3.Connection, fence: int) -> tuple[rows.QueueSnapshot, queues.Step, float, str | None]:
-            now = self._runtime.now()
+        def work(db: sqlite3.Connection, fence: int) -> tuple[Granted | Wait, Hints]:
+            now, me = self._runtime.now(), self._steps.process()
+            token = plain.acquire(db, key, ticket, now, self._steps.floor(fence), me)
+            if token is not None:
+                self._steps.sweep(db, now)
+                return Granted(token, since, ticket.terms.lease), NO_HINTS
             snapshot, step = self._steps.try_acquire(db, key, ticket, now, fence, join=join)
             address = self._waiters.expect(name, ticket.id) if join and step.blocked is not None else None
-            rows.write(db, key, snapshot, step.queue, now, self._steps.process(), address or "")
+            rows.write(db, key, snapshot, step.queue, now, me, address or "")
             self._steps.sweep(db, now)
-            return snapshot, step, now, address
+            answer = step.answer(since, now, CHECK_EVERY if address is None else math.inf)
+            return answer, snapshot.hints_of(step.woken)
 
         waited = self._waiters.signal(ticket.id) is not None
         try:
-            snapshot, step, now, address = self._database.transact(work, until)
+            answer, woken = self._database.transact(work, until)
         except BaseException:
             if not waited:  # perhaps nothing was written, and its client will not release it
                 self._waiters.forget(ticket.id)
             raise
-        self._waiters.wake_all(snapshot.hints_of(step.woken))
-        if step.blocked is None:
+        if woken:
+            self._waiters.wake_all(woken)
+        if isinstance(answer, Granted):
             self._waiters.forget(ticket.id)
-        return step.answer(since, now, CHECK_EVERY if address is None else math.inf)
+        return answer
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
@@ -150,16 +161,23 @@ class SQLiteStore:
         for _, ticket in leaves:
             self._waiters.forget(ticket.id)
 
-        def work(db: sqlite3.Connection, fence: int) -> list[tuple[rows.QueueSnapshot, queues.Step]]:
-            now = self._runtime.now()
-            left = [self._steps.release(db, self._key(name), ticket.id, reason, now, fence) for name, ticket in leaves]
+        def work(db: sqlite3.Connection, fence: int) -> tuple[list[bool], Hints]:
+            now, found, woken = self._runtime.now(), list[bool](), dict[str, str]()
+            for name, ticket in leaves:
+                key = self._key(name)
+                if reason is ReleaseReason.RELEASE and plain.release(db, key, ticket.id, now):
+                    found.append(True)
+                    continue
+                snapshot, step = self._steps.release(db, key, ticket.id, reason, now, fence)
+                found.append(step.found)
+                woken |= snapshot.hints_of(step.woken)
             self._steps.sweep(db, now)
-            return left
+            return found, woken
 
-        left = self._database.transact(work, until)
-        for snapshot, step in left:
-            self._waiters.wake_all(snapshot.hints_of(step.woken))
-        return [step.found for _, step in left]
+        found, woken = self._database.transact(work, until)
+        if woken:
+            self._waiters.wake_all(woken)
+        return found
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         until = self._runtime.now() + within

@@ -93,11 +93,14 @@ def companions(path: Path) -> tuple[str, str]:
     return f"{real}-wal", f"{real}-shm"
 
 
-def files(path: Path, alongside: tuple[str, str]) -> Files:
+def files(path: str, alongside: tuple[str, str]) -> Files:
     """Return the state of a file and its companions."""
-    found = [_stat(one) for one in (path, *alongside)]
-    which = tuple(None if one is None else (one.st_dev, one.st_ino) for one in found)
-    main, log, _ = found
+    main, log, index = map(_stat, (path, *alongside))
+    which = (
+        None if main is None else (main.st_dev, main.st_ino),
+        None if log is None else (log.st_dev, log.st_ino),
+        None if index is None else (index.st_dev, index.st_ino),
+    )
     return Files(which, 0 if log is None else log.st_size, 0.0 if main is None else main.st_mtime)
 
 
@@ -107,7 +110,7 @@ def mark(path: Path) -> None:
         os.utime(path)
 
 
-def _stat(path: str | Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:
