@@ -20,7 +20,6 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.memory import Memory
 from leasehold.stores.sqlite import SQLite, plain, rows, steps
 
-
 TABLES = ("name", "entry")
 
 
