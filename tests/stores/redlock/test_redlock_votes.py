@@ -37,6 +37,30 @@ def test_a_request_that_arrives_after_its_release_gets_no_vote(redlock_nodes, na
     assert claim(9)[0] == 0
 
 
+def test_a_loser_that_releases_twice_takes_no_vote(redlock_nodes, namespace):
+    node, mine = redlock_nodes.nodes[0], LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0)
+    winner, loser = Ticket("w" * 22, mine), Ticket("l" * 22, mine)
+    assert run(node, protocol.try_acquire(namespace, Proposal("x", winner, 1, 1), 7, join=False, channel=b""))[0] == 1
+    assert run(node, protocol.try_acquire(namespace, Proposal("x", loser, 2, 2), 8, join=False, channel=b""))[0] == 0
+    for _ in range(2):  # the first one raises the token, so that the second one finds its own
+        assert run(node, protocol.release(namespace, "x", loser, 8, ReleaseReason.RELEASE)) == 0
+    assert voted(node, namespace) == winner.id
+
+
+def test_a_waiter_that_finds_a_free_vote_waits_no_more(redlock_nodes, namespace):
+    node, terms = redlock_nodes.nodes[0], LeaseTerms(LockMode(), Owner("host", 1, "client"), 30.0)
+    holder, waiter = (Proposal("x", Ticket(letter * 22, terms), order, order) for order, letter in ((1, "h"), (2, "w")))
+    assert run(node, protocol.try_acquire(namespace, holder, 1, join=True, channel=b""))[0] == 1
+    assert run(node, protocol.try_acquire(namespace, waiter, 2, join=True, channel=b""))[0] == 0
+    vote, queue, *_ = keys.node_keys(namespace, "x")
+    server = redis.Redis(port=node.port)
+    server.delete(vote)  # its lease ended, which notifies nobody
+    assert server.zcard(queue) == 1
+    assert run(node, protocol.try_acquire(namespace, waiter, 3, join=True, channel=b""))[0] == 1
+    assert server.zcard(queue) == 0
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("listeners", "notified"),
     [

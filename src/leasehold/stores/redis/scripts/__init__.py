@@ -82,8 +82,8 @@ SHARED_RENEW = _load("shared_renew", before=())
 
 _NODE = (*_QUEUE, "redlock_common")
 
-REDLOCK_CLAIM = _load("redlock_claim", before=_NODE)
-REDLOCK_LEAVE = _load("redlock_leave", before=_NODE)
+REDLOCK_CLAIM = _load("redlock_claim", before=("redlock_claim_free", *_NODE))
+REDLOCK_LEAVE = _load("redlock_leave", before=("redlock_leave_free", *_NODE))
 REDLOCK_STAY = _load("redlock_stay", before=_NODE)
 REDLOCK_LOOK = _load("redlock_look", before=_NODE)
 REDLOCK_RENEW = _load("redlock_renew", before=())
