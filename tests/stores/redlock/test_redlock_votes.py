@@ -53,12 +53,10 @@ def test_a_waiter_that_finds_a_free_vote_waits_no_more(redlock_nodes, namespace)
     assert run(node, protocol.try_acquire(namespace, holder, 1, join=True, channel=b""))[0] == 1
     assert run(node, protocol.try_acquire(namespace, waiter, 2, join=True, channel=b""))[0] == 0
     vote, queue, *_ = keys.node_keys(namespace, "x")
-    server = redis.Redis(port=node.port)
-    server.delete(vote)  # its lease ended, which notifies nobody
-    assert server.zcard(queue) == 1
+    node.command("DEL", vote)  # its lease ended, which notifies nobody
+    assert node.command("ZCARD", queue) == 1
     assert run(node, protocol.try_acquire(namespace, waiter, 3, join=True, channel=b""))[0] == 1
-    assert server.zcard(queue) == 0
-    server.close()
+    assert node.command("ZCARD", queue) == 0
 
 
 @pytest.mark.parametrize(
