@@ -147,7 +147,7 @@ class TaskSignal:
         return self._flag
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait for the flag. A `set` wakes the last task that waits; one that is dropped meanwhile disturbs no other."""
+        """Wait for the flag. A `set` wakes the last task that waits; one that is dropped disturbs no other."""
         self._loop = asyncio.get_running_loop()
         waiter = self._waiter = self._loop.create_future()
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
