@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +109,70 @@ def test_a_session_that_was_returned_is_left_alone(database: Database, namespace
         sessions_of(client).lost(old)
         sessions_of(client).close(old)
         hold.renew()
+        assert hold.release()
+
+
+class Struck(BaseException):
+    """An exception of a signal handler."""
+
+
+def in_use(client: Client) -> list[Any]:
+    """Return the connections of a client that are not idle."""
+    gc.collect()
+    store: Any = client._core._engine.store
+    if hasattr(store, "mysql"):
+        return list(store.mysql.pool._used)
+    return [one for one in store._postgres._connections if one not in (*store._postgres._sessions, *idle(store))]
+
+
+def idle(store: Any) -> list[Any]:
+    return [one for pool in (store._postgres._pool, store._postgres._reserved) for one in pool._idle]
+
+
+def strike_after(owner: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the next call of a method raise, after it has done its work, as a handler may at the end of any call."""
+    call, struck = getattr(owner, method), list[bool]()
+
+    def stroke(*args: Any, **options: Any) -> Any:
+        result = call(*args, **options)
+        if not struck:
+            struck.append(True)
+            if inspect.iscoroutine(result):
+                finish(result)
+            raise Struck
+        return result
+
+    monkeypatch.setattr(owner, method, stroke)
+    return struck
+
+
+@pytest.mark.parametrize("step", ["taken", "granted", "asked", "tried"])
+def test_an_exit_between_two_steps_loses_neither_lock_nor_connection(
+    database: Database, namespace: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame alone had the session then, and its connection was kept open for as long as the client lived."""
+    lease = 60.0
+    with (
+        Client.from_url(database.url, namespace=namespace) as client,
+        Client.from_url(database.url, namespace=namespace) as other,
+    ):
+        client.lock("first").acquire(timeout=5).release()  # type: ignore[union-attr]
+        of = sessions_of(client)
+        if step in ("taken", "asked"):
+            hold = client.lock("x", lease=lease).acquire(timeout=5)
+            assert hold is not None
+            struck = strike_after(of, "take" if step == "taken" else "ask", monkeypatch)
+            with pytest.raises(Struck):
+                hold.release()
+        else:
+            store: Any = client._core._engine.store
+            struck = strike_after(*((of, "try_lock") if step == "tried" else (store, "_granted")), monkeypatch)
+            with pytest.raises(Struck):
+                client.lock("x", lease=lease).acquire(timeout=5)
+        assert struck
+        assert in_use(client) == []
+        hold = other.lock("x", lease=lease).acquire(timeout=5)
+        assert hold is not None
         assert hold.release()
 
 

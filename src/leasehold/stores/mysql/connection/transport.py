@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
@@ -89,7 +90,8 @@ class Pool:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        self._used: set[Connection] = set()
+        # Weak: an exception of a signal handler may drop one between two steps, and then its end frees the lock.
+        self._used: WeakSet[Connection] = WeakSet()
         self._permits = Semaphore(self._runtime, AT_ONCE)
         self._closed = False
 

@@ -19,6 +19,7 @@ import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
@@ -108,7 +109,8 @@ class PostgresTransport(ABC):
 
     def _forget(self) -> None:
         self._closed = False
-        self._connections: set[Connection] = set()
+        # Weak: an exception of a signal handler may drop one between two steps, and then its end frees the lock.
+        self._connections: WeakSet[Connection] = WeakSet()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
         self._reserved = Pool(self._runtime, 1)
