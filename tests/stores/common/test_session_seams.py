@@ -212,7 +212,7 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         hold = client.lock("x", lease=60).acquire(timeout=5)
         assert hold is not None
         (session,) = sessions_of(client)._holds.values()
-        assert finish(session.mutex.take(time.monotonic() + 5))
+        permit = finish(session.mutex.take(time.monotonic() + 5))
         raw = session.connection._connection
         raw._execute_command(3, b"SELECT 1")  # the answer arrives, and its reader has not had its turn
         time.sleep(0.2)
@@ -228,6 +228,6 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         thread.start()
         thread.join(0.5)
         raw._read_query_result()
-        session.mutex.give()
+        session.mutex.give(permit)
         thread.join()
         assert released == [True]
