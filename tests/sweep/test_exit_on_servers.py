@@ -30,7 +30,11 @@ SERVERS = {
 """The fixture of each server, or of its URL, and the options of the URL."""
 
 CASES = [
-    *((one, *case) for one in ("etcd", "zookeeper") for case in (("lock", False), ("semaphore", False), ("lock", True))),
+    *(
+        (one, *case)
+        for one in ("etcd", "zookeeper")
+        for case in (("lock", False), ("semaphore", False), ("lock", True))
+    ),
     *((one, "lock", False) for one in ("postgresql", "mariadb-session")),
     *(pytest.param(one, "lock", False, marks=pytest.mark.nightly) for one in ("postgresql-session", "mariadb")),
 ]
