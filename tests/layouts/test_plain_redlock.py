@@ -486,3 +486,22 @@ def test_the_rights_that_the_page_names_are_enough(nodes, key, namespace, harnes
     harness.run(body)
     for node in nodes.nodes:
         node.command("ACL", "DELUSER", user)
+
+
+@both
+@pytest.mark.parametrize("layout", ["", "?layout=plain"])
+def test_a_lock_is_never_looked_at_on_former_primaries(harness, breakable, namespace, layout):
+    """They would answer reads for as long as the connections last, from what they knew when they became replicas."""
+
+    async def body(harness):
+        async with harness.client(breakable.url + layout, namespace=namespace) as looker:
+            async with looker.lock("x"):
+                assert (await looker.inspect("x")).holders
+            for node in breakable.nodes[:2]:
+                node.command("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(StoreUnavailable, match="READONLY"):
+                await looker.inspect("x")
+            with pytest.raises(StoreUnavailable):
+                await looker.lock("x").locked()
+
+    harness.run(body)

@@ -19,7 +19,26 @@ from test_exit_anywhere import CALLS, LEASE
 from leasehold import Client
 from support.striking import Striking, tracing
 
-SERVERS = {"etcd": "etcd_server", "zookeeper": "zookeeper_server"}
+SERVERS = {
+    "etcd": ("etcd_server", ""),
+    "zookeeper": ("zookeeper_server", ""),
+    "postgresql": ("postgres_server", ""),
+    "postgresql-session": ("postgres_server", "?mode=session"),
+    "mariadb": ("mariadb_url", ""),
+    "mariadb-session": ("mariadb_url", "?mode=session"),
+}
+"""The fixture of each server, or of its URL, and the options of the URL."""
+
+CASES = [
+    *(
+        (one, *case)
+        for one in ("etcd", "zookeeper")
+        for case in (("lock", False), ("semaphore", False), ("lock", True))
+    ),
+    *((one, "lock", False) for one in ("postgresql", "mariadb-session")),
+    *(pytest.param(one, "lock", False, marks=pytest.mark.nightly) for one in ("postgresql-session", "mariadb")),
+]
+"""A server, a call, and whether each call is the first one of a client."""
 
 FREE_WITHIN = LEASE + 4.0
 """Seconds: etcd counts whole seconds, and has a least lease."""
@@ -30,7 +49,9 @@ GOES_ON_WITHIN = 5.0
 
 def url_of(server: str, request: pytest.FixtureRequest) -> str:
     """Return the URL of a server."""
-    return str(request.getfixturevalue(SERVERS[server]).url)
+    fixture, options = SERVERS[server]
+    found = request.getfixturevalue(fixture)
+    return str(getattr(found, "url", found)) + options
 
 
 def strikes(call: str, make: Callable[[], Client]) -> dict[str, str]:
@@ -51,8 +72,7 @@ def strikes(call: str, make: Callable[[], Client]) -> dict[str, str]:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a connection that was about to be used is dropped
 @pytest.mark.leaks(why="threads of a driver whose start was interrupted")
-@pytest.mark.parametrize(("call", "first"), [("lock", False), ("semaphore", False), ("lock", True)])
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(("server", "call", "first"), CASES)
 @pytest.mark.timeout(600)
 def test_all_is_free_within_the_lease_and_the_client_goes_on(
     server: str,

@@ -147,22 +147,28 @@ class TaskSignal:
         return self._flag
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait for the flag. Only one task at a time may wait."""
+        """Wait for the flag. A `set` wakes the last task that waits; one that is dropped disturbs no other."""
         self._loop = asyncio.get_running_loop()
         waiter = self._waiter = self._loop.create_future()
-        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), self._wake)
+        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
         try:
             if not self._flag:  # checked after the waiter was set, so that a set from a thread is not missed
                 await waiter
         finally:
-            self._waiter = None
+            if self._waiter is waiter:
+                self._waiter = None
             if timer is not None:
                 timer.cancel()
         return self._flag
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None:
+            _finish(self._waiter)
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class TaskJob:

@@ -46,7 +46,8 @@ class Mutex(CacheMutex):
 
     def __init__(self, client: Client, name: str, lease: Seconds, timeout: Seconds | None) -> None:
         self._client = client
-        self._lock = client.lock(name, lease=lease, timeout=timeout)
+        self._name = name
+        self._options = (lease, timeout)
         self._holds: dict[int, Hold] = {}  # by the thread that acquired: a lost one is listed beside its successor
 
     def acquire(self, wait: bool = True) -> bool:
@@ -56,12 +57,16 @@ class Mutex(CacheMutex):
             AcquireTimeout: another computed the value for all of the ``timeout``; dogpile would go on after a False.
             StoreUnavailable: nobody knows whether another computes it.
         """
-        hold = self._lock.acquire() if wait else self._lock.acquire(blocking=False)
+        lease, timeout = self._options
+        me = threading.get_ident()
+        # A lock object keeps its holds: of one that the threads share, a hold would outlive an interrupt of this call.
+        hold = self._client.lock(self._name, lease=lease, timeout=timeout).acquire(wait)
         if hold is not None:
-            self._holds[threading.get_ident()] = hold
-        elif wait:
-            raise AcquireTimeout(f"another was still computing the value of {self._lock.name!r}", name=self._lock.name)
-        return hold is not None
+            self._holds[me] = hold
+            return True  # at once: a signal handler may raise in a call
+        if wait:
+            raise AcquireTimeout(f"another was still computing the value of {self._name!r}", name=self._name)
+        return False
 
     def release(self) -> None:
         """Release what this thread acquired, or else, in the thread of an ``async_creator``, what was acquired first.
@@ -75,5 +80,5 @@ class Mutex(CacheMutex):
 
     def locked(self) -> bool:
         """Return whether anybody computes the value now."""
-        info = self._client.inspect(self._lock.name)
+        info = self._client.inspect(self._name)
         return info is not None and bool(info.holders)

@@ -134,8 +134,8 @@ async def _for_a_thread(mutex: AsyncLock) -> AsyncGenerator[AsyncHold, None]:
     if hold is None:
         raise AcquireTimeout(f"could not acquire {mutex.name!r} in time", name=mutex.name)
     outer = _kept.get()
-    _kept.set((*outer, hold))  # the thread gets a copy
     try:
+        _kept.set((*outer, hold))  # the thread gets a copy
         yield hold
     except asyncio.CancelledError:
         raise  # without a release: the thread may still be at work

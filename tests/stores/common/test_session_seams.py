@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +112,70 @@ def test_a_session_that_was_returned_is_left_alone(database: Database, namespace
         assert hold.release()
 
 
+class Struck(BaseException):
+    """An exception of a signal handler."""
+
+
+def in_use(client: Client) -> list[Any]:
+    """Return the connections of a client that are not idle."""
+    gc.collect()
+    store: Any = client._core._engine.store
+    if hasattr(store, "mysql"):
+        return list(store.mysql.pool._used)
+    return [one for one in store._postgres._connections if one not in (*store._postgres._sessions, *idle(store))]
+
+
+def idle(store: Any) -> list[Any]:
+    return [one for pool in (store._postgres._pool, store._postgres._reserved) for one in pool._idle]
+
+
+def strike_after(owner: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let the next call of a method raise, after it has done its work, as a handler may at the end of any call."""
+    call, struck = getattr(owner, method), list[bool]()
+
+    def stroke(*args: Any, **options: Any) -> Any:
+        result = call(*args, **options)
+        if not struck:
+            struck.append(True)
+            if inspect.iscoroutine(result):
+                finish(result)
+            raise Struck
+        return result
+
+    monkeypatch.setattr(owner, method, stroke)
+    return struck
+
+
+@pytest.mark.parametrize("step", ["taken", "granted", "asked", "tried"])
+def test_an_exit_between_two_steps_loses_neither_lock_nor_connection(
+    database: Database, namespace: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame alone had the session then, and its connection was kept open for as long as the client lived."""
+    lease = 60.0
+    with (
+        Client.from_url(database.url, namespace=namespace) as client,
+        Client.from_url(database.url, namespace=namespace) as other,
+    ):
+        client.lock("first").acquire(timeout=5).release()  # type: ignore[union-attr]
+        of = sessions_of(client)
+        if step in ("taken", "asked"):
+            hold = client.lock("x", lease=lease).acquire(timeout=5)
+            assert hold is not None
+            struck = strike_after(of, "take" if step == "taken" else "ask", monkeypatch)
+            with pytest.raises(Struck):
+                hold.release()
+        else:
+            store: Any = client._core._engine.store
+            struck = strike_after(*((of, "try_lock") if step == "tried" else (store, "_granted")), monkeypatch)
+            with pytest.raises(Struck):
+                client.lock("x", lease=lease).acquire(timeout=5)
+        assert struck
+        assert in_use(client) == []
+        hold = other.lock("x", lease=lease).acquire(timeout=5)
+        assert hold is not None
+        assert hold.release()
+
+
 def test_a_hold_is_watched_that_is_granted_as_the_watch_of_the_last_one_ends(
     database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +212,7 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         hold = client.lock("x", lease=60).acquire(timeout=5)
         assert hold is not None
         (session,) = sessions_of(client)._holds.values()
-        assert finish(session.mutex.take(time.monotonic() + 5))
+        permit = finish(session.mutex.take(time.monotonic() + 5))
         raw = session.connection._connection
         raw._execute_command(3, b"SELECT 1")  # the answer arrives, and its reader has not had its turn
         time.sleep(0.2)
@@ -162,6 +228,6 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         thread.start()
         thread.join(0.5)
         raw._read_query_result()
-        session.mutex.give()
+        session.mutex.give(permit)
         thread.join()
         assert released == [True]

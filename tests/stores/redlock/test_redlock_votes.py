@@ -59,6 +59,35 @@ def test_a_waiter_that_finds_a_free_vote_waits_no_more(redlock_nodes, namespace)
     assert node.command("ZCARD", queue) == 0
 
 
+@pytest.mark.parametrize("comes", ["claim", "give_back"])
+def test_a_request_that_arrives_after_its_release_joins_no_queue(redlock_nodes, namespace, comes):
+    """Else nobody would release it, and it would be notified instead of a waiter that lives."""
+    node = redlock_nodes.nodes[0]
+    holder, waiter = (Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "hw")
+    proposals = [Proposal("x", holder, 7, 7), Proposal("x", waiter, 8, 8)]
+
+    def claim(proposal, token):
+        return run(node, protocol.try_acquire(namespace, proposal, token, join=True, channel=b"c"))[0]
+
+    def queue():
+        return node.command("ZRANGE", keys.node_keys(namespace, "x")[1], 0, -1)
+
+    late = (
+        protocol.try_acquire(namespace, proposals[1], 8, join=True, channel=b"c")
+        if comes == "claim"
+        else protocol.give_back(namespace, proposals[1], 8, b"c")
+    )
+    assert claim(proposals[0], 7) == 1
+    back = protocol.release(namespace, "x", waiter, 8, ReleaseReason.RELEASE, last=False)
+    run(node, back)  # a vote that was given back is no end of the ticket
+    assert claim(proposals[1], 8) == 0
+    assert queue() == [waiter.id]
+    assert run(node, protocol.release(namespace, "x", waiter, 9, ReleaseReason.RELEASE)) == 1
+    run(node, late)
+    assert queue() == []
+    assert node.command("PTTL", keys.node_keys(namespace, "x")[4]) > 0
+
+
 @pytest.mark.parametrize(
     ("listeners", "notified"),
     [

@@ -35,6 +35,21 @@ def test_a_signal_may_be_set_when_the_loop_of_whoever_waited_is_closed() -> None
     assert signal.is_set()
 
 
+def test_a_task_that_is_dropped_while_it_waits_disturbs_no_other_that_waits_for_the_same_signal() -> None:
+    async def body() -> None:
+        signal = TaskSignal()
+        dropped, short = asyncio.create_task(signal.wait(60.0)), asyncio.create_task(signal.wait(0.01))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        assert not await asyncio.wait_for(short, 5.0), "its own timer ends the wait"
+        short, long = asyncio.create_task(signal.wait(0.01)), asyncio.create_task(signal.wait(60.0))
+        assert not await asyncio.wait_for(short, 5.0)
+        signal.set()
+        assert await asyncio.wait_for(long, 5.0), "the other's timer has not ended this wait"
+
+    asyncio.run(body())
+
+
 def test_a_lock_that_is_lost_when_the_loop_of_its_block_is_closed_is_lost_and_that_is_all() -> None:
     client = AsyncClient(Memory("dropped block"))
 

@@ -51,12 +51,12 @@ class Pool:
     async def take(self, until: float, *, urgent: bool) -> tuple[Connection, bool]:
         return self.connection, False
 
-    async def give(self, connection: Connection, *, urgent: bool) -> None:
+    async def give(self, connection: Connection) -> None:
         self.given += 1
         if self.interrupts:
             raise KeyboardInterrupt
 
-    def drop(self, connection: Connection, *, urgent: bool) -> None:
+    def drop(self, connection: Connection) -> None:
         self.dropped += 1
 
 

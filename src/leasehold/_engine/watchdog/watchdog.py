@@ -220,6 +220,8 @@ class Watchdog:
         finally:
             if self._current_run is mine:
                 self._current_run = None
+            else:  # a start that was interrupted, and repeated: the other run may have missed a wake-up
+                self._wake.set()
 
     def _stop_if_idle(self, mine: object) -> bool:
         """End the job, unless something arrived just now. Whatever arrives later finds no job and starts one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet
 
 from leasehold import errors
 from leasehold._runtimes.base import Runtime, Signal
@@ -114,48 +115,60 @@ Refused = errors.StoreRefused
 """The server answered with an error."""
 
 
+class Permit:
+    """A permit of a `Semaphore`, or a place in its queue: whoever has it holds it, and dropping it gives it back."""
+
+    __slots__ = ("__weakref__", "signal")
+
+    signal: Signal
+
+
 class Semaphore:
-    """Permits, first come, first served. Used by many tasks or threads at once."""
+    """Permits, first come, first served. Used by many tasks or threads at once.
+
+    A permit is an object that its caller keeps. So an exception of a signal handler between two steps loses none.
+    """
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._free = limit
-        self._queue: deque[Signal] = deque()
+        self._limit = limit
+        self._taken: WeakSet[Permit] = WeakSet()
+        self._queue: deque[Permit] = deque()
 
     @property
     def busy(self) -> bool:
         """Whether all permits are taken."""
-        return not self._free
+        return len(self._taken) >= self._limit
 
-    async def take(self, until: float) -> bool:
-        """Wait for a permit, at most until a reading of the clock; return whether it was granted. `give` returns it."""
+    async def take(self, until: float) -> Permit | None:
+        """Wait for a permit, at most until a reading of the clock; None if none was free. `give` returns it."""
+        permit = Permit()
         with self._mutex:
-            if self._free:
-                self._free -= 1
-                return True
-            signal = self._runtime.signal()
-            self._queue.append(signal)
+            if not self.busy:
+                self._taken.add(permit)
+                return permit
+            permit.signal = self._runtime.signal()
+            self._queue.append(permit)
         try:
-            await signal.wait(max(until - self._runtime.now(), 0.0))
+            await permit.signal.wait(max(until - self._runtime.now(), 0.0))
         except BaseException:
-            if not self._withdraw(signal):
-                self.give()  # the permit was granted at the same moment
+            self.give(permit)  # it may have been granted at the same moment
             raise
-        return not self._withdraw(signal)
+        with self._mutex:
+            if permit in self._taken:
+                return permit
+            self._queue.remove(permit)
+            return None
 
-    def give(self) -> None:
+    def give(self, permit: Permit) -> None:
         """Return a permit; the longest waiter gets it."""
         with self._mutex:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
-                self._free += 1
-
-    def _withdraw(self, signal: Signal) -> bool:
-        """Remove a waiter; return whether it was still waiting. If not, it has a permit."""
-        with self._mutex:
-            if signal in self._queue:
-                self._queue.remove(signal)
-                return True
-        return False
+            self._taken.discard(permit)
+            if permit in self._queue:
+                self._queue.remove(permit)
+            while self._queue and not self.busy:
+                first = self._queue.popleft()
+                self._taken.add(first)
+                first.signal.set()
+                del first  # its waiter may be gone: then it is free again

@@ -134,7 +134,7 @@ class Sessions(sessions.Sessions[Session]):
         while True:
             connection, new = await self._transport.pool.take(until, urgent=True)
             if connection.greeting.galera:
-                self._transport.pool.drop(connection, urgent=True)
+                self._transport.pool.drop(connection)
                 raise Unsupported(
                     f"the database at {self._transport.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
@@ -145,7 +145,7 @@ class Sessions(sessions.Sessions[Session]):
                 return session, self._has(await self._ask_for_lock(session, until))
             except StoreUnavailable:
                 if not session.closed:
-                    await self._transport.pool.give(session.connection, urgent=True)
+                    await self._transport.pool.give(session.connection)
                 if new or self._runtime.now() >= until or not session.closed:
                     raise
                 await self._transport.pool.forget_idle()  # the server had closed the idle connection
@@ -179,7 +179,7 @@ class Sessions(sessions.Sessions[Session]):
         if session.returned:
             return
         session.closed = True
-        self._transport.pool.drop(session.connection, urgent=True)
+        self._transport.pool.drop(session.connection)
 
     def lost(self, session: Session) -> None:
         """Close a session; the next call for its ticket lets the server end it."""
@@ -188,7 +188,8 @@ class Sessions(sessions.Sessions[Session]):
             super().lost(session)
 
     async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[Rows]:
-        if not await session.mutex.take(until):
+        permit = await session.mutex.take(until)
+        if permit is None:
             raise self.not_sent("the connection of the lock is busy")
         try:
             if session.returned:
@@ -205,11 +206,11 @@ class Sessions(sessions.Sessions[Session]):
             self.lost(session)
             raise
         finally:
-            session.mutex.give()
+            session.mutex.give(permit)
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
         answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT, last=True)
-        await self._transport.pool.give(session.connection, urgent=True)
+        await self._transport.pool.give(session.connection)
         return answers[:-1]
 
     def not_sent(self, why: str) -> StoreUnavailable:

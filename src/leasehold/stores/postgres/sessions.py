@@ -122,7 +122,8 @@ class Sessions(sessions.Sessions[Session]):
 
     async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[list[Row]]:
         where = self._transport.where
-        if not await session.mutex.take(until):
+        permit = await session.mutex.take(until)
+        if permit is None:
             raise self.not_sent("the connection of the lock is busy")
         try:
             if session.returned or not session.connection.open:
@@ -145,7 +146,7 @@ class Sessions(sessions.Sessions[Session]):
             self.close(session)
             raise
         finally:
-            session.mutex.give()
+            session.mutex.give(permit)
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
         answers = await self.ask(session, until, *statements, last=True)

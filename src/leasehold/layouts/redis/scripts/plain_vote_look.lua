@@ -1,6 +1,6 @@
--- As redlock_look.lua. It writes nothing.
+-- As redlock_look.lua. It changes nothing.
 local reply, value, wrong = step(KEYS, ARGV), read()
-if wrong then return wrong end
+if reply.err or wrong then return reply.err and reply or wrong end
 if not value then
   reply[2], reply[3] = {'', '', '', '', '', ''}, '0'
 elseif value ~= reply[2][1] or reply[2][2] == '0' then

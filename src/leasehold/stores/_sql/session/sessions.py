@@ -78,23 +78,24 @@ class Sessions(WaitingSessions[S]):
         """
         gone = list[str]()
         for ticket, session in list(self._holds.items()):
-            if session.mutex.busy or not await session.mutex.take(self._runtime.now()):
+            if session.mutex.busy or (permit := await session.mutex.take(self._runtime.now())) is None:
                 continue
             try:
                 if not session.returned and self._notice_end(session):
                     gone.append(ticket)
             finally:
-                session.mutex.give()
+                session.mutex.give(permit)
         return gone
 
     async def has_ended(self, session: S, until: float) -> bool:
         """Return whether the server has closed the connection of a session, and close it; not while it is in use."""
-        if not await session.mutex.take(until):
+        permit = await session.mutex.take(until)
+        if permit is None:
             return False
         try:
             return self._notice_end(session)
         finally:
-            session.mutex.give()
+            session.mutex.give(permit)
 
     def close_all(self) -> None:
         """Close the connections of all holds: the server frees their locks."""

@@ -186,7 +186,8 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         if self._wait_queues.has_waiters(name):
             (held,) = await self._write([asks], until)
             return Wait(None, ticket.terms.lease, _owner(held))
-        if not await self._once.take(until):
+        permit = await self._once.take(until)
+        if permit is None:
             raise self._sessions.not_sent("all connections of this client are in use")
         try:
             session, has = await self._sessions.try_lock(name, ticket, until)
@@ -194,7 +195,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
                 (held,) = await self._sessions.leave(session, until, asks)
                 return Wait(None, ticket.terms.lease, _owner(held))
         finally:
-            self._once.give()
+            self._once.give(permit)
         return await self._granted(session, until)
 
     async def _session(self, waiter: Waiter[S], until: float) -> S | None:

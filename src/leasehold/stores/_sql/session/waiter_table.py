@@ -53,13 +53,14 @@ class WaiterTable(Generic[S]):
         try:
             with self._mutex:
                 self._pending.append(pending)
-            if not await self._turn.take(until):
+            permit = await self._turn.take(until)
+            if permit is None:
                 raise StoreUnavailable("the connections of this client are busy storing its waiters")
             try:
                 if not pending.done:
                     await self._send(pending, until)
             finally:
-                self._turn.give()
+                self._turn.give(permit)
         finally:
             with self._mutex:
                 self._pending = [one for one in self._pending if one is not pending]

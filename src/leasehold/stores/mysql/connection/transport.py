@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.dialect import places
-from leasehold.stores._sql.transport import Call, Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Call, Permit, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
     CANNOT_CALL,
     LASTING,
@@ -89,7 +90,9 @@ class Pool:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        self._used: set[Connection] = set()
+        # With the permits. Weak: an exception of a signal handler may drop a connection between two steps, and then its
+        # end frees lock and permit.
+        self._used: WeakKeyDictionary[Connection, Permit | None] = WeakKeyDictionary()
         self._permits = Semaphore(self._runtime, AT_ONCE)
         self._closed = False
 
@@ -99,38 +102,39 @@ class Pool:
         Raises:
             StoreUnavailable: none was free in time; nothing was sent.
         """
-        if not urgent and not await self._permits.take(until):
+        permit = None if urgent else await self._permits.take(until)
+        if permit is None and not urgent:
             raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
         try:
-            return await self._usable_connection(until)
+            return await self._usable_connection(until, permit)
         except BaseException:
-            if not urgent:
-                self._permits.give()
+            if permit is not None:
+                self._permits.give(permit)
             raise
 
-    async def give(self, connection: Connection, *, urgent: bool = False) -> None:
+    async def give(self, connection: Connection) -> None:
         """Take back a connection without an open transaction or an unread reply."""
         now, done = self._runtime.now(), list[Connection]()
         with self._mutex:
-            self._used.discard(connection)
+            permit = self._used.pop(connection, None)
             if not self._closed and connection.usable():
                 self._idle.append((connection, now))
             else:
                 done.append(connection)
             if self._idle and self._idle[0][1] < now - MAX_IDLE:
                 done.append(self._idle.pop(0)[0])
-        if not urgent:
-            self._permits.give()
+        if permit is not None:
+            self._permits.give(permit)
         for one in done:
             await one.close()
 
-    def drop(self, connection: Connection, *, urgent: bool = False) -> None:
+    def drop(self, connection: Connection) -> None:
         """Close a connection whose state is unknown."""
         connection.abort()
         with self._mutex:
-            self._used.discard(connection)
-        if not urgent:
-            self._permits.give()
+            permit = self._used.pop(connection, None)
+        if permit is not None:
+            self._permits.give(permit)
 
     async def forget_idle(self) -> None:
         """Close all idle connections: the server closed one of them."""
@@ -150,29 +154,29 @@ class Pool:
     def after_fork(self) -> None:
         """Start anew in a forked child; the connections are the parent's."""
         # Kept: a garbage-collected connection would close the session of the parent.
-        self._inherited += [*(connection for connection, _ in self._idle), *self._used]
+        self._inherited += [*(connection for connection, _ in self._idle), *self._used.keys()]
         for connection in self._inherited:
             connection.disown()
         self._reset()
 
-    async def _usable_connection(self, until: float) -> tuple[Connection, bool]:
+    async def _usable_connection(self, until: float, permit: Permit | None) -> tuple[Connection, bool]:
         if self._closed:
             raise no_answer(self._where, "the client is closed", unknown=False)
         while True:
             with self._mutex:
                 connection = self._idle.pop()[0] if self._idle else None
                 if connection is not None:
-                    self._used.add(connection)
+                    self._used[connection] = permit
             if connection is None:
                 break
             if connection.usable():
                 return connection, False
             connection.abort()
             with self._mutex:
-                self._used.discard(connection)
+                self._used.pop(connection, None)
         connection = await self._connect(max(until - self._runtime.now(), 0.001))
         with self._mutex:
-            self._used.add(connection)
+            self._used[connection] = permit
         return connection, True
 
 
@@ -213,15 +217,15 @@ class MySQLTransport:
             try:
                 result = await work(one)
             except BaseException as error:
-                await self._end(one, error, reserved=reserved)
+                await self._end(one, error)
                 if not new and one.stale and isinstance(error, StoreUnavailable):
                     await self.pool.forget_idle()
                     continue
                 raise
-            await self._end(one, None, reserved=reserved)
+            await self._end(one, None)
             return result
 
-    async def _end(self, one: ConnectionTransaction, error: BaseException | None, *, reserved: bool) -> None:
+    async def _end(self, one: ConnectionTransaction, error: BaseException | None) -> None:
         """Roll back what was not committed, and return the connection to the pool if it can be used again."""
         usable = False
         try:
@@ -235,9 +239,9 @@ class MySQLTransport:
             pass
         finally:
             if not usable:
-                self.pool.drop(one.connection, urgent=reserved)
+                self.pool.drop(one.connection)
         if usable:
-            await self.pool.give(one.connection, urgent=reserved)
+            await self.pool.give(one.connection)
 
     async def listen(self, within: float) -> int:
         return 0

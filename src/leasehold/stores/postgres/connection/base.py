@@ -19,10 +19,11 @@ import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
 from leasehold.stores.postgres.connection.functions import CALLED_IN
@@ -68,23 +69,24 @@ class Pool:
         self._mutex = runtime.mutex()
         self._idle: list[Connection] = []
 
-    async def take(self, until: float) -> Connection | None:
-        """Return an idle connection, or None for the right to open one.
+    async def take(self, until: float) -> tuple[Permit, Connection | None]:
+        """Return a permit, and an idle connection or None for the right to open one.
 
         Raises:
             TimeoutError: all connections were in use until then.
         """
-        if not await self._permits.take(until):
+        permit = await self._permits.take(until)
+        if permit is None:
             raise TimeoutError("all connections of this client are in use")
         with self._mutex:
-            return self._idle.pop() if self._idle else None
+            return permit, self._idle.pop() if self._idle else None
 
-    def give(self, connection: Connection | None) -> None:
+    def give(self, permit: Permit, connection: Connection | None) -> None:
         """Return a permit, with the connection if it can be used again."""
         if connection is not None:
             with self._mutex:
                 self._idle.append(connection)
-        self._permits.give()
+        self._permits.give(permit)
 
     def empty(self) -> list[Connection]:
         """Remove and return all idle connections."""
@@ -108,7 +110,8 @@ class PostgresTransport(ABC):
 
     def _forget(self) -> None:
         self._closed = False
-        self._connections: set[Connection] = set()
+        # Weak: an exception of a signal handler may drop one between two steps, and then its end frees the lock.
+        self._connections: WeakSet[Connection] = WeakSet()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
         self._reserved = Pool(self._runtime, 1)
@@ -173,7 +176,7 @@ class PostgresTransport(ABC):
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
         until = self._runtime.now() + within
         try:
-            connection = await pool.take(until)
+            permit, connection = await pool.take(until)
         except TimeoutError as error:
             raise no_answer(self.where, error, unknown=False) from None
         usable: Connection | None = None
@@ -199,7 +202,7 @@ class PostgresTransport(ABC):
             if usable is not None and self._closed:
                 self.drop(usable)
                 usable = None
-            pool.give(usable)
+            pool.give(permit, usable)
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
         """Return the idle connection if it is still open, else a new one."""

@@ -73,10 +73,12 @@ def try_acquire(
     return REDLOCK_CLAIM, keys.node_keys(namespace, proposal.name), args
 
 
-def release(namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason) -> Command:
-    """Return the command that gives up vote and queue entry."""
+def release(
+    namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason, *, last: bool = True
+) -> Command:
+    """Return the command that gives up vote and queue entry; ``last`` if the ticket makes no request after it."""
     broken, ttl = reason is ReleaseReason.BREAK, ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
-    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, b"0")
+    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, b"2" if last and not broken else b"0")
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
 
 

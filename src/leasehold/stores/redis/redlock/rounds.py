@@ -201,7 +201,9 @@ class Rounds:
     ) -> None:
         """Give back the vote of each node that has voted for us, or may have, without waiting for it."""
         token, now = proposal.token, self._runtime.now()
-        releases = protocol.release(self._namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE)
+        releases = protocol.release(
+            self._namespace, proposal.name, proposal.ticket, token, ReleaseReason.RELEASE, last=False
+        )
         back = self._at_node(releases)
         over = now + protocol.life(proposal.ticket)
 

@@ -24,8 +24,9 @@ Why tokens increase: two majorities share a node, and that node accepted both to
 other, the later has the larger token, and no two have the same.
 
 Messages may be late or lost. A release that a node did not confirm stays pending (`PendingReleases`). A request that
-arrives after its ticket was released gets no vote, since the release raised the node's highest token. A lost
-notification delays a waiter by the holder's lease at most, or until the watchdog next renews the waiter's queue entry.
+arrives after its ticket was released gets no vote, since the release raised the node's highest token, and no queue
+entry, since the node remembers the ticket. A lost notification delays a waiter by the holder's lease at most, or until
+the watchdog next renews the waiter's queue entry.
 
 The queue decides who is notified, not who acquires the name: order is not promised. docs/backends/redlock.md says what
 is promised when nodes fail.

@@ -4,7 +4,7 @@ if holder ~= ticket then
   redis.call('ZREM', queue, '')                       -- a server that takes no writes must not say that it is not there
   local was_there = crowded() and unqueue(ticket) or 0
   if blocked(holder) <= 0 then hand_over(fence) end
-  if ARGV[2] == '2' then refuse_later(ticket) end
+  if ARGV[2] == '2' then refuse_later(ticket, lock) end
   return was_there
 end
 
@@ -21,5 +21,5 @@ if forced then
   end
 end
 if not hand_over(fence, nil, first) then free_lock() end
-if ARGV[2] == '2' then refuse_later(ticket) end
+if ARGV[2] == '2' then refuse_later(ticket, lock) end
 return 1

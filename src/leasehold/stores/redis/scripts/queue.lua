@@ -83,15 +83,15 @@ local function refused(tickets, ticket)
   return tickets and string.find(tickets, ticket, 1, true)
 end
 
-local function refuse_later(ticket)
-  local tickets = redis.call('HGET', lock, 'g') or ''
+local function refuse_later(ticket, key)
+  local tickets = redis.call('HGET', key, 'g') or ''
   if refused(tickets, ticket) then return end
-  local failed = redis.pcall('HSET', lock, 'g', string.sub(ticket .. ' ' .. tickets, 1, MOST_REFUSED * (#ticket + 1)))
+  local failed = redis.pcall('HSET', key, 'g', string.sub(ticket .. ' ' .. tickets, 1, MOST_REFUSED * (#ticket + 1)))
   if type(failed) == 'table' and failed.err then
     if string.find(failed.err, 'OOM', 1, true) then return end  -- memory is full: the release still counts
     error(failed.err)
   end
-  if redis.call('PTTL', lock) < KEEP then redis.call('PEXPIRE', lock, KEEP) end  -- a held lock has more
+  if redis.call('PTTL', key) < KEEP then redis.call('PEXPIRE', key, KEEP) end  -- a held lock has more
 end
 
 -- Grants the name, which is free or about to be, to the first live waiter that can be notified, and notifies it. Returns its

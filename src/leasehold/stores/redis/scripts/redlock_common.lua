@@ -4,13 +4,17 @@
 --                  rest of the lease + delay. It takes the part of `lock` in common.lua.
 --       2 to 4     queue, beat and waiters, as in common.lua; the client chooses the order of arrival, so it is the same
 --                  on all nodes
---       5 token    hash: f the highest token that this node has voted for; it outlives lease, delay and release by KEEP
+--       5 token    hash: f the highest token that this node has voted for; it outlives lease, delay and release by KEEP;
+--                  g tickets that get no queue entry any more, since they were released
 local top_key = KEYS[5]
 
-local highest_token                                  -- read once: nothing else writes while a script runs
+local highest_token, released                        -- read once: nothing else writes while a script runs
 
 local function top()
-  highest_token = highest_token or tonumber(redis.call('HMGET', top_key, 'f')[1] or 0)
+  if not highest_token then
+    local known = redis.call('HMGET', top_key, 'f', 'g')
+    highest_token, released = tonumber(known[1] or 0), known[2]
+  end
   return highest_token
 end
 
@@ -28,7 +32,8 @@ local function vote_left()
   return math.max(redis.call('PTTL', lock), 0)
 end
 
-local function enqueue(ticket, order, lease, channel, owner, meta)
+local function enqueue(ticket, order, lease, channel, owner, meta)  -- `top` was called before
+  if refused(released, ticket) then return end        -- this call is late: nobody would release the ticket again
   local fields = table.concat({channel, text(lease), '0', owner, meta}, SEP)
   redis.call('ZADD', queue, order, ticket)
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)

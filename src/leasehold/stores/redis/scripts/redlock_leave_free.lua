@@ -1,11 +1,10 @@
--- Takes back a ticket's vote if nobody waits here, as is usual. It comes first, so that nothing else need be defined. The
--- other cases are in redlock_leave.lua, which follows with the same arguments.
-if ARGV[2] == '0' and ARGV[5] == '0' then
+-- Takes back the vote that a ticket asked for last if nobody waits here, as is usual. It comes first, so that nothing else
+-- need be defined. The other cases are in redlock_leave.lua, which follows with the same arguments.
+if ARGV[2] == '0' and ARGV[5] ~= '1' then
   local vote = redis.call('HMGET', KEYS[1], 't', 'f')
-  local proposed = tonumber(ARGV[3])
-  if vote[1] == ARGV[1] and proposed >= tonumber(vote[2] or 0)
+  if vote[1] == ARGV[1] and tonumber(vote[2] or 0) == tonumber(ARGV[3])
     and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0
-    and proposed <= tonumber(redis.call('HMGET', KEYS[5], 'f')[1] or 0) then
+    and tonumber(ARGV[3]) <= tonumber(redis.call('HMGET', KEYS[5], 'f')[1] or 0) then
     redis.call('HDEL', KEYS[1], 't', 'f', 'l', 'd', 'o', 'm')
     return 1
   end

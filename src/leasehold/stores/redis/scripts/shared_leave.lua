@@ -5,7 +5,7 @@ local ticket, forced = ARGV[1], ARGV[3] == '1'
 
 load(ARGV[2], ticket)
 if s.kind and s.kind ~= use then
-  if ARGV[3] == '2' then refuse_later(ticket) end
+  if ARGV[3] == '2' then refuse_later(ticket, lock) end
   return 0
 end
 
@@ -27,5 +27,5 @@ if expires then
 end
 grant_next()
 save()
-if ARGV[3] == '2' then refuse_later(ticket) end
+if ARGV[3] == '2' then refuse_later(ticket, lock) end
 return found
