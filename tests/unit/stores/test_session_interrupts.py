@@ -48,15 +48,15 @@ class Pool:
         self.given = self.dropped = 0
         self.interrupts = False
 
-    async def take(self, until: float, *, urgent: bool) -> tuple[Connection, bool]:
+    async def take(self, until: float) -> tuple[Connection, bool]:
         return self.connection, False
 
-    async def give(self, connection: Connection, *, urgent: bool) -> None:
+    async def give(self, connection: Connection) -> None:
         self.given += 1
         if self.interrupts:
             raise KeyboardInterrupt
 
-    def drop(self, connection: Connection, *, urgent: bool) -> None:
+    def drop(self, connection: Connection) -> None:
         self.dropped += 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import ref
 
 from leasehold import errors
 from leasehold._runtimes.base import Runtime, Signal
@@ -114,48 +115,75 @@ Refused = errors.StoreRefused
 """The server answered with an error."""
 
 
+class Permit:
+    """The right of a caller, or its wait for that: for as long as something refers to it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Waiting(NamedTuple):
+    """A caller that waits for its permit."""
+
+    permit: ref[Permit]
+    signal: Signal
+
+
+LOOK_AGAIN = 0.5
+"""Seconds after which a waiter looks for permits that came back without a `Semaphore.notify`."""
+
+
 class Semaphore:
-    """Permits, first come, first served. Used by many tasks or threads at once."""
+    """Permits, first come, first served. Used by many tasks or threads at once.
+
+    A signal handler may raise between any two steps. So the caller's list alone refers to its permit, and the caller
+    clears that list as the first step of a ``finally``: one step of the interpreter, which no handler can interrupt.
+
+        mine: list[Permit] = []
+        try:
+            if await semaphore.take(until, mine):
+                ...
+        finally:
+            mine.clear()
+            semaphore.notify()
+    """
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._free = limit
-        self._queue: deque[Signal] = deque()
+        self._limit = limit
+        self._taken: list[ref[Permit]] = []
+        self._queue: deque[Waiting] = deque()
 
-    @property
-    def busy(self) -> bool:
-        """Whether all permits are taken."""
-        return not self._free
-
-    async def take(self, until: float) -> bool:
-        """Wait for a permit, at most until a reading of the clock; return whether it was granted. `give` returns it."""
+    async def take(self, until: float, mine: list[Permit]) -> bool:
+        """Wait for a permit, at most until a reading of the clock; return whether the one in ``mine`` was granted."""
+        mine.append(Permit())  # no variable here refers to it: the frames of an exception may live for long
         with self._mutex:
-            if self._free:
-                self._free -= 1
+            self._serve()
+            permit = ref(mine[0])
+            if len(self._taken) < self._limit:  # so nobody waits
+                self._taken.append(permit)
                 return True
-            signal = self._runtime.signal()
-            self._queue.append(signal)
-        try:
-            await signal.wait(max(until - self._runtime.now(), 0.0))
-        except BaseException:
-            if not self._withdraw(signal):
-                self.give()  # the permit was granted at the same moment
-            raise
-        return not self._withdraw(signal)
-
-    def give(self) -> None:
-        """Return a permit; the longest waiter gets it."""
+            waiting = Waiting(permit, self._runtime.signal())
+            self._queue.append(waiting)
+        while permit not in self._taken and (left := until - self._runtime.now()) > 0:
+            await waiting.signal.wait(min(left, LOOK_AGAIN))
+            self.notify()
         with self._mutex:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
-                self._free += 1
-
-    def _withdraw(self, signal: Signal) -> bool:
-        """Remove a waiter; return whether it was still waiting. If not, it has a permit."""
-        with self._mutex:
-            if signal in self._queue:
-                self._queue.remove(signal)
+            if permit in self._taken:
                 return True
-        return False
+            self._queue.remove(waiting)
+            return False
+
+    def notify(self) -> None:
+        """Grant the permits that have come back to the longest waiters."""
+        with self._mutex:
+            self._serve()
+
+    def _serve(self) -> None:
+        self._taken = [permit for permit in self._taken if permit() is not None]
+        while self._queue and len(self._taken) < self._limit:
+            waiting = self._queue[0]
+            if waiting.permit() is not None:  # else an interrupted caller left it behind
+                self._taken.append(waiting.permit)
+                waiting.signal.set()
+            self._queue.popleft()

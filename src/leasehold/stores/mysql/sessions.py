@@ -10,7 +10,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Outcome, Refused, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Permit, Refused, Semaphore, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,
@@ -132,9 +132,9 @@ class Sessions(sessions.Sessions[Session]):
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
         lock = self._lock_of(name.encode())
         while True:
-            connection, new = await self._transport.pool.take(until, urgent=True)
+            connection, new = await self._transport.pool.take(until)
             if connection.greeting.galera:
-                self._transport.pool.drop(connection, urgent=True)
+                self._transport.pool.drop(connection)
                 raise Unsupported(
                     f"the database at {self._transport.where} is a node of a Galera cluster, whose nodes do not share "
                     "GET_LOCK: leave out mode=session"
@@ -145,7 +145,7 @@ class Sessions(sessions.Sessions[Session]):
                 return session, self._has(await self._ask_for_lock(session, until))
             except StoreUnavailable:
                 if not session.closed:
-                    await self._transport.pool.give(session.connection, urgent=True)
+                    await self._transport.pool.give(session.connection)
                 if new or self._runtime.now() >= until or not session.closed:
                     raise
                 await self._transport.pool.forget_idle()  # the server had closed the idle connection
@@ -179,7 +179,7 @@ class Sessions(sessions.Sessions[Session]):
         if session.returned:
             return
         session.closed = True
-        self._transport.pool.drop(session.connection, urgent=True)
+        self._transport.pool.drop(session.connection)
 
     def lost(self, session: Session) -> None:
         """Close a session; the next call for its ticket lets the server end it."""
@@ -188,8 +188,16 @@ class Sessions(sessions.Sessions[Session]):
             super().lost(session)
 
     async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[Rows]:
-        if not await session.mutex.take(until):
-            raise self.not_sent("the connection of the lock is busy")
+        mine: list[Permit] = []
+        try:
+            if not await session.mutex.take(until, mine):
+                raise self.not_sent("the connection of the lock is busy")
+            return await self._ask(session, until, statements, last)
+        finally:
+            mine.clear()
+            session.mutex.notify()
+
+    async def _ask(self, session: Session, until: float, statements: Sequence[Statement], last: bool) -> list[Rows]:
         try:
             if session.returned:
                 raise self.not_sent("the connection is closed")
@@ -204,12 +212,10 @@ class Sessions(sessions.Sessions[Session]):
         except BaseException:
             self.lost(session)
             raise
-        finally:
-            session.mutex.give()
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
         answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT, last=True)
-        await self._transport.pool.give(session.connection, urgent=True)
+        await self._transport.pool.give(session.connection)
         return answers[:-1]
 
     def not_sent(self, why: str) -> StoreUnavailable:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.dialect import places
-from leasehold.stores._sql.transport import Call, Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Call, Permit, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
     CANNOT_CALL,
     LASTING,
@@ -57,7 +58,7 @@ ROLL_BACK_WITHIN = 1.0
 
 
 AT_ONCE = 16
-"""Maximum number of connections in use, besides those of urgent calls; later calls wait."""
+"""Transactions at a time, besides reserved ones; later calls wait."""
 
 MAX_IDLE = 60.0
 """Seconds for which an idle connection is kept open."""
@@ -89,26 +90,36 @@ class Pool:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        self._used: set[Connection] = set()
-        self._permits = Semaphore(self._runtime, AT_ONCE)
+        # Weak: the last reference that goes closes a connection, also when a signal handler interrupts its user.
+        self._used: WeakSet[Connection] = WeakSet()
         self._closed = False
 
-    async def take(self, until: float, *, urgent: bool = False) -> tuple[Connection, bool]:
+    async def take(self, until: float) -> tuple[Connection, bool]:
         """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
 
         Raises:
-            StoreUnavailable: none was free in time; nothing was sent.
+            StoreUnavailable: no server answered in time; nothing was sent.
         """
-        if not urgent and not await self._permits.take(until):
-            raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
-        try:
-            return await self._usable_connection(until)
-        except BaseException:
-            if not urgent:
-                self._permits.give()
-            raise
+        if self._closed:
+            raise no_answer(self._where, "the client is closed", unknown=False)
+        while True:
+            with self._mutex:
+                connection = self._idle.pop()[0] if self._idle else None
+                if connection is not None:
+                    self._used.add(connection)
+            if connection is None:
+                break
+            if connection.usable():
+                return connection, False
+            connection.abort()
+            with self._mutex:
+                self._used.discard(connection)
+        connection = await self._connect(max(until - self._runtime.now(), 0.001))
+        with self._mutex:
+            self._used.add(connection)
+        return connection, True
 
-    async def give(self, connection: Connection, *, urgent: bool = False) -> None:
+    async def give(self, connection: Connection) -> None:
         """Take back a connection without an open transaction or an unread reply."""
         now, done = self._runtime.now(), list[Connection]()
         with self._mutex:
@@ -119,18 +130,14 @@ class Pool:
                 done.append(connection)
             if self._idle and self._idle[0][1] < now - MAX_IDLE:
                 done.append(self._idle.pop(0)[0])
-        if not urgent:
-            self._permits.give()
         for one in done:
             await one.close()
 
-    def drop(self, connection: Connection, *, urgent: bool = False) -> None:
+    def drop(self, connection: Connection) -> None:
         """Close a connection whose state is unknown."""
         connection.abort()
         with self._mutex:
             self._used.discard(connection)
-        if not urgent:
-            self._permits.give()
 
     async def forget_idle(self) -> None:
         """Close all idle connections: the server closed one of them."""
@@ -155,26 +162,6 @@ class Pool:
             connection.disown()
         self._reset()
 
-    async def _usable_connection(self, until: float) -> tuple[Connection, bool]:
-        if self._closed:
-            raise no_answer(self._where, "the client is closed", unknown=False)
-        while True:
-            with self._mutex:
-                connection = self._idle.pop()[0] if self._idle else None
-                if connection is not None:
-                    self._used.add(connection)
-            if connection is None:
-                break
-            if connection.usable():
-                return connection, False
-            connection.abort()
-            with self._mutex:
-                self._used.discard(connection)
-        connection = await self._connect(max(until - self._runtime.now(), 0.001))
-        with self._mutex:
-            self._used.add(connection)
-        return connection, True
-
 
 class MySQLTransport:
     """See `leasehold.stores._sql.transport.SQLTransport`. It has no messages: waiters poll."""
@@ -187,6 +174,7 @@ class MySQLTransport:
         self.where = settings.where
         self.database = settings.database
         self.pool = Pool(runtime, self.connect, settings.where)
+        self._permits = Semaphore(runtime, AT_ONCE)
         self._driver: Any = None
         if runtime.flavor is not Flavor.SIMULATED:
             module = "blocking" if runtime.flavor is Flavor.SYNC else "aio"
@@ -207,21 +195,33 @@ class MySQLTransport:
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
         until = self._runtime.now() + within
+        if reserved:
+            return await self._transact(work, until)
+        permits, mine = self._permits, list[Permit]()
+        try:
+            if not await permits.take(until, mine):
+                raise no_answer(self.where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
+            return await self._transact(work, until)
+        finally:
+            mine.clear()
+            permits.notify()
+
+    async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float) -> T:
         while True:
-            connection, new = await self.pool.take(until, urgent=reserved)
+            connection, new = await self.pool.take(until)
             one = ConnectionTransaction(connection, self.where, until, max(until - self._runtime.now(), 0.001))
             try:
                 result = await work(one)
             except BaseException as error:
-                await self._end(one, error, reserved=reserved)
+                await self._end(one, error)
                 if not new and one.stale and isinstance(error, StoreUnavailable):
                     await self.pool.forget_idle()
                     continue
                 raise
-            await self._end(one, None, reserved=reserved)
+            await self._end(one, None)
             return result
 
-    async def _end(self, one: ConnectionTransaction, error: BaseException | None, *, reserved: bool) -> None:
+    async def _end(self, one: ConnectionTransaction, error: BaseException | None) -> None:
         """Roll back what was not committed, and return the connection to the pool if it can be used again."""
         usable = False
         try:
@@ -235,9 +235,9 @@ class MySQLTransport:
             pass
         finally:
             if not usable:
-                self.pool.drop(one.connection, urgent=reserved)
+                self.pool.drop(one.connection)
         if usable:
-            await self.pool.give(one.connection, urgent=reserved)
+            await self.pool.give(one.connection)
 
     async def listen(self, within: float) -> int:
         return 0
@@ -250,6 +250,7 @@ class MySQLTransport:
 
     def after_fork(self) -> None:
         self.pool.after_fork()
+        self._permits = Semaphore(self._runtime, AT_ONCE)
 
 
 class ConnectionTransaction:
