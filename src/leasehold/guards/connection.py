@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 T = TypeVar("T")
 
 QUESTION_MARKS = ("sqlite3", "aiosqlite", "apsw")
-"""Drivers whose placeholder is ``?``; all others have ``%s``."""
+"""Drivers whose placeholder is ``?``; all others have ``%s``, but for raw cursors of psycopg, which have ``$``."""
 
 
 MARKS = {"qmark": "?", "numeric_dollar": "$"}
