@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,12 +47,24 @@ def interruptible(code: CodeType, known: dict[CodeType, set[int]]) -> set[int]:
 
 
 class Striking:
-    """A tracing function that raises at the k-th place where a handler could."""
+    """A tracing function that raises at the k-th place where a handler could.
 
-    def __init__(self, at: int, known: dict[CodeType, set[int]], error: type[BaseException] = SystemExit) -> None:
+    With ``turns`` a place counts only the first so many times: the later turns of a loop add time and no new state.
+    """
+
+    def __init__(
+        self,
+        at: int,
+        known: dict[CodeType, set[int]],
+        error: type[BaseException] = SystemExit,
+        *,
+        turns: int = sys.maxsize,
+    ) -> None:
         self._at = at
         self._error = error
         self._known = known
+        self._turns = turns
+        self._met_at = Counter[tuple[CodeType, int]]()
         self.met = 0
         self.where = ""
 
@@ -64,7 +77,9 @@ class Striking:
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "opcode" and frame.f_lasti in interruptible(frame.f_code, self._known):
-            self.met += 1
+            place = frame.f_code, frame.f_lasti
+            self._met_at[place] += 1
+            self.met += self._met_at[place] <= self._turns
             if self.met == self._at + 1:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
                 raise self._error(143)

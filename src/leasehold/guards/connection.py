@@ -15,11 +15,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 T = TypeVar("T")
 
 QUESTION_MARKS = ("sqlite3", "aiosqlite", "apsw")
-"""Drivers whose placeholder is ``?``; all others have ``%s``."""
+"""Drivers whose placeholder is ``?``; all others have ``%s``, but for raw cursors of psycopg, which have ``$``."""
 
 
 MARKS = {"qmark": "?", "numeric_dollar": "$"}
 """Placeholders of SQLAlchemy's dialects; ``$`` is followed by a number, as for asyncpg."""
+
+NO_STREAM = {"stream_results": False}
+"""An option of SQLAlchemy: no cursor of the server, which takes a SELECT only."""
 
 
 class Statement(NamedTuple):
@@ -116,12 +119,17 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
         connection = yield connection.connection()
     if hasattr(connection, "exec_driver_sql"):
         mark = MARKS.get(getattr(connection.dialect, "paramstyle", ""), "%s")
-        result = yield _require_flavor(
-            connection.exec_driver_sql(_text(statement, mark), tuple(statement.args)), asynchronous
-        )
+        called = connection.exec_driver_sql(_text(statement, mark), tuple(statement.args), execution_options=NO_STREAM)
+        result = yield _require_flavor(called, asynchronous)
         return Answer([tuple(row) for row in result.fetchall()] if result.returns_rows else [], result.rowcount)
-    mark = "?" if any(name in _package(connection) for name in QUESTION_MARKS) else "%s"
-    cursor: Any = (yield connection.cursor()) if callable(getattr(connection, "cursor", None)) else connection
+    options: dict[str, Any] = {}
+    if "psycopg" in _package(connection):
+        # A cursor may be one of the server, or have rows of another shape, as its connection's may: use one of our own.
+        connection = getattr(connection, "connection", connection)
+        options = _require_answers(connection)
+    cursor: Any = (yield connection.cursor(**options)) if callable(getattr(connection, "cursor", None)) else connection
+    package = _package(cursor)
+    mark = "?" if any(name in package for name in QUESTION_MARKS) else "$" if "raw_cursor" in package else "%s"
     try:
         yield _require_flavor(cursor.execute(_text(statement, mark), tuple(statement.args)), asynchronous)
         rows: Any = (yield cursor.fetchall()) if cursor.description else []
@@ -131,6 +139,22 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
             closing = cursor.close()
             if isawaitable(closing):  # a generator that an interrupt has closed must not yield here
                 yield closing
+
+
+def _require_answers(connection: Any) -> dict[str, Any]:
+    """Refuse a connection of psycopg in pipeline mode; return the options of a cursor whose rows are tuples."""
+    if not hasattr(connection, "row_factory"):
+        return {}  # psycopg 2 has neither
+    if connection.info.pipeline_status:
+        raise ValueError(
+            "the connection is in pipeline mode, in which a guard has no answer to its statements; "
+            "call it before or after the block of connection.pipeline()"
+        )
+    return {"row_factory": _tuples}
+
+
+def _tuples(cursor: Any) -> type[tuple[Any, ...]]:
+    return tuple
 
 
 def _values(row: Any) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from leasehold import Cancellation, Client
 from leasehold._runtimes.base import finish
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session import sessions
+from leasehold.stores._sql.transport import Permit
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 from support.flavors import both
@@ -212,7 +213,8 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         hold = client.lock("x", lease=60).acquire(timeout=5)
         assert hold is not None
         (session,) = sessions_of(client)._holds.values()
-        permit = finish(session.mutex.take(time.monotonic() + 5))
+        mine = list[Permit]()
+        assert finish(session.mutex.take(time.monotonic() + 5, mine))
         raw = session.connection._connection
         raw._execute_command(3, b"SELECT 1")  # the answer arrives, and its reader has not had its turn
         time.sleep(0.2)
@@ -228,6 +230,7 @@ def test_a_release_during_a_renewal_does_not_take_its_answer_for_the_end_of_the_
         thread.start()
         thread.join(0.5)
         raw._read_query_result()
-        session.mutex.give(permit)
+        mine.clear()
+        session.mutex.notify()
         thread.join()
         assert released == [True]

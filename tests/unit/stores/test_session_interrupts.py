@@ -48,7 +48,7 @@ class Pool:
         self.given = self.dropped = 0
         self.interrupts = False
 
-    async def take(self, until: float, *, urgent: bool) -> tuple[Connection, bool]:
+    async def take(self, until: float) -> tuple[Connection, bool]:
         return self.connection, False
 
     async def give(self, connection: Connection) -> None:

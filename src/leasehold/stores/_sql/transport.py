@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from leasehold import errors
 from leasehold._runtimes.base import Runtime, Signal
@@ -116,59 +116,74 @@ Refused = errors.StoreRefused
 
 
 class Permit:
-    """A permit of a `Semaphore`, or a place in its queue: whoever has it holds it, and dropping it gives it back."""
+    """The right of a caller, or its wait for that: for as long as something refers to it."""
 
-    __slots__ = ("__weakref__", "signal")
+    __slots__ = ("__weakref__",)
 
+
+class Waiting(NamedTuple):
+    """A caller that waits for its permit."""
+
+    permit: ref[Permit]
     signal: Signal
+
+
+LOOK_AGAIN = 0.5
+"""Seconds after which a waiter looks for permits that came back without a `Semaphore.notify`."""
 
 
 class Semaphore:
     """Permits, first come, first served. Used by many tasks or threads at once.
 
-    A permit is an object that its caller keeps. So an exception of a signal handler between two steps loses none.
+    A signal handler may raise between any two steps. So the caller's list alone refers to its permit, and the caller
+    clears that list as the first step of a ``finally``: one step of the interpreter, which no handler can interrupt.
+
+        mine: list[Permit] = []
+        try:
+            if await semaphore.take(until, mine):
+                ...
+        finally:
+            mine.clear()
+            semaphore.notify()
     """
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._limit = limit
-        self._taken: WeakSet[Permit] = WeakSet()
-        self._queue: deque[Permit] = deque()
+        self._taken: list[ref[Permit]] = []
+        self._queue: deque[Waiting] = deque()
 
-    @property
-    def busy(self) -> bool:
-        """Whether all permits are taken."""
-        return len(self._taken) >= self._limit
-
-    async def take(self, until: float) -> Permit | None:
-        """Wait for a permit, at most until a reading of the clock; None if none was free. `give` returns it."""
-        permit = Permit()
+    async def take(self, until: float, mine: list[Permit]) -> bool:
+        """Wait for a permit, at most until a reading of the clock; return whether the one in ``mine`` was granted."""
+        mine.append(Permit())  # no variable here refers to it: the frames of an exception may live for long
         with self._mutex:
-            if not self.busy:
-                self._taken.add(permit)
-                return permit
-            permit.signal = self._runtime.signal()
-            self._queue.append(permit)
-        try:
-            await permit.signal.wait(max(until - self._runtime.now(), 0.0))
-        except BaseException:
-            self.give(permit)  # it may have been granted at the same moment
-            raise
+            self._serve()
+            permit = ref(mine[0])
+            if len(self._taken) < self._limit:  # so nobody waits
+                self._taken.append(permit)
+                return True
+            waiting = Waiting(permit, self._runtime.signal())
+            self._queue.append(waiting)
+        while permit not in self._taken and (left := until - self._runtime.now()) > 0:
+            await waiting.signal.wait(min(left, LOOK_AGAIN))
+            self.notify()
         with self._mutex:
             if permit in self._taken:
-                return permit
-            self._queue.remove(permit)
-            return None
+                return True
+            self._queue.remove(waiting)
+            return False
 
-    def give(self, permit: Permit) -> None:
-        """Return a permit; the longest waiter gets it."""
+    def notify(self) -> None:
+        """Grant the permits that have come back to the longest waiters."""
         with self._mutex:
-            self._taken.discard(permit)
-            if permit in self._queue:
-                self._queue.remove(permit)
-            while self._queue and not self.busy:
-                first = self._queue.popleft()
-                self._taken.add(first)
-                first.signal.set()
-                del first  # its waiter may be gone: then it is free again
+            self._serve()
+
+    def _serve(self) -> None:
+        self._taken = [permit for permit in self._taken if permit() is not None]
+        while self._queue and len(self._taken) < self._limit:
+            waiting = self._queue[0]
+            if waiting.permit() is not None:  # else an interrupted caller left it behind
+                self._taken.append(waiting.permit)
+                waiting.signal.set()
+            self._queue.popleft()

@@ -10,7 +10,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Outcome, Refused, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Permit, Refused, Semaphore, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,
@@ -132,7 +132,7 @@ class Sessions(sessions.Sessions[Session]):
     async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[Session, bool]:
         lock = self._lock_of(name.encode())
         while True:
-            connection, new = await self._transport.pool.take(until, urgent=True)
+            connection, new = await self._transport.pool.take(until)
             if connection.greeting.galera:
                 self._transport.pool.drop(connection)
                 raise Unsupported(
@@ -188,9 +188,16 @@ class Sessions(sessions.Sessions[Session]):
             super().lost(session)
 
     async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[Rows]:
-        permit = await session.mutex.take(until)
-        if permit is None:
-            raise self.not_sent("the connection of the lock is busy")
+        mine: list[Permit] = []
+        try:
+            if not await session.mutex.take(until, mine):
+                raise self.not_sent("the connection of the lock is busy")
+            return await self._ask(session, until, statements, last)
+        finally:
+            mine.clear()
+            session.mutex.notify()
+
+    async def _ask(self, session: Session, until: float, statements: Sequence[Statement], last: bool) -> list[Rows]:
         try:
             if session.returned:
                 raise self.not_sent("the connection is closed")
@@ -205,8 +212,6 @@ class Sessions(sessions.Sessions[Session]):
         except BaseException:
             self.lost(session)
             raise
-        finally:
-            session.mutex.give(permit)
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
         answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT, last=True)

@@ -6,14 +6,14 @@ or missing is closed, and its lock is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Row, Semaphore, Statement
+from leasehold.stores._sql.transport import Permit, Row, Semaphore, Statement
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
@@ -121,10 +121,19 @@ class Sessions(sessions.Sessions[Session]):
         self._transport.drop(session.connection)  # a job or a caller that waits on it gets an error, and then closes it
 
     async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[list[Row]]:
+        mine: list[Permit] = []
+        try:
+            if not await session.mutex.take(until, mine):
+                raise self.not_sent("the connection of the lock is busy")
+            return await self._ask(session, until, statements, last)
+        finally:
+            mine.clear()
+            session.mutex.notify()
+
+    async def _ask(
+        self, session: Session, until: float, statements: Sequence[Statement], last: bool
+    ) -> list[list[Row]]:
         where = self._transport.where
-        permit = await session.mutex.take(until)
-        if permit is None:
-            raise self.not_sent("the connection of the lock is busy")
         try:
             if session.returned or not session.connection.open:
                 raise self.not_sent("the connection is closed")
@@ -145,8 +154,6 @@ class Sessions(sessions.Sessions[Session]):
         except BaseException:
             self.close(session)
             raise
-        finally:
-            session.mutex.give(permit)
 
     async def leave(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
         answers = await self.ask(session, until, *statements, last=True)

@@ -11,7 +11,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.waiter import WaitingSessions
-from leasehold.stores._sql.transport import Row, Semaphore, Statement
+from leasehold.stores._sql.transport import Permit, Row, Semaphore, Statement
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -78,24 +78,25 @@ class Sessions(WaitingSessions[S]):
         """
         gone = list[str]()
         for ticket, session in list(self._holds.items()):
-            if session.mutex.busy or (permit := await session.mutex.take(self._runtime.now())) is None:
-                continue
+            mine: list[Permit] = []
             try:
+                if not await session.mutex.take(self._runtime.now(), mine):
+                    continue
                 if not session.returned and self._notice_end(session):
                     gone.append(ticket)
             finally:
-                session.mutex.give(permit)
+                mine.clear()
+                session.mutex.notify()
         return gone
 
     async def has_ended(self, session: S, until: float) -> bool:
         """Return whether the server has closed the connection of a session, and close it; not while it is in use."""
-        permit = await session.mutex.take(until)
-        if permit is None:
-            return False
+        mine: list[Permit] = []
         try:
-            return self._notice_end(session)
+            return await session.mutex.take(until, mine) and self._notice_end(session)
         finally:
-            session.mutex.give(permit)
+            mine.clear()
+            session.mutex.notify()
 
     def close_all(self) -> None:
         """Close the connections of all holds: the server frees their locks."""

@@ -39,7 +39,7 @@ from leasehold.stores._sql.session.wait_queue import WaitQueues
 from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.session.waiter_table import WaiterTable
 from leasehold.stores._sql.store import PATIENCE, RowStore
-from leasehold.stores._sql.transport import Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Permit, Row, Semaphore, Statement, Transaction
 
 S = TypeVar("S", bound=Session)
 
@@ -186,16 +186,17 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         if self._wait_queues.has_waiters(name):
             (held,) = await self._write([asks], until)
             return Wait(None, ticket.terms.lease, _owner(held))
-        permit = await self._once.take(until)
-        if permit is None:
-            raise self._sessions.not_sent("all connections of this client are in use")
+        once, mine = self._once, list[Permit]()
         try:
+            if not await once.take(until, mine):
+                raise self._sessions.not_sent("all connections of this client are in use")
             session, has = await self._sessions.try_lock(name, ticket, until)
             if not has:
                 (held,) = await self._sessions.leave(session, until, asks)
                 return Wait(None, ticket.terms.lease, _owner(held))
         finally:
-            self._once.give(permit)
+            mine.clear()
+            once.notify()
         return await self._granted(session, until)
 
     async def _session(self, waiter: Waiter[S], until: float) -> S | None:

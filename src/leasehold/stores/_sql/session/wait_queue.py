@@ -25,12 +25,15 @@ clients is that of their sessions in the server's queue.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
+from weakref import ref
 
 from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.waiter import ParkResult, Waiter, WaitingSessions, WaitQueue
+from leasehold.stores._sql.transport import Permit
 
 S = TypeVar("S")
 
@@ -78,28 +81,16 @@ class WaitQueues(Generic[S]):
         Raises:
             StoreUnavailable: there is no session, or the parked one broke. The waiter keeps its place.
         """
-        with self._mutex:
-            wait_queue = self._wait_queues.get(waiter.key)
-            if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
-                return self._taken(waiter)
-            waiter.last_seen = self._runtime.now()  # this process may have been stopped since it entered
-            self._remove_silent(wait_queue)
-            failed, waiter.failed = waiter.failed, None
-            if failed is not None:
-                waiter.stored_at = None  # the session that wrote the row is gone
-                raise failed
-            if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.asking:
-                return None
-            wait_queue.asking = True
+        mine: list[Permit] = []
+        wait_queue: WaitQueue[S] | None = None
         try:
-            session, has = await self._sessions.try_lock(waiter.name, waiter.ticket, until)
-        except BaseException:
-            with self._mutex:
-                wait_queue.asking = False
-                if wait_queue.waiters[:1] != [waiter]:
-                    wait_queue.notify()  # it left meanwhile, when the next one found that it was trying
-            raise
-        await self._use_session(wait_queue, session, has)
+            wait_queue = self._begin(waiter, mine)
+            if wait_queue is not None:
+                await self._try_lock(wait_queue, waiter, until)
+        finally:
+            mine.clear()  # one step of the interpreter, as for a `Semaphore`
+            if wait_queue is not None:
+                self._attempt_over(wait_queue, waiter)
         with self._mutex:
             return self._taken(waiter)
 
@@ -182,26 +173,61 @@ class WaitQueues(Generic[S]):
         waiter.taking = waiter.session is not None
         return waiter.session
 
-    async def _use_session(self, wait_queue: WaitQueue[S], session: S, has: bool) -> None:
-        """Give a session with the lock to the first waiter, maybe another by now; park one without the lock."""
+    def _begin(self, waiter: Waiter[S], mine: list[Permit]) -> WaitQueue[S] | None:
+        """Return the queue whose lock a waiter may try now, for as long as the permit in ``mine`` exists."""
         with self._mutex:
-            wait_queue.asking = False
-            wanted = bool(wait_queue.waiters)
-            if wanted and has:
-                wait_queue.waiters[0].session = session
-            elif wanted:
-                wait_queue.parked = session
-            wait_queue.notify()
-        if wanted and not has:
-            try:
-                self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
-            except BaseException:
-                # No thread can start: the next waiter tries again, and does not wait for this session.
-                self._unparked(wait_queue, session, ParkResult.CLOSED, None)
+            wait_queue = self._wait_queues.get(waiter.key)
+            if waiter.session is not None or wait_queue is None or waiter not in wait_queue.waiters:
+                return None
+            waiter.last_seen = self._runtime.now()  # this process may have been stopped since it entered
+            self._remove_silent(wait_queue)
+            failed, waiter.failed = waiter.failed, None
+            if failed is not None:
+                waiter.stored_at = None  # the session that wrote the row is gone
+                raise failed
+            if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.trying:
+                return None
+            mine.append(Permit())
+            wait_queue.attempt = ref(mine[0])
+            return wait_queue
+
+    def _attempt_over(self, wait_queue: WaitQueue[S], waiter: Waiter[S]) -> None:
+        with self._mutex:
+            if wait_queue.waiters[:1] != [waiter]:
+                wait_queue.notify()  # it left meanwhile, when the next one found that it was trying
+
+    async def _try_lock(self, wait_queue: WaitQueue[S], waiter: Waiter[S], until: float) -> None:
+        """Give a session with the lock to the first waiter, maybe another by now; park one without the lock."""
+        session: S | None = None
+        given = False
+        try:
+            session, has = await self._sessions.try_lock(waiter.name, waiter.ticket, until)
+            with self._mutex:
+                wanted = bool(wait_queue.waiters)
+                if wanted and has:
+                    wait_queue.waiters[0].session = session
+                elif wanted:
+                    wait_queue.parked = session
+                given = wanted
+                wait_queue.notify()
+            if not wanted:
+                await self._free(wait_queue, session, has=has)
+            elif not has:
+                self._runtime.spawn(partial(self._park, wait_queue, session), "leasehold-wait")
+        except BaseException:
+            # Also if no thread can start: the next waiter tries again, and does not wait for this session.
+            if session is not None and (not given or self._take_back(wait_queue, session)):
                 self._sessions.close(session)
-                raise
-        elif not wanted:
-            await self._free(wait_queue, session, has=has)
+            raise
+
+    def _take_back(self, wait_queue: WaitQueue[S], session: S) -> bool:
+        """Return whether a session was still parked; now it is not, and another waiter may try."""
+        with self._mutex:
+            if wait_queue.parked is not session:
+                return False
+            wait_queue.parked = None
+            wait_queue.notify()
+            return True
 
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Wait with the session in the server's queue, and give it to the first waiter."""

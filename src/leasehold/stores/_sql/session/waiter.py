@@ -6,10 +6,12 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+from weakref import ref
 
 from leasehold._model import Owner, Ticket
 from leasehold._runtimes.base import Signal
 from leasehold.errors import StoreUnavailable
+from leasehold.stores._sql.transport import Permit
 
 S = TypeVar("S")
 
@@ -96,13 +98,23 @@ class ParkResult(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class WaitQueue(Generic[S]):
-    """The waiters of one client for one name, in order of arrival."""
+    """The waiters of one client for one name, in order of arrival.
+
+    Attributes:
+        parked: the session that waits in the server's queue.
+        attempt: refers to something for as long as a waiter tries the lock.
+    """
 
     key: str
     name: str
     waiters: list[Waiter[S]] = field(default_factory=list[Waiter[S]])
     parked: S | None = None
-    asking: bool = False
+    attempt: ref[Permit] | None = None
+
+    @property
+    def trying(self) -> bool:
+        """Whether a waiter tries the lock just now."""
+        return self.attempt is not None and self.attempt() is not None
 
     def notify(self) -> None:
         """Wake the first waiter, unless a session is parked for it: it may try the lock, or has it."""

@@ -14,7 +14,7 @@ from leasehold._model import Owner
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.waiter import Waiter
-from leasehold.stores._sql.transport import Semaphore
+from leasehold.stores._sql.transport import Permit, Semaphore
 
 S = TypeVar("S")
 
@@ -49,19 +49,17 @@ class WaiterTable(Generic[S]):
         Raises:
             StoreUnavailable: it could not be stored.
         """
-        pending = PendingRow(waiter)
+        pending, turn = PendingRow(waiter), list[Permit]()
         try:
             with self._mutex:
                 self._pending.append(pending)
-            permit = await self._turn.take(until)
-            if permit is None:
+            if not await self._turn.take(until, turn):
                 raise StoreUnavailable("the connections of this client are busy storing its waiters")
-            try:
-                if not pending.done:
-                    await self._send(pending, until)
-            finally:
-                self._turn.give(permit)
+            if not pending.done:
+                await self._send(pending, until)
         finally:
+            turn.clear()
+            self._turn.notify()
             with self._mutex:
                 self._pending = [one for one in self._pending if one is not pending]
         if pending.failed is not None:

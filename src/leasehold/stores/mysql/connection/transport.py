@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
@@ -58,7 +58,7 @@ ROLL_BACK_WITHIN = 1.0
 
 
 AT_ONCE = 16
-"""Maximum number of connections in use, besides those of urgent calls; later calls wait."""
+"""Transactions at a time, besides reserved ones; later calls wait."""
 
 MAX_IDLE = 60.0
 """Seconds for which an idle connection is kept open."""
@@ -90,41 +90,46 @@ class Pool:
     def _reset(self) -> None:
         self._mutex = self._runtime.mutex()
         self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        # With the permits. Weak: an exception of a signal handler may drop a connection between two steps, and then its
-        # end frees lock and permit.
-        self._used: WeakKeyDictionary[Connection, Permit | None] = WeakKeyDictionary()
-        self._permits = Semaphore(self._runtime, AT_ONCE)
+        # Weak: the last reference that goes closes a connection, also when a signal handler interrupts its user.
+        self._used: WeakSet[Connection] = WeakSet()
         self._closed = False
 
-    async def take(self, until: float, *, urgent: bool = False) -> tuple[Connection, bool]:
+    async def take(self, until: float) -> tuple[Connection, bool]:
         """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
 
         Raises:
-            StoreUnavailable: none was free in time; nothing was sent.
+            StoreUnavailable: no server answered in time; nothing was sent.
         """
-        permit = None if urgent else await self._permits.take(until)
-        if permit is None and not urgent:
-            raise no_answer(self._where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
-        try:
-            return await self._usable_connection(until, permit)
-        except BaseException:
-            if permit is not None:
-                self._permits.give(permit)
-            raise
+        if self._closed:
+            raise no_answer(self._where, "the client is closed", unknown=False)
+        while True:
+            with self._mutex:
+                connection = self._idle.pop()[0] if self._idle else None
+                if connection is not None:
+                    self._used.add(connection)
+            if connection is None:
+                break
+            if connection.usable():
+                return connection, False
+            connection.abort()
+            with self._mutex:
+                self._used.discard(connection)
+        connection = await self._connect(max(until - self._runtime.now(), 0.001))
+        with self._mutex:
+            self._used.add(connection)
+        return connection, True
 
     async def give(self, connection: Connection) -> None:
         """Take back a connection without an open transaction or an unread reply."""
         now, done = self._runtime.now(), list[Connection]()
         with self._mutex:
-            permit = self._used.pop(connection, None)
+            self._used.discard(connection)
             if not self._closed and connection.usable():
                 self._idle.append((connection, now))
             else:
                 done.append(connection)
             if self._idle and self._idle[0][1] < now - MAX_IDLE:
                 done.append(self._idle.pop(0)[0])
-        if permit is not None:
-            self._permits.give(permit)
         for one in done:
             await one.close()
 
@@ -132,9 +137,7 @@ class Pool:
         """Close a connection whose state is unknown."""
         connection.abort()
         with self._mutex:
-            permit = self._used.pop(connection, None)
-        if permit is not None:
-            self._permits.give(permit)
+            self._used.discard(connection)
 
     async def forget_idle(self) -> None:
         """Close all idle connections: the server closed one of them."""
@@ -154,30 +157,10 @@ class Pool:
     def after_fork(self) -> None:
         """Start anew in a forked child; the connections are the parent's."""
         # Kept: a garbage-collected connection would close the session of the parent.
-        self._inherited += [*(connection for connection, _ in self._idle), *self._used.keys()]
+        self._inherited += [*(connection for connection, _ in self._idle), *self._used]
         for connection in self._inherited:
             connection.disown()
         self._reset()
-
-    async def _usable_connection(self, until: float, permit: Permit | None) -> tuple[Connection, bool]:
-        if self._closed:
-            raise no_answer(self._where, "the client is closed", unknown=False)
-        while True:
-            with self._mutex:
-                connection = self._idle.pop()[0] if self._idle else None
-                if connection is not None:
-                    self._used[connection] = permit
-            if connection is None:
-                break
-            if connection.usable():
-                return connection, False
-            connection.abort()
-            with self._mutex:
-                self._used.pop(connection, None)
-        connection = await self._connect(max(until - self._runtime.now(), 0.001))
-        with self._mutex:
-            self._used[connection] = permit
-        return connection, True
 
 
 class MySQLTransport:
@@ -191,6 +174,7 @@ class MySQLTransport:
         self.where = settings.where
         self.database = settings.database
         self.pool = Pool(runtime, self.connect, settings.where)
+        self._permits = Semaphore(runtime, AT_ONCE)
         self._driver: Any = None
         if runtime.flavor is not Flavor.SIMULATED:
             module = "blocking" if runtime.flavor is Flavor.SYNC else "aio"
@@ -211,8 +195,20 @@ class MySQLTransport:
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
         until = self._runtime.now() + within
+        if reserved:
+            return await self._transact(work, until)
+        permits, mine = self._permits, list[Permit]()
+        try:
+            if not await permits.take(until, mine):
+                raise no_answer(self.where, f"all {AT_ONCE} connections of this client are busy", unknown=False)
+            return await self._transact(work, until)
+        finally:
+            mine.clear()
+            permits.notify()
+
+    async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float) -> T:
         while True:
-            connection, new = await self.pool.take(until, urgent=reserved)
+            connection, new = await self.pool.take(until)
             one = ConnectionTransaction(connection, self.where, until, max(until - self._runtime.now(), 0.001))
             try:
                 result = await work(one)
@@ -254,6 +250,7 @@ class MySQLTransport:
 
     def after_fork(self) -> None:
         self.pool.after_fork()
+        self._permits = Semaphore(self._runtime, AT_ONCE)
 
 
 class ConnectionTransaction:

@@ -62,31 +62,22 @@ SESSION_SETTINGS = (
 
 
 class Pool:
-    """Hands out permits to use a connection, first come, first served, with an idle connection if there is one."""
+    """Permits to use a connection, first come, first served, and idle connections."""
 
     def __init__(self, runtime: Runtime, size: int) -> None:
-        self._permits = Semaphore(runtime, size)
+        self.permits = Semaphore(runtime, size)
         self._mutex = runtime.mutex()
         self._idle: list[Connection] = []
 
-    async def take(self, until: float) -> tuple[Permit, Connection | None]:
-        """Return a permit, and an idle connection or None for the right to open one.
-
-        Raises:
-            TimeoutError: all connections were in use until then.
-        """
-        permit = await self._permits.take(until)
-        if permit is None:
-            raise TimeoutError("all connections of this client are in use")
+    def take(self) -> Connection | None:
+        """Return an idle connection, if there is one."""
         with self._mutex:
-            return permit, self._idle.pop() if self._idle else None
+            return self._idle.pop() if self._idle else None
 
-    def give(self, permit: Permit, connection: Connection | None) -> None:
-        """Return a permit, with the connection if it can be used again."""
-        if connection is not None:
-            with self._mutex:
-                self._idle.append(connection)
-        self._permits.give(permit)
+    def give(self, connection: Connection) -> None:
+        """Take back a connection that can be used again."""
+        with self._mutex:
+            self._idle.append(connection)
 
     def empty(self) -> list[Connection]:
         """Remove and return all idle connections."""
@@ -110,7 +101,7 @@ class PostgresTransport(ABC):
 
     def _forget(self) -> None:
         self._closed = False
-        # Weak: an exception of a signal handler may drop one between two steps, and then its end frees the lock.
+        # Weak: the last reference that goes closes a connection, also when a signal handler interrupts its user.
         self._connections: WeakSet[Connection] = WeakSet()
         self._mutex = self._runtime.mutex()
         self._pool = Pool(self._runtime, self.settings.pool)
@@ -174,14 +165,22 @@ class PostgresTransport(ABC):
         return await self._shielded(self._transact(work, within, self._reserved if reserved else self._pool))
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
-        until = self._runtime.now() + within
+        until, mine = self._runtime.now() + within, list[Permit]()
         try:
-            permit, connection = await pool.take(until)
-        except TimeoutError as error:
-            raise no_answer(self.where, error, unknown=False) from None
+            if not await pool.permits.take(until, mine):
+                raise no_answer(self.where, "all connections of this client are in use", unknown=False)
+            return await self._on_connection(work, until, pool)
+        finally:
+            mine.clear()
+            pool.permits.notify()
+
+    async def _on_connection(
+        self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float, pool: Pool
+    ) -> T:
+        connection: Connection | None = None
         usable: Connection | None = None
         try:
-            connection = await self._fresh(connection, until)
+            connection = await self._fresh(pool.take(), until)
             tx = PostgresTransaction(self._runtime, self.run, connection, until)
             try:
                 result = await work(tx)
@@ -197,12 +196,10 @@ class PostgresTransport(ABC):
                 usable = connection if await tx.abort(None) else None
                 raise
         finally:
-            if connection is not None and usable is None:
+            if usable is not None and not self._closed:
+                pool.give(usable)
+            elif connection is not None:
                 self.drop(connection)
-            if usable is not None and self._closed:
-                self.drop(usable)
-                usable = None
-            pool.give(permit, usable)
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
         """Return the idle connection if it is still open, else a new one."""
