@@ -38,6 +38,8 @@ GOES_ON_WITHIN = 5.0
 SOON = 10 * LOOK_AGAIN
 """Seconds in which a permit must come, also if nobody was notified."""
 
+NIGHTLY = pytest.mark.nightly
+
 TURNS = {"the first call": 1, "a later call": 2}
 """How often an exception is raised at one place of a call: also as the release runs what the acquire has run."""
 
@@ -131,8 +133,14 @@ def test_a_permit_comes_back_and_its_waiters_get_it(work: Callable[[Semaphore, S
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
-@pytest.mark.parametrize("call", TURNS)
-@pytest.mark.parametrize("server", ["postgresql", "postgresql-session", "mariadb", "mariadb-session"])
+@pytest.mark.parametrize(
+    ("server", "call"),
+    [
+        *((server, "a later call") for server in ("postgresql", "postgresql-session", "mariadb", "mariadb-session")),
+        *((server, "the first call") for server in ("postgresql", "mariadb")),
+        *(pytest.param(f"{server}-session", "the first call", marks=NIGHTLY) for server in ("postgresql", "mariadb")),
+    ],
+)
 @pytest.mark.timeout(300)
 def test_no_permit_and_no_connection_is_lost(
     server: str,
