@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.aio_jobs import LoopJob, TaskJob, owned
+from leasehold._runtimes.base import Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 
 T = TypeVar("T")
 
@@ -58,11 +59,23 @@ class AsyncioRuntime:
         task.add_done_callback(self._running.discard)
         return TaskJob(task)
 
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        return LoopJob(work(), asyncio.get_running_loop(), TaskSignal())
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
-        return list(await asyncio.gather(*work, return_exceptions=True))
+        return list(await asyncio.gather(*map(owned, work), return_exceptions=True))
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        task = asyncio.Task(work, loop=asyncio.get_running_loop(), name=name)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(result, asyncio.CancelledError):
+            return otherwise
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
+        task = owned(work)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:
@@ -163,33 +176,6 @@ class TaskSignal:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-class TaskJob:
-    """A task, kept alive by this reference."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-        self._cancelled = False  # a second cancellation would disturb the cleanup of the task
-
-    def alive(self) -> bool:
-        return not self._task.done() and not self._task.get_loop().is_closed()
-
-    def cancel(self) -> None:
-        if not self._cancelled and self.alive():
-            self._cancelled = True
-            self._task.cancel()
-
-    async def join(self, timeout: float) -> bool:
-        if self._task is asyncio.current_task():
-            return False
-        if not self.alive():
-            return True
-        done, _ = await asyncio.wait((self._task,), timeout=timeout)
-        if not done:
-            self.cancel()
-            await asyncio.wait((self._task,), timeout=CLEANUP_WITHIN)
-        return bool(done)
 
 
 class TaskCaller(weakref.ref[asyncio.Task[Any]]):

@@ -60,6 +60,11 @@ class BlockingRuntime:
         job.thread.start()
         return job
 
+    spawn_loop = spawn
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        return await work
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
 
