@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -128,7 +127,7 @@ def test_a_release_under_way_is_repeated(name: str, deployment: Deployment, name
     asyncio.run(main())
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the client is not closed
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
 @systems
 def test_the_loop_ends_at_once(name: str, deployment: Deployment, namespace: str) -> None:
     """No task comes back when the program ends, though its client is open and its lock is held to the end."""

@@ -1,7 +1,8 @@
 """Tasks and jobs of the asyncio runtime, in programs that cancel all tasks but their own.
 
-Many do so to shut down, and go on under their locks for a while. A job that others depend on is no task (`LoopJob`),
-or runs again. A task that its caller always waits for is not listed (`owned`): who cancels all tasks cancels the caller.
+Many do so to shut down, and go on under their locks for a while. So a job that others depend on is no task (`LoopJob`).
+It sends requests in tasks, and repeats one that was cancelled. A task whose caller waits for it, whatever happens, is
+not listed among all tasks (`owned`): its caller is.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class LoopJob:
         loop.call_soon(self._resume, context=self._context)
 
     def alive(self) -> bool:
-        if self._loop.is_closed():
-            self._end()
+        if self._loop.is_closed() and not self._ended.is_set():  # nothing resumes it: let it leave its blocks
+            self._ended.set()
+            self._work.close()
         return not self._ended.is_set()
 
     def cancel(self) -> None:
@@ -95,8 +97,3 @@ class LoopJob:
                 self._loop.call_soon(self._resume, context=self._context)
             else:
                 self._awaited.add_done_callback(self._resume, context=self._context)
-
-    def _end(self) -> None:
-        """Let the coroutine leave its blocks: its event loop was closed, and does not resume it."""
-        self._ended.set()
-        self._work.close()

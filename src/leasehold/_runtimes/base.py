@@ -162,7 +162,7 @@ class Runtime(Protocol):
         ...
 
     async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
-        """Run ``work`` for a job of `spawn_loop`; return ``otherwise`` if the program cancelled it with all its tasks."""
+        """Run ``work`` for a job of `spawn_loop`; return ``otherwise`` if the program cancelled all its tasks."""
         ...
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:

@@ -34,6 +34,8 @@ from leasehold.stores._sql.session.waiter import ParkResult, Waiter, WaitingSess
 
 S = TypeVar("S")
 
+PARK = "leasehold-wait"  # the name of the job
+
 END_WITHIN = 1.0
 """Seconds that releasing a lock that no waiter wants may take; then its session is closed."""
 
@@ -194,7 +196,7 @@ class WaitQueues(Generic[S]):
             wait_queue.notify()
         if wanted and not has:
             try:
-                self._runtime.spawn(lambda: self._park(wait_queue, session), "leasehold-wait")
+                self._runtime.spawn_loop(lambda: self._park(wait_queue, session), PARK)
             except BaseException:
                 # No thread can start: the next waiter tries again, and does not wait for this session.
                 self._unparked(wait_queue, session, ParkResult.CLOSED, None)
@@ -204,6 +206,11 @@ class WaitQueues(Generic[S]):
             await self._free(wait_queue, session, has=has)
 
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
+        if await self._runtime.attempt(self._wait_parked(wait_queue, session), PARK, True):  # it was cancelled
+            self._unparked(wait_queue, session, ParkResult.CLOSED, None)
+            self._sessions.close(session)
+
+    async def _wait_parked(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Wait with the session in the server's queue, and give it to the first waiter."""
         failed: StoreUnavailable | None = None
         result = ParkResult.CLOSED
