@@ -60,7 +60,8 @@ class AsyncioRuntime:
         return TaskJob(task)
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        return LoopJob(work(), asyncio.get_running_loop(), TaskSignal())
+        loop = asyncio.get_running_loop()
+        return LoopJob(work(), loop, TaskSignal())
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         return list(await asyncio.gather(*map(owned, work), return_exceptions=True))

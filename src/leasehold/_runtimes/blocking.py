@@ -60,7 +60,8 @@ class BlockingRuntime:
         job.thread.start()
         return job
 
-    spawn_loop = spawn
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        return self.spawn(work, name)
 
     async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
         return await work
