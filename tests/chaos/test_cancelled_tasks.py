@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from deployments import SYSTEMS, Deployment, systems
 
-from leasehold import AsyncClient
+from leasehold import AsyncClient, LeaseLost
 from leasehold._runtimes.clock import boottime
+from leasehold.stores.memory import Memory
 
 LONG = 60.0
 """A lease in seconds; a waiter without messages would learn of its grant at a third of it."""
@@ -60,6 +61,29 @@ def test_a_holder_goes_on(name: str, deployment: Deployment, namespace: str, wai
         await got.release()
         await client.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["and waits", "at once"])
+def test_a_holder_is_notified(wait: bool) -> None:
+    lease, notified = 0.5, list[float]()
+
+    async def work(client: AsyncClient) -> None:
+        async with client.lock("a", lease=lease, renew=False) as hold:
+            begun = boottime()
+            hold.on_lost(lambda _: notified.append(boottime() - begun))
+            for _ in range(3):
+                await cancel_others(wait=wait)
+            await asyncio.sleep(SOON)
+
+    async def main() -> None:
+        client = AsyncClient(Memory("notified"))
+        with pytest.raises(LeaseLost):
+            await work(client)
+        assert len(notified) == 1
+        assert notified[0] < lease + 1.0
+        await client.close()
 
     asyncio.run(main())
 
@@ -140,8 +164,8 @@ def test_the_loop_ends_at_once(name: str, deployment: Deployment, namespace: str
             finally:
                 await asyncio.sleep(SYSTEMS[name].lease * 1.5)  # longer than the lease: it is renewed
                 ended.append(boottime())
-        while any(each.get_name() == "leasehold-node" for each in others()):  # Redlock: the last node has not answered
-            await asyncio.sleep(0.01)
+        if late := [each for each in others() if each.get_name() == "leasehold-node"]:
+            await asyncio.wait(late)  # Redlock: a majority has answered, but not the last node
 
     async def main() -> AsyncClient:
         client = AsyncClient.from_url(deployment.url, namespace=namespace)
