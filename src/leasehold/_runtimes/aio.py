@@ -76,7 +76,7 @@ class AsyncioRuntime:
         return result
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        task = owned(work)
+        task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:

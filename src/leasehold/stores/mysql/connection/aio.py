@@ -10,7 +10,6 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from leasehold._runtimes.aio_jobs import owned
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
 from leasehold.stores.mysql.connection.handshake import failure, opened
@@ -104,7 +103,7 @@ async def _open(settings: Settings, within: float) -> Any:
     The driver uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result. Then
     it would wait for the greeting of a silent server without a limit.
     """
-    task = owned(_connect_by_driver(settings, within))
+    task = asyncio.ensure_future(_connect_by_driver(settings, within))
     try:
         await asyncio.wait((task,), timeout=within)
         if not task.done():

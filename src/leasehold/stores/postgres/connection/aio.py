@@ -14,7 +14,6 @@ import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from leasehold._runtimes.aio_jobs import owned
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait
 
@@ -65,7 +64,7 @@ class AioTransport(PostgresTransport):
         return found
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        task = owned(work)
+        task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
