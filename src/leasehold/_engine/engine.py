@@ -245,6 +245,10 @@ class Engine:
             )
         except StoreUnavailable as error:
             return await self.send_release_again(lease, error, until)
+        except BaseException as error:
+            if not isinstance(error, Exception | GeneratorExit):  # it was cancelled itself, though shielded
+                self.watchdog.retry_release(lease.name, lease.ticket)
+            raise
 
     async def send_release_again(self, lease: Lease, failed: StoreUnavailable, until: float) -> bool | None:
         """Continue as `send_release` does after a first failure, until a reading of the clock."""

@@ -1,20 +1,26 @@
-"""The asyncio runtime: each call suspends the calling task."""
+"""The asyncio runtime: each call suspends the calling task.
+
+Many programs cancel all tasks but their own to shut down, and go on under their locks for a while. So a job that others
+depend on is no task (`LoopJob`). It sends requests in tasks, and repeats one that was cancelled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import os
-import queue
 import random
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold._runtimes import clock
 from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+
+if TYPE_CHECKING:
+    from leasehold._runtimes.worker import Worker
 
 T = TypeVar("T")
 
@@ -58,8 +64,21 @@ class AsyncioRuntime:
         task.add_done_callback(self._running.discard)
         return TaskJob(task)
 
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        loop = asyncio.get_running_loop()
+        return LoopJob(work(), loop, TaskSignal())
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
-        return list(await asyncio.gather(*work, return_exceptions=True))
+        return list(await asyncio.gather(*map(owned, work), return_exceptions=True))
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        task = asyncio.Task(work, loop=asyncio.get_running_loop(), name=name)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(result, asyncio.CancelledError):
+            return otherwise
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
@@ -77,6 +96,8 @@ class AsyncioRuntime:
 
     async def offload(self, call: Callable[[], T]) -> T:
         if self._worker is None or not self._worker.alive():
+            from leasehold._runtimes.worker import Worker  # most clients need none
+
             self._worker = Worker()
         return await self._worker.run(call)
 
@@ -198,6 +219,61 @@ class TaskJob:
         return bool(done)
 
 
+class LoopJob:
+    """A coroutine that callbacks of the event loop resume.
+
+    If it is pending when its loop is closed, it is dropped without a warning.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, ended: Signal) -> None:
+        self._work = work
+        self._loop = loop
+        self._ended = ended
+        self._context = contextvars.Context()
+        self._awaited: asyncio.Future[Any] | None = None
+        loop.call_soon(self._resume, context=self._context)
+
+    def alive(self) -> bool:
+        if self._loop.is_closed() and not self._ended.is_set():  # nothing resumes it: let it leave its blocks
+            self._ended.set()
+            self._work.close()
+        return not self._ended.is_set()
+
+    def cancel(self) -> None:
+        if self.alive() and self._awaited is not None:
+            self._awaited.cancel()
+
+    async def join(self, timeout: float) -> bool:
+        if not self.alive() or await self._ended.wait(timeout):
+            return True
+        self.cancel()
+        await self._ended.wait(CLEANUP_WITHIN)
+        return False
+
+    def _resume(self, _: object = None) -> None:
+        if self._ended.is_set():
+            return
+        try:
+            self._awaited = self._work.send(None)
+        except (StopIteration, asyncio.CancelledError):
+            self._ended.set()
+        except BaseException:
+            self._ended.set()
+            raise  # the event loop reports it
+        else:
+            if self._awaited is None:  # it only lets others run
+                self._loop.call_soon(self._resume, context=self._context)
+            else:
+                self._awaited.add_done_callback(self._resume, context=self._context)
+
+
+def owned(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task for a caller that waits until it has ended, even if the caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    asyncio._unregister_task(task)
+    return task
+
+
 class TaskCaller(weakref.ref[asyncio.Task[Any]]):
     """A task. It is a weak reference itself, since each hold has one."""
 
@@ -254,63 +330,3 @@ class TaskScope:
         if not self.is_over() and not self._interrupted and asyncio.current_task() is not self._task:
             self._interrupted = True  # a task that discovers the loss itself gets the error
             self._task.cancel("the lease of the lock was lost")
-
-
-class Worker:
-    """One daemon thread that runs blocking calls in their order of arrival."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=_work, args=(self._calls,), name="leasehold-worker", daemon=True)
-        self._thread.start()
-        self._end = weakref.finalize(self, self._calls.put, _stop)
-
-    def alive(self) -> bool:
-        return self._pid == os.getpid() and self._thread.is_alive()
-
-    def close(self) -> None:
-        """Let the thread end after the calls that are queued already."""
-        self._end()
-
-    async def run(self, call: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-
-        def work() -> None:
-            try:
-                result = call()
-            except BaseException as error:
-                _deliver(loop, answer, None, error)
-            else:
-                _deliver(loop, answer, result, None)
-
-        self._calls.put(work)
-        return await answer
-
-
-def _work(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
-    while (call := calls.get()) is not _stop:
-        call()
-        del call  # it refers to the future of the caller, and so to its loop
-
-
-def _stop() -> None:
-    """Mark the end of the queue: the thread ends when its `Worker` is gone."""
-
-
-def _deliver(
-    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: Any, error: BaseException | None
-) -> None:
-    def settle() -> None:
-        if answer.done():  # the caller was cancelled; the call that undoes it is queued behind it
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)
-
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop was closed meanwhile
-        pass

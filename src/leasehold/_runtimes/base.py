@@ -153,8 +153,16 @@ class Runtime(Protocol):
         """Run ``work()`` in the background. It does not keep the interpreter alive."""
         ...
 
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        """Do as `spawn`, but not in a task, which the program could cancel: requests are made by `attempt`."""
+        ...
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         """Run all at once; return each result or the exception it ended with, in order."""
+        ...
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        """Run ``work`` for a job of `spawn_loop`; return ``otherwise`` if the program cancelled all its tasks."""
         ...
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:

@@ -60,6 +60,12 @@ class BlockingRuntime:
         job.thread.start()
         return job
 
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        return self.spawn(work, name)
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        return await work
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
 

@@ -128,7 +128,7 @@ def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
         hold = await client.lock("a", lease=3 * LEASE).acquire()  # a busy machine may be late by more than one
         assert hold is not None
         runtime = core_of(client)._engine.runtime
-        spawn, refused = runtime.spawn, list[str]()
+        spawn, refused = runtime.spawn_loop, list[str]()
 
         def no_thread(work: Any, name: str) -> Any:
             if name == "leasehold-renew" and len(refused) < 3:
@@ -136,7 +136,7 @@ def test_without_a_thread_for_renewals_holds_are_in_doubt_until_there_is_one(
                 raise RuntimeError("can't start new thread")
             return spawn(work, name)
 
-        monkeypatch.setattr(runtime, "spawn", no_thread)
+        monkeypatch.setattr(runtime, "spawn_loop", no_thread)
         await until_in(harness, lambda: len(refused) == 3)
         left = hold.remaining
         await until_in(harness, lambda: hold.remaining > left)  # there is a thread now: it is renewed
@@ -180,7 +180,7 @@ def test_a_late_release_is_sent_when_a_thread_can_be_started_again(
         hold = await client.lock("a", lease=30.0).acquire()
         assert hold is not None
         runtime, refused = core_of(client)._engine.runtime, list[str]()
-        spawn = runtime.spawn
+        spawn = runtime.spawn_loop
 
         def no_thread(work: Any, name: str) -> Any:
             if name == "leasehold-release" and len(refused) < 3:
@@ -188,7 +188,7 @@ def test_a_late_release_is_sent_when_a_thread_can_be_started_again(
                 raise RuntimeError("can't start new thread")
             return spawn(work, name)
 
-        monkeypatch.setattr(runtime, "spawn", no_thread)
+        monkeypatch.setattr(runtime, "spawn_loop", no_thread)
         Leaves(monkeypatch, client, StoreUnavailable("refused"))
         assert not await hold.release()
         assert await released(harness, looker, 5.0)

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold import AsyncClient, AsyncHold
 from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
+from leasehold._runtimes.base import Job
 from leasehold.stores.memory import Memory
 
 
@@ -101,3 +102,96 @@ def test_a_call_whose_caller_was_cancelled_is_ended_and_whoever_undoes_it_comes_
         return done
 
     assert asyncio.run(body()) == ["done", "undone"]
+
+
+def test_a_job_that_is_no_task_is_dropped_with_its_loop_and_leaves_its_blocks() -> None:
+    runtime, ended, jobs = AsyncioRuntime(), list[str](), list[Job]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0)  # it only lets others run
+            await runtime.signal().wait(60.0)
+        finally:
+            ended.append("left")
+
+    async def main() -> None:
+        jobs.append(runtime.spawn_loop(work, "dropped"))
+        await asyncio.sleep(0.05)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    assert not jobs[0].alive()
+    assert ended == ["left"]
+
+
+def test_a_watchdog_goes_on_in_the_next_loop_though_the_last_one_was_closed_while_it_slept() -> None:
+    client = AsyncClient(Memory("two loops"))
+
+    async def hold() -> None:
+        async with client.lock("a", lease=0.6) as hold:
+            await asyncio.sleep(1.5)
+            hold.raise_if_lost()
+
+    asyncio.run(hold())
+    asyncio.run(hold())
+    asyncio.run(client.close())
+
+
+def test_a_job_that_is_no_task_reports_its_error_to_the_loop_and_ends() -> None:
+    runtime, reports = AsyncioRuntime(), list[dict[str, Any]]()
+
+    async def work() -> None:
+        raise ValueError("a defect")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+        job = runtime.spawn_loop(work, "failing")
+        assert await job.join(1.0)
+
+    asyncio.run(main())
+    assert [type(report["exception"]) for report in reports] == [ValueError]
+
+
+def test_a_job_that_is_no_task_is_cancelled_by_a_join_that_takes_too_long() -> None:
+    runtime, ended = AsyncioRuntime(), list[str]()
+
+    async def request() -> None:
+        try:
+            await asyncio.sleep(60.0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def work() -> None:
+        await runtime.attempt(request(), "request", None)
+        ended.append("it went on")
+
+    async def main() -> None:
+        job = runtime.spawn_loop(work, "long")
+        assert not await job.join(0.05)
+        assert not job.alive()
+
+    asyncio.run(main())
+    assert ended == ["cancelled"]
+
+
+def test_a_request_that_the_program_cancels_has_the_other_result() -> None:
+    runtime, results = AsyncioRuntime(), list[str]()
+
+    async def request() -> str:
+        await asyncio.sleep(60.0)
+        return "done"
+
+    async def work() -> None:
+        results.append(await runtime.attempt(request(), "request", "cancelled"))
+
+    async def main() -> None:
+        job = runtime.spawn_loop(work, "long")
+        for _ in range(2):
+            await asyncio.sleep(0)
+        (task,) = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        task.cancel()  # before its first step
+        assert await job.join(1.0)
+
+    asyncio.run(main())
+    assert results == ["cancelled"]

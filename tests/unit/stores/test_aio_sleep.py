@@ -142,6 +142,22 @@ def test_one_that_joins_a_timer_after_the_machine_slept_ends_in_time(monkeypatch
     asyncio.run(body())
 
 
+def test_one_that_sleeps_when_the_machine_does_ends_at_most_two_spans_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio_sleep, "SPAN", 0.1)
+
+    async def body() -> None:
+        bed, slept = Bed(), [0.0]
+        bed.timers = Timers(lambda: now() + slept[0])
+        slot = Slot("x", "t")
+        task = asyncio.ensure_future(awaited(Sleep(bed.timers, bed, slot, TICKET, now() + 60.0)))
+        await asyncio.sleep(0.25)
+        assert not task.done()
+        slept[0] = 60.0
+        assert await asyncio.wait_for(task, 10) is None
+
+    asyncio.run(body())
+
+
 @in_a_loop
 async def test_few_spans_without_a_sleep_keep_a_timer(bed: Bed) -> None:
     for number in range(200):

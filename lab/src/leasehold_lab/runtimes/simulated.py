@@ -61,6 +61,12 @@ class SimulatedRuntime:
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         return SimulatedJob(self, self.start(work(), name))
 
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        return self.spawn(work, name)
+
+    async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
+        return await work
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         if self.scheduler.over:
             for one in work:

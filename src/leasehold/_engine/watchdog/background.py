@@ -19,6 +19,8 @@ BATCH = 500  # tickets in one call of `Store.renew`
 RELEASE_WITHIN = 1.0  # seconds that a release may take to be confirmed; then it is repeated in the background
 RETRY_PAUSE = 0.1  # seconds before a pending release is sent again, at least; with jitter up to five times as long
 
+RENEW, RELEASE = "leasehold-renew", "leasehold-release"  # the names of the jobs
+
 log = logging.getLogger("leasehold")
 
 Renewed = Callable[[Sequence[Lease], Sequence[RenewalResult], float], None]
@@ -55,7 +57,7 @@ class Renewer:
 
     def _start(self, batch: Sequence[Lease]) -> None:
         try:
-            job = self._runtime.spawn(lambda: self._renew(batch), "leasehold-renew")
+            job = self._runtime.spawn_loop(lambda: self._renew(batch), RENEW)
         except RuntimeError as error:  # no thread can be started: as if the store had not answered
             failure = StoreUnavailable(f"the thread of a renewal cannot be started: {error}")
             self._apply(batch, [RenewalResult.UNKNOWN] * len(batch), self._runtime.now(), failure)
@@ -68,7 +70,8 @@ class Renewer:
         results: Sequence[RenewalResult] = [RenewalResult.UNKNOWN] * len(batch)
         failure: StoreUnavailable | None = None
         try:
-            results = await self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
+            request = self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
+            results = await self._runtime.attempt(request, RENEW, results)
         except StoreUnavailable as error:
             # The leases keep it, and it must not keep our frame, which has the leases.
             failure = documented(error).with_traceback(None)
@@ -136,7 +139,7 @@ class ReleaseRetrier:
     def release_in_background(self, pending: Sequence[PendingRelease]) -> Job | None:
         """Send releases in a job and return it; if no thread can be started, schedule them again and return None."""
         try:
-            return self._runtime.spawn(lambda: self.send(pending), "leasehold-release")
+            return self._runtime.spawn_loop(lambda: self.send(pending), RELEASE)
         except RuntimeError:  # no thread can be started: later
             for each in pending:
                 self._schedule(each, self._runtime.now() + RETRY_PAUSE)
@@ -146,15 +149,22 @@ class ReleaseRetrier:
         """Send each release; schedule one without an answer again, unless its lease has expired."""
         for each in pending:
             try:
-                was_there = await self._store.release(
-                    each.name, each.ticket, reason=ReleaseReason.RELEASE, within=self._patience
-                )
-                log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
-            except StoreUnavailable:
-                now = self._runtime.now()
-                if now < each.until:
-                    self._schedule(each, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
+                was_there = await self._runtime.attempt(self._release(each), RELEASE, None)
             except Exception:
                 log.exception("a late release of %r failed", each.name)
+            else:
+                if was_there is not None:
+                    log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
+                elif (now := self._runtime.now()) < each.until:
+                    self._schedule(each, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
             if each.tried is not None:
                 each.tried()
+
+    async def _release(self, each: PendingRelease) -> bool | None:
+        """Release; return whether the store knew it, None without an answer."""
+        try:
+            return await self._store.release(
+                each.name, each.ticket, reason=ReleaseReason.RELEASE, within=self._patience
+            )
+        except StoreUnavailable:
+            return None

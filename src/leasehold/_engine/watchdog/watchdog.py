@@ -189,7 +189,7 @@ class Watchdog:
         with self._starting:
             if self._current_run is None and (self._job is None or not self._job.alive()):
                 self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, "leasehold-watchdog")
+                self._job = self._runtime.spawn_loop(self._run, "leasehold-watchdog")
             else:
                 self._wake.set()
 

@@ -37,6 +37,7 @@ class UpkeepJob(ABC, Generic[T]):
         self._mutex = runtime.mutex()
         self._wake = runtime.signal()
         self._pending: list[tuple[float, T, tuple[float, ...]]] = []
+        self._taken: tuple[float, T, tuple[float, ...]] | None = None  # that the step does now
         self._job: Job | None = None
         self._sleeps_until = 0.0
         self._closed = False
@@ -52,7 +53,7 @@ class UpkeepJob(ABC, Generic[T]):
                 return
             if self._job is None or not self._job.alive():
                 self._sleeps_until = 0.0
-                self._job = self._runtime.spawn(self._run, self._name)
+                self._job = self._runtime.spawn_loop(self._run, self._name)
             elif until < self._sleeps_until:
                 self._wake.set()
 
@@ -81,20 +82,33 @@ class UpkeepJob(ABC, Generic[T]):
         for pending in [pending for pending in self._pending if pending[0] <= now]:
             with self._mutex:
                 self._pending.remove(pending)
+            self._taken = pending
             yield pending[1:]
+        self._taken = None
 
     def _times(self) -> list[float]:
         """Return when something is due, by the boot-time clock."""
         return [when for when, *_ in self._pending]
 
+    async def _again(self) -> None:
+        """Go on, after the program cancelled the step, and all its other tasks."""
+        if self._taken is not None:
+            with self._mutex:
+                self._pending.append(self._taken)
+        await self._runtime.sleep(AFTER_AN_ERROR)
+
     async def _run(self) -> None:
         while True:
             self._wake.clear()
+            self._taken = None
             try:
-                await self._step()
+                cancelled = await self._runtime.attempt(self._step(), self._name, True)
             except Exception:
                 log.exception("%s failed unexpectedly; it continues", self._name)
                 await self._runtime.sleep(AFTER_AN_ERROR)
+            else:
+                if cancelled:
+                    await self._again()
             with self._mutex:
                 times = self._times()
                 now = self._runtime.now()

@@ -28,6 +28,8 @@ from leasehold.stores._sql.transport import SQLTransport
 LISTEN_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
 
+LOOK = "leasehold-look"  # the name of the job
+
 IDLE = 10
 """Leases after which a waiter asks again although another one watches the holder.
 
@@ -226,7 +228,7 @@ class Poller:
             if slot.ticket not in self._watched:
                 self._watched[slot.ticket] = Watched(slot, now + FIRST_LOOK, now)
             if self._job is None or not self._job.alive():
-                self._job = self._runtime.spawn(self._run, "leasehold-look")
+                self._job = self._runtime.spawn_loop(self._run, LOOK)
             self._sooner.set()
 
     def forget(self, ticket: str) -> None:
@@ -264,7 +266,7 @@ class Poller:
     async def _query_due(self, due: Sequence[Watched]) -> None:
         self._asked = self._runtime.now()
         try:
-            clock, states = await self._look([one.slot.ticket for one in due])
+            answer = await self._runtime.attempt(self._look([one.slot.ticket for one in due]), LOOK, None)
         except StoreUnavailable as error:
             pause = AFTER_AN_ERROR * (0.5 + self._runtime.jitter())
             for one in due:
@@ -272,6 +274,9 @@ class Poller:
                 if error.lasting:
                     one.slot.wake()
             return
+        if answer is None:
+            return
+        clock, states = answer
         found = {state.ticket: state for state in states}
         woken = set[str]()
         for one in due:

@@ -44,6 +44,8 @@ OPEN_WITHIN = 2.0
 PAUSES = (0.02, 0.1, 0.3, 1.0)
 """Seconds before a broken watch is reopened, by the number of failed attempts; the last value repeats."""
 
+WATCH = "leasehold-watch"  # the name of the job
+
 log = logging.getLogger("leasehold")
 
 
@@ -157,7 +159,7 @@ class Watch:
                 return False
             if self._job is None or not self._job.alive():
                 self._next, self._from = revision, revision + 1
-                self._job = self._runtime.spawn(self._run, "leasehold-watch")
+                self._job = self._runtime.spawn_loop(self._run, WATCH)
                 return True
             return self._from <= revision + 1
 
@@ -197,7 +199,7 @@ class Watch:
         failures = 0
         while not self._closed:
             try:
-                if await self._follow():
+                if await self._runtime.attempt(self._follow(), WATCH, False):
                     failures = 0
             except StoreUnavailable as error:
                 if error.lasting:

@@ -55,7 +55,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
         for state in [state for state in list(self._states.values()) if state.until <= now]:
             self._states.pop(state.ticket.id, None)
             state.over = True
-            await self._clear(state, ())
+            self._later(0.0, state, ())
         for state, again in self._due():
             await self._clear(state, again)
 

@@ -226,7 +226,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         with self._watch_mutex:
             self._sessions.hold(session, token)
             if self._watch is None or not self._watch.alive():
-                self._watch = self._runtime.spawn(self._watch_connections, "leasehold-watch")
+                self._watch = self._runtime.spawn_loop(self._watch_connections, "leasehold-watch")
         return Granted(token, since, session.lease)
 
     async def _queued(self, waiter: Waiter[S], until: float) -> Wait:

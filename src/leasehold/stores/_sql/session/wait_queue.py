@@ -37,6 +37,8 @@ from leasehold.stores._sql.transport import Permit
 
 S = TypeVar("S")
 
+PARK = "leasehold-wait"  # the name of the job
+
 END_WITHIN = 1.0
 """Seconds that releasing a lock that no waiter wants may take; then its session is closed."""
 
@@ -213,7 +215,7 @@ class WaitQueues(Generic[S]):
             if not wanted:
                 await self._free(wait_queue, session, has=has)
             elif not has:
-                self._runtime.spawn(partial(self._park, wait_queue, session), "leasehold-wait")
+                self._runtime.spawn_loop(partial(self._park, wait_queue, session), PARK)
         except BaseException:
             # Also if no thread can start: the next waiter tries again, and does not wait for this session.
             if session is not None and (not given or self._take_back(wait_queue, session)):
@@ -230,6 +232,11 @@ class WaitQueues(Generic[S]):
             return True
 
     async def _park(self, wait_queue: WaitQueue[S], session: S) -> None:
+        if await self._runtime.attempt(self._wait_parked(wait_queue, session), PARK, True):  # it was cancelled
+            self._unparked(wait_queue, session, ParkResult.CLOSED, None)
+            self._sessions.close(session)
+
+    async def _wait_parked(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Wait with the session in the server's queue, and give it to the first waiter."""
         failed: StoreUnavailable | None = None
         result = ParkResult.CLOSED

@@ -57,7 +57,7 @@ class AioTransport(ServerTransport[AioConnection]):
         connection = self._live() or await self._connected(within)
         if connection.generation == 0:
             task = self._subscribing
-            if task is None or task.done() or task.get_loop() is not connection.loop:
+            if task is None or _ends(task) or task.get_loop() is not connection.loop:
                 task = self._subscribing = asyncio.ensure_future(self._listen(connection, max(within, COMMON_WITHIN)))
                 task.add_done_callback(_retrieve)
             await self._shared(task, within)
@@ -134,7 +134,7 @@ class AioTransport(ServerTransport[AioConnection]):
         if (old := self._connection) is not None and old.loop.is_closed():
             old.end("its event loop was closed")  # what was pending there has no answer
         task = self._connecting
-        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+        if task is None or _ends(task) or task.get_loop() is not asyncio.get_running_loop():
             task = self._connecting = asyncio.ensure_future(self._begin(max(within, COMMON_WITHIN)))
             task.add_done_callback(_retrieve)
         return await self._shared(task, within)
@@ -145,7 +145,7 @@ class AioTransport(ServerTransport[AioConnection]):
         if not task.done():
             raise self._no_answer(TOO_SLOW)
         if task.cancelled():
-            raise self._no_answer("the client is closed")
+            raise self._no_answer("the client is closed" if self._closed else GONE)
         return task.result()
 
     async def _begin(self, within: float) -> AioConnection:
@@ -186,6 +186,10 @@ class AioTransport(ServerTransport[AioConnection]):
 
     async def _end(self, connection: AioConnection) -> None:
         await connection.close()
+
+
+def _ends(task: asyncio.Task[Any]) -> bool:
+    return task.done() or task.cancelling() > 0  # a program may cancel all its tasks
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

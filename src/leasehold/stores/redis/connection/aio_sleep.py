@@ -131,7 +131,7 @@ class Timers:
             timer.cancel()
             timer = None
         if timer is None:
-            self._timers[number] = loop.call_later(left, self._begin, number)
+            self._set(loop, number, left)
         self._spans.setdefault(number, {})[sleep] = None
 
     def remove(self, sleep: Sleep) -> None:
@@ -157,7 +157,14 @@ class Timers:
             for sleep in span:
                 sleep.set()
 
+    def _set(self, loop: asyncio.AbstractEventLoop, number: int, left: float) -> None:
+        """Set a timer; it looks at the clock in time, as that of the loop stops while the machine is suspended."""
+        self._timers[number] = loop.call_later(min(left, SPAN), self._begin, number)
+
     def _begin(self, number: int) -> None:
+        if (left := number * SPAN - self._now()) > 0:
+            self._set(asyncio.get_running_loop(), number, left)
+            return
         self._timers.pop(number, None)
         span = self._spans.pop(number, {})
         try:

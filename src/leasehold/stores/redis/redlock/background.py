@@ -63,7 +63,7 @@ class OnDemand:
         with self._mutex:
             self._wake.set()
             if self._job is None or not self._job.alive():
-                self._job = self._runtime.spawn(self._run, self._name)
+                self._job = self._runtime.spawn_loop(self._run, self._name)
 
     @property
     def stopped(self) -> bool:
@@ -72,7 +72,7 @@ class OnDemand:
     async def _run(self) -> None:
         while True:
             self._wake.clear()  # before the work, so that work which arrives meanwhile sets it again
-            pause = await self._work()
+            pause = await self._runtime.attempt(self._work(), self._name, AGAIN)
             if not self.stopped:
                 await (self._wake.wait(self._linger) if pause is None else self._stop.wait(pause))
             with self._mutex:

@@ -139,7 +139,9 @@ class Waiting:
             for node in self._quorum.nodes:
                 job = self._listeners.get(node.index)
                 if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
-                    self._listeners[node.index] = self._runtime.spawn(partial(self._listen, node), "leasehold-listen")
+                    self._listeners[node.index] = self._runtime.spawn_loop(
+                        partial(self._listen, node), "leasehold-listen"
+                    )
         if len(self._quorum) - len(self._denied) < self._quorum.majority:
             raise next(iter(self._denied.values()))
         return self._is_open()
