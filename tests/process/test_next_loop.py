@@ -16,8 +16,14 @@ KINDS = {
     "sentinel": ("redis_sentinel", ""),
     "cluster": ("redis_cluster", ""),
     "redlock": ("redlock_nodes", ""),
+    "postgresql": ("postgres_server", ""),
+    "postgresql-session": ("postgres_server", "?mode=session"),
+    "mariadb": ("mariadb_url", ""),
+    "mariadb-session": ("mariadb_url", "?mode=session"),
+    "etcd": ("etcd_server", ""),
+    "zookeeper": ("zookeeper_server", "/next-loop"),
 }
-"""The fixture that starts the servers, and what is added to their URL."""
+"""The fixture that starts the servers or has their URL, and what is added to that."""
 
 LEASE = 60.0
 """Seconds; a waiter without messages would learn of its grant at a third of them."""
@@ -31,7 +37,8 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}:ResourceWarning") for t
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest) -> str:
     fixture, options = KINDS[request.param]
-    return str(request.getfixturevalue(fixture).url) + options
+    found = request.getfixturevalue(fixture)
+    return str(getattr(found, "url", found)) + options
 
 
 async def hand_over(client: AsyncClient, url: str, namespace: str, name: str) -> None:

@@ -57,6 +57,8 @@ class AioConnection:
 
     def usable(self) -> bool:
         connection, proto = self._connection, self._connection._proto
+        if self._loop is not asyncio._get_running_loop():  # a client may be used in one loop after the other
+            return False
         if not connection.connected or connection._stream_broken or proto is None:
             return False
         return bool(proto.length == proto.pos)
@@ -77,6 +79,9 @@ class AioConnection:
         self._connection.close()
 
     async def close(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:  # that one is closed
+            self.abort()
+            return
         try:
             async with asyncio.timeout(GOODBYE_WITHIN):
                 await self._connection.ensure_closed()
