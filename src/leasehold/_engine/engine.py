@@ -246,7 +246,7 @@ class Engine:
         except StoreUnavailable as error:
             return await self.send_release_again(lease, error, until)
         except BaseException as error:
-            if not isinstance(error, Exception | GeneratorExit):  # it was cancelled itself, though shielded
+            if not isinstance(error, Exception | GeneratorExit):  # the program cancelled the shielded task, too
                 self.watchdog.retry_release(lease.name, lease.ticket)
             raise
 

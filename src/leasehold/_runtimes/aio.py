@@ -74,7 +74,7 @@ class AsyncioRuntime:
     async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
         task = asyncio.Task(work, loop=asyncio.get_running_loop(), name=name)
         (result,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(result, asyncio.CancelledError):
+        if isinstance(result, asyncio.CancelledError | KeyboardInterrupt | SystemExit):  # the last two left the loop
             return otherwise
         if isinstance(result, BaseException):
             raise result
@@ -168,7 +168,7 @@ class TaskSignal:
         return self._flag
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait for the flag. A `set` wakes the last task that waits; one that is dropped disturbs no other."""
+        """Wait for the flag. A `set` wakes the last task that waits, also if an earlier one is dropped."""
         self._loop = asyncio.get_running_loop()
         waiter = self._waiter = self._loop.create_future()
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
@@ -231,6 +231,7 @@ class LoopJob:
         self._ended = ended
         self._context = contextvars.Context()
         self._awaited: asyncio.Future[Any] | None = None
+        self._cancelled = False  # a second cancellation would disturb the cleanup of what it awaits
         loop.call_soon(self._resume, context=self._context)
 
     def alive(self) -> bool:
@@ -240,8 +241,8 @@ class LoopJob:
         return not self._ended.is_set()
 
     def cancel(self) -> None:
-        if self.alive() and self._awaited is not None:
-            self._awaited.cancel()
+        if not self._cancelled and self.alive() and self._awaited is not None:
+            self._cancelled = self._awaited.cancel()
 
     async def join(self, timeout: float) -> bool:
         if not self.alive() or await self._ended.wait(timeout):
@@ -268,7 +269,7 @@ class LoopJob:
 
 
 def owned(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start a task for a caller that waits until it has ended, even if the caller is cancelled."""
+    """Start a task that `asyncio.all_tasks` does not list: a program that cancels all tasks cancels its caller."""
     task = asyncio.ensure_future(work)
     asyncio._unregister_task(task)
     return task

@@ -154,7 +154,7 @@ class Runtime(Protocol):
         ...
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        """Do as `spawn`, but not in a task, which the program could cancel: requests are made by `attempt`."""
+        """Like `spawn`, but cancelling all tasks does not cancel it. It must send requests through `attempt`."""
         ...
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:

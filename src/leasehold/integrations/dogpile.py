@@ -59,7 +59,7 @@ class Mutex(CacheMutex):
         """
         lease, timeout = self._options
         me = threading.get_ident()
-        # A lock object keeps its holds: of one that the threads share, a hold would outlive an interrupt of this call.
+        # A lock object keeps its holds. In one that threads share, a hold would stay after this call was interrupted.
         hold = self._client.lock(self._name, lease=lease, timeout=timeout).acquire(wait)
         if hold is not None:
             self._holds[me] = hold

@@ -59,6 +59,17 @@ def test_a_waiter_that_finds_a_free_vote_waits_no_more(redlock_nodes, namespace)
     assert node.command("ZCARD", queue) == 0
 
 
+def test_an_earlier_request_that_arrives_after_the_release_joins_no_queue(redlock_nodes, namespace):
+    node = redlock_nodes.nodes[0]
+    proposal = Proposal("x", Ticket("t" * 22, LeaseTerms(LockMode(), Owner("host", 1, "c"), 30.0)), 7, 7)
+    for token in (7, 8):
+        assert run(node, protocol.try_acquire(namespace, proposal, token, join=True, channel=b"c"))[0] == 1
+    assert run(node, protocol.release(namespace, "x", proposal.ticket, 8, ReleaseReason.RELEASE, several=True)) == 1
+    run(node, protocol.give_back(namespace, proposal, 7, b"c"))
+    run(node, protocol.try_acquire(namespace, proposal, 7, join=True, channel=b"c"))
+    assert node.command("EXISTS", keys.node_keys(namespace, "x")[1]) == 0
+
+
 @pytest.mark.parametrize("comes", ["claim", "give_back"])
 def test_a_request_that_arrives_after_its_release_joins_no_queue(redlock_nodes, namespace, comes):
     """Else nobody would release it, and it would be notified instead of a waiter that lives."""

@@ -67,11 +67,11 @@ class Renewer:
     async def _renew(self, batch: Sequence[Lease]) -> None:
         sent = self._runtime.now()
         within = min(self._patience, min(lease.length for lease in batch) / RENEWALS_PER_LEASE)
-        results: Sequence[RenewalResult] = [RenewalResult.UNKNOWN] * len(batch)
+        results: Sequence[RenewalResult] | None = None
         failure: StoreUnavailable | None = None
         try:
             request = self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
-            results = await self._runtime.attempt(request, RENEW, results)
+            results = await self._runtime.attempt(request, RENEW, None)  # None if it was cancelled
         except StoreUnavailable as error:
             # The leases keep it, and it must not keep our frame, which has the leases.
             failure = documented(error).with_traceback(None)
@@ -79,9 +79,9 @@ class Renewer:
         except Exception:
             log.exception("a batch of renewals failed")
         else:
-            if self._contact.lost_since is not None:
+            if results is not None and self._contact.lost_since is not None:
                 self._contact.answered(batch[0])
-        self._apply(batch, results, sent, failure)
+        self._apply(batch, results or [RenewalResult.UNKNOWN] * len(batch), sent, failure)
 
     def _apply(
         self, batch: Sequence[Lease], results: Sequence[RenewalResult], sent: float, failure: StoreUnavailable | None

@@ -220,7 +220,7 @@ class Watchdog:
         finally:
             if self._current_run is mine:
                 self._current_run = None
-            else:  # a start that was interrupted, and repeated: the other run may have missed a wake-up
+            else:  # another run has begun, as the start of this one was interrupted: it may have missed a wake-up
                 self._wake.set()
 
     def _stop_if_idle(self, mine: object) -> bool:

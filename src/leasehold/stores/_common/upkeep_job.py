@@ -37,7 +37,7 @@ class UpkeepJob(ABC, Generic[T]):
         self._mutex = runtime.mutex()
         self._wake = runtime.signal()
         self._pending: list[tuple[float, T, tuple[float, ...]]] = []
-        self._taken: tuple[float, T, tuple[float, ...]] | None = None  # that the step does now
+        self._taken: tuple[float, T, tuple[float, ...]] | None = None  # what the step works on
         self._job: Job | None = None
         self._sleeps_until = 0.0
         self._closed = False
@@ -74,6 +74,8 @@ class UpkeepJob(ABC, Generic[T]):
         when = self._runtime.now() + pause
         with self._mutex:
             self._pending.append((when, item, further))
+            if self._taken is not None and self._taken[1] is item:
+                self._taken = None
         self.watch(when)
 
     def _due(self) -> Iterator[tuple[T, tuple[float, ...]]]:
@@ -91,7 +93,7 @@ class UpkeepJob(ABC, Generic[T]):
         return [when for when, *_ in self._pending]
 
     async def _again(self) -> None:
-        """Go on, after the program cancelled the step, and all its other tasks."""
+        """Go on after the program cancelled the step: what that worked on is due again."""
         if self._taken is not None:
             with self._mutex:
                 self._pending.append(self._taken)

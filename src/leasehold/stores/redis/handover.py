@@ -98,7 +98,7 @@ class Waiters(Slots):
                 self.wake(next_waiter)
 
     def receive(self, message: bytes) -> None:
-        """Take a message: a grant, or a ticket alone, which is to retry; or nothing, which counts the receivers."""
+        """Take a message: a grant, or a ticket alone, which is to retry. An empty one only counted receivers."""
         if not message:
             return
         grant_message = GrantMessage.parse(message)

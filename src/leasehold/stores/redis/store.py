@@ -284,7 +284,7 @@ class RedisStore:
     async def _wait(self, slot: Slot | None, ticket: Ticket, mark: object, timeout: float) -> Granted | None:
         if slot is None:
             return None
-        # Unless there are several servers, a subscription that has its number still needs no look.
+        # With one server, `listen` need not be called while the subscription is unchanged.
         if self._ask is None or not mark or mark != self._transport.generation():
             try:
                 generation = await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))

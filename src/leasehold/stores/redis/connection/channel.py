@@ -41,7 +41,7 @@ class Channel:
         self._waiting: dict[int, Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # what the reader closes when it stops reading
         self._undelivered = False  # whether a reader has received messages that it has not handed on yet
-        self._soon = False  # whether the last messages came within `SOON`
+        self._soon = False  # whether the last messages came within `SOON` after a thread began to wait for them
 
     async def open(self, within: float) -> int:
         """Subscribe if there is no subscription; return its number."""
@@ -63,6 +63,7 @@ class Channel:
             self._poll.register(self._wake_up.fd, select.POLLIN)
             self._count += 1
             self.generation = self._count
+            self._undelivered = True  # messages may have come together with the confirmation
             self._connection = connection  # last: other threads read it first
             return self.generation
         finally:
@@ -163,7 +164,7 @@ class Channel:
     def _receive(self, connection: Connection, left: float) -> None:
         """Take the messages that come within ``left`` seconds, unless another thread ends the wait before.
 
-        If the last ones came soon, a read alone waits for the next ones, for `SOON` at most: no poll before it.
+        If the last ones came soon, it begins with a read, which waits for `SOON` at most. Else it polls before that.
         """
         began = self._runtime.now()
         if not (self._soon and connection.plain and left > SOON) and not self._wait(connection, left):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import select
 import socket
 import struct
@@ -23,7 +24,7 @@ CHUNK = 65_536
 SOON = 0.005
 """Seconds for which a read waits in the kernel alone, so that poll waits for the rest.
 
-Each signal begins them anew: calls keep their time limits at up to 200 signals a second.
+Each signal begins them anew: calls and waits keep their time limits at up to 200 signals a second.
 """
 
 AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
@@ -49,7 +50,10 @@ class Connection(Replies):
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
         self._send, self._recv = self.socket.send, self.socket.recv
-        self.plain = type(self.socket) is socket.socket and sys.platform != "win32"  # TLS needs Python's time limits
+        # TLS and gevent need Python's time limits.
+        self.plain = (
+            type(self.socket) is socket.socket and isinstance(self.socket, _socket.socket) and sys.platform != "win32"
+        )
         if self.plain:
             self.socket.settimeout(None)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, round(SOON * 1e6)))

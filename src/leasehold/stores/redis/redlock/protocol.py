@@ -21,6 +21,7 @@ class Proposal:
 
     Attributes:
         token: the highest token that it has proposed.
+        several: whether it has proposed more than one.
         order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
         asked: nodes that may know it.
         released: nodes that confirmed its release, and whether it had their vote.
@@ -31,6 +32,7 @@ class Proposal:
     ticket: Ticket
     token: int
     order: int
+    several: bool = False
     asked: set[int] = field(default_factory=set[int])
     released: dict[int, bool] = field(default_factory=dict[int, bool])
     until: float = 0.0
@@ -74,11 +76,22 @@ def try_acquire(
 
 
 def release(
-    namespace: str, name: str, ticket: Ticket, token: int, reason: ReleaseReason, *, last: bool = True
+    namespace: str,
+    name: str,
+    ticket: Ticket,
+    token: int,
+    reason: ReleaseReason,
+    *,
+    last: bool = True,
+    several: bool = True,
 ) -> Command:
-    """Return the command that gives up vote and queue entry; ``last`` if the ticket makes no request after it."""
+    """Return the command that gives up vote and queue entry.
+
+    ``last``: the ticket makes no request after it. ``several``: it may have proposed other tokens than this one.
+    """
     broken, ttl = reason is ReleaseReason.BREAK, ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
-    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, b"2" if last and not broken else b"0")
+    after = b"0" if broken or not last else b"3" if several else b"2"
+    args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, after)
     return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
 
 

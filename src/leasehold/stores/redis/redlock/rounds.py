@@ -59,7 +59,7 @@ class Proposals:
         with self._mutex:
             clock = self._runtime.wall_us()
             self._ahead = max(self._ahead, top + 1 - clock)
-            proposal.token = max(proposal.token + 1, clock + self._ahead)
+            proposal.token, proposal.several = max(proposal.token + 1, clock + self._ahead), True
 
     def forget(self, proposal: Proposal) -> None:
         self._proposals.pop(proposal.ticket.id, None)

@@ -144,7 +144,8 @@ class RedlockStore:
         self._waiting.remove(ticket)
         proposal = self._proposals.get(ticket.id)
         token = 0 if proposal is None else proposal.token
-        command = self._at_node(protocol.release(self._namespace, name, ticket, token, reason))
+        several = proposal is None or proposal.several
+        command = self._at_node(protocol.release(self._namespace, name, ticket, token, reason, several=several))
         over = self._runtime.now() + protocol.life(ticket)
 
         def read(node: Node, found: int) -> bool:

@@ -1,7 +1,10 @@
 -- Takes back a ticket's vote and queue entry, or (stay) the vote alone; and notifies the next waiter that the vote is free.
 -- ARGV  1 ticket  2 force release 0/1  3 token: the highest that the ticket proposed, 0 if unknown  4 lease ms + delay ms
---       5 0 give the vote back, 1 the same but stay in the queue, 2 the ticket will not come again; with 1: 6 order
---       7 lease ms  8 channel  9 owner  10 meta
+--       5 what the ticket does after it:
+--           0  it may ask again
+--           1  it stays in the queue, with 6 order  7 lease ms  8 channel  9 owner  10 meta
+--           2  nothing, and it has asked with one token only
+--           3  nothing, and it has asked with several tokens
 -- Reply 1 if the ticket had the vote or waited, else 0
 local ticket, broken, proposed, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[5] == '1'
 
@@ -32,7 +35,7 @@ if stay then
 elseif crowd then
   if unqueue(ticket) == 1 then found = 1 end
 end
--- A request of the ticket may still be on its way, unless it has the vote that it asked for last.
-if ARGV[5] == '2' and (holder ~= ticket or token < proposed) then refuse_later(ticket, top_key) end
+-- A request of the ticket may still be on its way, unless it has the vote, and has asked only once.
+if ARGV[5] == '3' or ARGV[5] == '2' and (holder ~= ticket or token < proposed) then refuse_later(ticket, top_key) end
 if crowd and vote_left() <= 0 then notify_next(ticket) end
 return found

@@ -1,6 +1,6 @@
--- Takes back the vote that a ticket asked for last if nobody waits here, as is usual. It comes first, so that nothing else
+-- Takes back the vote of a ticket that asked once if nobody waits here, as is usual. It comes first, so that nothing else
 -- need be defined. The other cases are in redlock_leave.lua, which follows with the same arguments.
-if ARGV[2] == '0' and ARGV[5] ~= '1' then
+if ARGV[2] == '0' and (ARGV[5] == '0' or ARGV[5] == '2') then
   local vote = redis.call('HMGET', KEYS[1], 't', 'f')
   if vote[1] == ARGV[1] and tonumber(vote[2] or 0) == tonumber(ARGV[3])
     and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0
