@@ -2,7 +2,8 @@
 
 Nearly all acquires and releases are plain. `steps` reads a queue as objects, computes the queue afterwards, and writes
 what differs. Where there is no queue, these few statements do the same, in the same transaction. If a call is not
-plain, they change nothing, and `steps` does it: it is the specification, and a test plays random histories in both ways.
+plain, they change nothing, and `steps` does it. Its steps are the specification: a test plays random histories in both
+ways.
 """
 
 from __future__ import annotations
