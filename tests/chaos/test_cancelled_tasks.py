@@ -39,19 +39,20 @@ def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail if a task was pending when its loop was closed, or ended with an error that nobody retrieved."""
     yield
     gc.collect()
-    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    records = [*caplog.get_records("call"), *caplog.records]
+    assert not [record.getMessage() for record in records if record.name == "asyncio"]
 
 
 @systems
 @pytest.mark.parametrize("wait", [True, False], ids=["and waits", "at once"])
 def test_a_holder_goes_on(name: str, deployment: Deployment, namespace: str, wait: bool) -> None:
-    lease = SYSTEMS[name].lease
+    lease = max(SYSTEMS[name].lease, 2.0)  # it is lost if the machine gives us no time for that long
 
     async def main() -> None:
         client = AsyncClient.from_url(deployment.url, namespace=namespace)
         other = AsyncClient.from_url(deployment.url, namespace=namespace)
         async with client.lock("a", lease=lease) as hold:
-            for _ in range(6):  # also in the middle of a renewal, and again before all has recovered
+            for _ in range(4):  # also in the middle of a renewal, and again before all has recovered
                 await cancel_others(wait=wait)
                 await asyncio.sleep(lease * 0.35)
                 hold.raise_if_lost()
@@ -82,7 +83,7 @@ def test_a_holder_is_notified(wait: bool) -> None:
         with pytest.raises(LeaseLost):
             await work(client)
         assert len(notified) == 1
-        assert notified[0] < lease + 1.0
+        assert notified[0] < SOON
         await client.close()
 
     asyncio.run(main())
@@ -102,7 +103,7 @@ def test_locks_are_handed_over(name: str, deployment: Deployment, namespace: str
                 await cancel_others(wait=wait)
                 used = asyncio.ensure_future(other.lock("a", lease=LONG).acquire())
                 await asyncio.sleep(0.5)
-            else:  # the waiter is spared, and with it nothing that it depends on
+            else:  # only the waiter is spared; the jobs that it depends on are not
                 await cancel_others(keep=used, wait=wait)
                 await asyncio.sleep(0.5)
             assert hold is not None
@@ -153,7 +154,7 @@ def test_a_release_under_way_is_repeated(name: str, deployment: Deployment, name
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning")
 @systems
-def test_the_loop_ends_at_once(name: str, deployment: Deployment, namespace: str) -> None:
+def test_a_program_ends_though_a_lock_is_held_to_its_end(name: str, deployment: Deployment, namespace: str) -> None:
     """No task comes back when the program ends, though its client is open and its lock is held to the end."""
     ended: list[float] = []
 

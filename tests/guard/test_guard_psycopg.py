@@ -86,10 +86,13 @@ def test_pipeline_mode_is_refused_before_anything_is_sent(cursor: bool, postgres
         assert sql.update(connection, "shelf", {"n": 9}, where={"item": 42}, token=5) == 1
 
 
-def test_a_connection_of_sqlalchemy_that_streams_results(postgres_server: PostgresServer) -> None:
+@pytest.mark.parametrize("option", [{"stream_results": True}, {"yield_per": 10}], ids=str)
+def test_a_connection_of_sqlalchemy_that_streams_results(
+    postgres_server: PostgresServer, option: dict[str, Any]
+) -> None:
     """It would run each statement by a cursor of the server."""
     engine = sqlalchemy.create_engine(postgres_server.url.replace("postgresql:", "postgresql+psycopg:"))
-    with closing(engine.connect().execution_options(stream_results=True)) as connection:
+    with closing(engine.connect().execution_options(**option)) as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
         sql.create(connection)
         sql.advance(connection, "shelf", 5)

@@ -45,3 +45,13 @@ def test_guards_read_rows_that_are_dictionaries(connection: Any) -> None:
         sql.advance(connection, "shelf", 4)
     connection.rollback()
     connection.close()
+
+
+def test_guards_read_rows_that_are_single_values_on_sqlite() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = lambda cursor, row: row[0]
+    sql.create(connection)
+    sql.advance(connection, "shelf", 5)
+    with pytest.raises(Stale):
+        sql.advance(connection, "shelf", 4)
+    connection.close()

@@ -139,8 +139,8 @@ def test_an_exit_in_a_request_keeps_nobody_out_though_its_context_lives_on(
                 left = await looker.holds()
             assert [where[info.name] for info in left] == []
             gc.collect()  # a task that was made when the exception came, and that nobody refers to
-            async with client.lock("renewed", lease=LEASE) as hold:
-                await asyncio.sleep(LEASE)
+            async with client.lock("renewed", lease=2 * LEASE) as hold:
+                await asyncio.sleep(2 * LEASE)
                 assert hold.held
 
     asyncio.run(body())

@@ -21,8 +21,8 @@ QUESTION_MARKS = ("sqlite3", "aiosqlite", "apsw")
 MARKS = {"qmark": "?", "numeric_dollar": "$"}
 """Placeholders of SQLAlchemy's dialects; ``$`` is followed by a number, as for asyncpg."""
 
-NO_STREAM = {"stream_results": False}
-"""An option of SQLAlchemy: no cursor of the server, which takes a SELECT only."""
+NO_STREAM = {"stream_results": False, "yield_per": None}
+"""Options of SQLAlchemy: no cursor of the server, which takes a SELECT only."""
 
 
 class Statement(NamedTuple):
@@ -129,6 +129,8 @@ def _execute(connection: Any, statement: Statement, asynchronous: bool) -> Calls
         options = _require_answers(connection)
     cursor: Any = (yield connection.cursor(**options)) if callable(getattr(connection, "cursor", None)) else connection
     package = _package(cursor)
+    if cursor is not connection and "sqlite" in package:
+        cursor.row_factory = None  # rows are tuples, whatever those of the connection are
     mark = "?" if any(name in package for name in QUESTION_MARKS) else "$" if "raw_cursor" in package else "%s"
     try:
         yield _require_flavor(cursor.execute(_text(statement, mark), tuple(statement.args)), asynchronous)

@@ -175,7 +175,8 @@ def test_a_job_that_is_no_task_is_cancelled_by_a_join_that_takes_too_long() -> N
     assert ended == ["cancelled"]
 
 
-def test_a_request_that_the_program_cancels_has_the_other_result() -> None:
+@pytest.mark.parametrize("steps", [1, 2], ids=["before its first step", "after it"])
+def test_a_request_that_the_program_cancels_has_the_other_result(steps: int) -> None:
     runtime, results = AsyncioRuntime(), list[str]()
 
     async def request() -> str:
@@ -187,10 +188,11 @@ def test_a_request_that_the_program_cancels_has_the_other_result() -> None:
 
     async def main() -> None:
         job = runtime.spawn_loop(work, "long")
-        for _ in range(2):
+        for _ in range(steps):
             await asyncio.sleep(0)
         (task,) = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
-        task.cancel()  # before its first step
+        assert (task.get_coro().cr_await is None) == (steps == 1)  # type: ignore[union-attr]
+        task.cancel()
         assert await job.join(1.0)
 
     asyncio.run(main())
