@@ -197,3 +197,69 @@ def test_a_request_that_the_program_cancels_has_the_other_result(steps: int) -> 
 
     asyncio.run(main())
     assert results == ["cancelled"]
+
+
+def test_a_job_is_cancelled_once_so_that_its_request_can_clean_up() -> None:
+    runtime, done = AsyncioRuntime(), list[str]()
+
+    async def request() -> None:
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            await asyncio.sleep(0.05)
+            done.append("cleaned up")
+
+    async def work() -> None:
+        await runtime.attempt(request(), "request", None)
+
+    async def main() -> None:
+        job = runtime.spawn_loop(work, "cancelled twice")
+        await asyncio.sleep(0.01)
+        job.cancel()
+        await asyncio.sleep(0.01)
+        assert not await job.join(0.0)
+
+    asyncio.run(main())
+    assert done == ["cleaned up"]
+
+
+def test_an_interrupt_in_a_request_of_a_job_leaves_the_loop_once() -> None:
+    runtime, loop = AsyncioRuntime(), asyncio.new_event_loop()
+
+    async def request() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        await runtime.attempt(request(), "interrupted", None)
+
+    async def main() -> None:
+        runtime.spawn_loop(work, "interrupted")
+        await asyncio.sleep(0.05)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(main())
+    loop.run_until_complete(asyncio.sleep(0.1))
+    loop.close()
+
+
+def test_a_renewal_that_the_program_cancels_is_no_answer_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with AsyncClient(Memory("no answer")) as client, client.lock("a", lease=0.6):
+            engine: Any = client._engine
+            engine.contact.lost_since = engine.runtime.now()  # an outage
+            sent = asyncio.Event()
+
+            async def stalled(*args: object, **options: object) -> list[object]:
+                sent.set()
+                await asyncio.sleep(60.0)
+                return []
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.store, "renew", stalled)
+                await sent.wait()
+                (renewal,) = [each for each in asyncio.all_tasks() if each.get_name() == "leasehold-renew"]
+                renewal.cancel()
+                await asyncio.sleep(0.01)
+                assert engine.contact.lost_since is not None
+
+    asyncio.run(main())

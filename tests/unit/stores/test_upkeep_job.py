@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Runtime, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.upkeep_job import AFTER_AN_ERROR, LINGER, UpkeepJob
@@ -172,3 +174,26 @@ def test_a_closed_one_does_nothing_more() -> None:
         assert not job.runs()
 
     simulate(body)
+
+
+def test_what_a_step_has_put_off_is_not_due_twice_if_the_program_cancels_the_step() -> None:
+    begun = asyncio.Event()
+
+    class Slow(Alarms):
+        async def _step(self) -> None:
+            for item, further in self._due():
+                self._later(60.0, item, further)
+                begun.set()
+                await asyncio.sleep(60.0)
+
+    async def main() -> None:
+        job = Slow(AsyncioRuntime())
+        job.repeat(0.0, "a")
+        await begun.wait()
+        for step in asyncio.all_tasks() - {asyncio.current_task()}:  # type: ignore[arg-type]
+            step.cancel()
+        await asyncio.sleep(0.05)
+        assert [item for _, item, _ in job._pending] == ["a"]
+        await job.close(1.0)
+
+    asyncio.run(main())
