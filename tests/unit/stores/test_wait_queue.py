@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
-from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
+from leasehold._runtimes.base import Job, finish
+from leasehold._runtimes.blocking import BlockingRuntime, ThreadJob, ThreadSignal
+from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.wait_queue import WaitQueues
+from leasehold.stores._sql.session.waiter import WaitQueue
 
 
 class Taken:
@@ -68,15 +72,16 @@ class Stalling(BlockingRuntime):
 class Threadless(BlockingRuntime):
     """One that can start no thread."""
 
-    def spawn(self, work: object, name: str) -> object:  # type: ignore[override]
+    def spawn_loop(self, work: object, name: str) -> Job:
         raise RuntimeError("can't start new thread")
 
 
 class Idle(BlockingRuntime):
     """One whose jobs never get their turn."""
 
-    def spawn(self, work: object, name: str) -> object:  # type: ignore[override]
-        return None
+    def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+        self.job = ThreadJob(work, name)
+        return self.job
 
 
 def ticket(number: int) -> Ticket:
@@ -169,3 +174,56 @@ def test_a_session_whose_token_is_taken_is_not_given_to_another() -> None:
     lines.granted(first)
     assert finish(lines.session_for(second, until)) not in (None, mine)
     assert finish(lines.session_for(third, until)) is None
+
+
+class Interfering(Taken):
+    """Those that let something happen while a lock is tried, and then have no connection."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    async def try_lock(self, name: str, ticket: Ticket, until: float) -> tuple[object, bool]:
+        self._meanwhile()
+        raise StoreUnavailable("no connection")
+
+
+def test_the_next_waiter_is_notified_when_an_attempt_ends_whose_waiter_has_left() -> None:
+    """It had found that the first one tries, and slept."""
+    runtime = Idle()
+    until = runtime.now() + 5
+
+    def meanwhile() -> None:
+        assert finish(lines.session_for(second, until)) is None
+        second.signal.clear()
+        finish(lines.leave(first, until))
+        second.signal.clear()  # it looks once more, and the first one still tries
+
+    lines: WaitQueues[object] = WaitQueues(runtime, Interfering(meanwhile))
+    first, second = (lines.enter("x", ticket(number)) for number in (1, 2))
+    with pytest.raises(StoreUnavailable):
+        finish(lines.session_for(first, until))
+    assert second.signal.is_set()
+
+
+def test_a_session_that_an_interruption_has_just_parked_is_not_parked_any_more() -> None:
+    """It was closed, and all in line waited for it."""
+
+    class Parking(WaitQueue[object]):
+        """One that is interrupted as soon as a session is parked."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "parked" and value is not None:
+                raise KeyboardInterrupt
+
+    sessions, runtime = Taken(), Idle()
+    lines: WaitQueues[object] = WaitQueues(runtime, sessions)
+    waiter = lines.enter("x", ticket(1))
+    lines._wait_queues[waiter.key].__class__ = Parking
+    with pytest.raises(KeyboardInterrupt):
+        finish(lines.session_for(waiter, runtime.now() + 5))
+    assert not sessions.open
+    assert lines.parked(waiter) is None

@@ -116,7 +116,7 @@ Refused = errors.StoreRefused
 
 
 class Permit:
-    """The right of a caller, or its wait for that: for as long as something refers to it."""
+    """A caller's permit, or its place in the queue. Dropping the last reference returns it."""
 
     __slots__ = ("__weakref__",)
 
@@ -149,7 +149,7 @@ class Semaphore:
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self._runtime = runtime
-        self._mutex = runtime.mutex()
+        self._mutex = runtime.recursive_mutex()
         self._limit = limit
         self._taken: list[ref[Permit]] = []
         self._queue: deque[Waiting] = deque()
@@ -164,6 +164,7 @@ class Semaphore:
                 self._taken.append(permit)
                 return True
             waiting = Waiting(permit, self._runtime.signal())
+            self._queue = deque(one for one in self._queue if one.permit() is not None)  # without cancelled callers
             self._queue.append(waiting)
         while permit not in self._taken and (left := until - self._runtime.now()) > 0:
             await waiting.signal.wait(min(left, LOOK_AGAIN))
@@ -176,6 +177,8 @@ class Semaphore:
 
     def notify(self) -> None:
         """Grant the permits that have come back to the longest waiters."""
+        if self._mutex._is_owned():  # by a frame that the collector interrupted, to close a coroutine of a closed loop
+            return
         with self._mutex:
             self._serve()
 

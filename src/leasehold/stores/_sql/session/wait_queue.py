@@ -49,7 +49,7 @@ class WaitQueues(Generic[S]):
     def __init__(self, runtime: Runtime, sessions: WaitingSessions[S]) -> None:
         self._runtime = runtime
         self._sessions = sessions
-        self._mutex = runtime.mutex()
+        self._mutex = runtime.recursive_mutex()
         self._wait_queues: dict[str, WaitQueue[S]] = {}
         self._waiters: dict[str, Waiter[S]] = {}
 
@@ -187,10 +187,15 @@ class WaitQueues(Generic[S]):
             if failed is not None:
                 waiter.stored_at = None  # the session that wrote the row is gone
                 raise failed
-            if wait_queue.waiters[0] is not waiter or wait_queue.parked is not None or wait_queue.trying:
+            if wait_queue.waiters[0] is not waiter:
+                return None
+            if (orphan := wait_queue.orphan) is not None:
+                wait_queue.parked = None
+                self._sessions.close(orphan)
+            if wait_queue.parked is not None or wait_queue.trying:
                 return None
             mine.append(Permit())
-            wait_queue.attempt = ref(mine[0])
+            wait_queue.trier = ref(mine[0])
             return wait_queue
 
     def _attempt_over(self, wait_queue: WaitQueue[S], waiter: Waiter[S]) -> None:
@@ -215,10 +220,11 @@ class WaitQueues(Generic[S]):
             if not wanted:
                 await self._free(wait_queue, session, has=has)
             elif not has:
-                self._runtime.spawn_loop(partial(self._park, wait_queue, session), PARK)
+                wait_queue.job = ref(self._runtime.spawn_loop(partial(self._park, wait_queue, session), PARK))
         except BaseException:
-            # Also if no thread can start: the next waiter tries again, and does not wait for this session.
-            if session is not None and (not given or self._take_back(wait_queue, session)):
+            # Also reached if no thread can start. Unpark the session, so that the next waiter tries.
+            taken_back = session is not None and self._take_back(wait_queue, session)
+            if session is not None and (taken_back or not given):
                 self._sessions.close(session)
             raise
 
@@ -235,6 +241,7 @@ class WaitQueues(Generic[S]):
         if await self._runtime.attempt(self._wait_parked(wait_queue, session), PARK, True):  # it was cancelled
             self._unparked(wait_queue, session, ParkResult.CLOSED, None)
             self._sessions.close(session)
+            await self._runtime.attempt(self._end(wait_queue, session), PARK, None)  # as in `_wait_parked`
 
     async def _wait_parked(self, wait_queue: WaitQueue[S], session: S) -> None:
         """Wait with the session in the server's queue, and give it to the first waiter."""
@@ -258,6 +265,8 @@ class WaitQueues(Generic[S]):
         self, wait_queue: WaitQueue[S], session: S, result: ParkResult, failed: StoreUnavailable | None
     ) -> ParkResult:
         """Give a session whose wait ended to the first waiter; return how it ended."""
+        if self._mutex._is_owned():  # by a frame that the collector interrupted, to close a coroutine of a closed loop
+            return ParkResult.CLOSED  # `_begin` notices that its job is gone
         with self._mutex:
             if wait_queue.parked is not session:
                 return ParkResult.CLOSED  # the last waiter to leave ended it

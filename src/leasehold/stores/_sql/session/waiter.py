@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from weakref import ref
 
 from leasehold._model import Owner, Ticket
-from leasehold._runtimes.base import Signal
+from leasehold._runtimes.base import Job, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Permit
 
@@ -102,19 +102,27 @@ class WaitQueue(Generic[S]):
 
     Attributes:
         parked: the session that waits in the server's queue.
-        attempt: refers to something for as long as a waiter tries the lock.
+        job: a weak reference to the job that waits with it.
+        trier: a weak reference to the permit of the waiter that tries the lock now.
     """
 
     key: str
     name: str
     waiters: list[Waiter[S]] = field(default_factory=list[Waiter[S]])
     parked: S | None = None
-    attempt: ref[Permit] | None = None
+    job: ref[Job] | None = None
+    trier: ref[Permit] | None = None
 
     @property
     def trying(self) -> bool:
         """Whether a waiter tries the lock just now."""
-        return self.attempt is not None and self.attempt() is not None
+        return self.trier is not None and self.trier() is not None
+
+    @property
+    def orphan(self) -> S | None:
+        """The parked session if its job is gone: its event loop was closed."""
+        job = None if self.job is None else self.job()
+        return None if self.trying or (job is not None and job.alive()) else self.parked
 
     def notify(self) -> None:
         """Wake the first waiter, unless a session is parked for it: it may try the lock, or has it."""

@@ -39,9 +39,8 @@ class WaiterTable(Generic[S]):
 
     def __init__(self, runtime: Runtime, write: Write[S]) -> None:
         self._write = write
-        self._mutex = runtime.mutex()
         self._turn = Semaphore(runtime, 1)
-        self._pending: list[PendingRow[S]] = []
+        self._pending: dict[PendingRow[S], None] = {}  # in order; without a mutex, since each step is atomic
 
     async def show(self, waiter: Waiter[S], until: float) -> None:
         """Store a waiter, and note the holder of its name.
@@ -51,24 +50,21 @@ class WaiterTable(Generic[S]):
         """
         pending, turn = PendingRow(waiter), list[Permit]()
         try:
-            with self._mutex:
-                self._pending.append(pending)
+            self._pending[pending] = None
             if not await self._turn.take(until, turn):
                 raise StoreUnavailable("the connections of this client are busy storing its waiters")
             if not pending.done:
                 await self._send(pending, until)
         finally:
             turn.clear()
+            self._pending.pop(pending, None)
             self._turn.notify()
-            with self._mutex:
-                self._pending = [one for one in self._pending if one is not pending]
         if pending.failed is not None:
             raise pending.failed
 
     async def _send(self, pending: PendingRow[S], until: float) -> None:
         """Store this waiter and all that came meanwhile. If it is cancelled, the next one stores them."""
-        with self._mutex:
-            others = [one for one in self._pending if not one.done and one is not pending]
+        others = [one for one in list(self._pending) if not one.done and one is not pending]
         batch = [pending, *others[: MAX_BATCH - 1]]
         failed: StoreUnavailable | None = None
         held_by: Sequence[Owner | None] = [None] * len(batch)

@@ -88,9 +88,10 @@ class Pool:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = self._runtime.mutex()
+        self._mutex = self._runtime.recursive_mutex()  # the collector may close a coroutine, which drops its connection
         self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        # Weak: the last reference that goes closes a connection, also when a signal handler interrupts its user.
+        # Weak: PyMySQL closes a connection with its last reference, as when a signal handler interrupts its user.
+        # A connection of asyncmy stays open until it is aborted, or its event loop is gone.
         self._used: WeakSet[Connection] = WeakSet()
         self._closed = False
 

@@ -68,20 +68,24 @@ class Pool:
         self.permits = Semaphore(runtime, size)
         self._mutex = runtime.mutex()
         self._idle: list[Connection] = []
+        self._closed = False
 
     def take(self) -> Connection | None:
         """Return an idle connection, if there is one."""
         with self._mutex:
             return self._idle.pop() if self._idle else None
 
-    def give(self, connection: Connection) -> None:
-        """Take back a connection that can be used again."""
+    def give(self, connection: Connection) -> bool:
+        """Take back a connection that can be used again; return whether it was kept: not after `close`."""
         with self._mutex:
-            self._idle.append(connection)
+            if not self._closed:
+                self._idle.append(connection)
+            return not self._closed
 
-    def empty(self) -> list[Connection]:
-        """Remove and return all idle connections."""
+    def close(self) -> list[Connection]:
+        """Remove and return all idle connections, and keep none from now on."""
         with self._mutex:
+            self._closed = True
             idle, self._idle = self._idle, []
         return idle
 
@@ -103,7 +107,7 @@ class PostgresTransport(ABC):
         self._closed = False
         # Weak: the last reference that goes closes a connection, also when a signal handler interrupts its user.
         self._connections: WeakSet[Connection] = WeakSet()
-        self._mutex = self._runtime.mutex()
+        self._mutex = self._runtime.recursive_mutex()  # the collector may close a coroutine, which drops its connection
         self._pool = Pool(self._runtime, self.settings.pool)
         self._reserved = Pool(self._runtime, 1)
         self._sessions: list[Connection] = []
@@ -196,9 +200,7 @@ class PostgresTransport(ABC):
                 usable = connection if await tx.abort(None) else None
                 raise
         finally:
-            if usable is not None and not self._closed:
-                pool.give(usable)
-            elif connection is not None:
+            if connection is not None and (usable is None or not pool.give(usable)):
                 self.drop(connection)
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
@@ -320,9 +322,10 @@ class PostgresTransport(ABC):
     # --- its own life ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        self._closed = True
+        with self._mutex:
+            self._closed = True
         await self._subscriptions.close()
-        for idle in (*self._pool.empty(), *self._reserved.empty(), *self._sessions):
+        for idle in (*self._pool.close(), *self._reserved.close(), *self._sessions):
             self.drop(idle)
 
     def after_fork(self) -> None:

@@ -54,7 +54,7 @@ class Subscriptions:
         self._transport = transport
         self._on_message = on_message
         self._on_silence = on_disconnect
-        self._mutex = runtime.mutex()
+        self._mutex = runtime.recursive_mutex()  # the collector may close a coroutine of a closed loop
         number = int.from_bytes(runtime.random_bytes(4), "big") >> 1
         self._name = f"leasehold_{number:08x}_{ticket_id(runtime.random_bytes(16))}"
         self._enabled = transport.settings.messages
