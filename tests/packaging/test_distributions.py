@@ -14,7 +14,7 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 592 * 1024, "frameworks": 297 * 1024}
+LARGEST = {"core": 600 * 1024, "frameworks": 297 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
