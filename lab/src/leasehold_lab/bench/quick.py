@@ -4,8 +4,8 @@ A ratio is the median over rounds in which leasehold and the other run one after
 in ``ratios.json``, so that a change which makes a path slower is noticed.
 
 Ratios to a floor differ from machine to machine: a floor is mostly system calls, and on some machines it is twice as
-fast beside the same Python. So the committed ratios are the lowest of calm machines of several kinds, and where redis-py
-is measured, too, that ratio notices more. ``leasehold bench --quick --write`` commits those of this machine.
+fast beside the same Python. So the committed ratios are the lowest of calm machines of several kinds. Where redis-py is
+measured, too, that ratio notices more. ``leasehold bench --quick --write`` commits those of this machine.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ $ leasehold bench --quick                      # a few ratios on Redis and SQLit
 $ leasehold bench redis://localhost:6379       # all measures on your store
 ```
 
-The quick ratios are kept, each the lowest of calm machines of several kinds: a test fails if one is lower than committed
-by more than a quarter in three tries. After a change that is meant to cost this much, `leasehold bench --quick --write`
-commits those of your machine.
+The quick ratios are kept, each the lowest of calm machines of several kinds: a test fails if one is lower than
+committed by more than a quarter in three tries. After a change that is meant to cost this much,
+`leasehold bench --quick --write` commits those of your machine.
 
 [More](repeat) adds other libraries, other stores, charts, and what takes half an hour.
 `leasehold bench --docs docs/performance.md` writes this page, its picture and the page of details.
