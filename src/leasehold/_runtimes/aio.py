@@ -65,8 +65,7 @@ class AsyncioRuntime:
         return TaskJob(task)
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        loop = asyncio.get_running_loop()
-        return LoopJob(work(), loop, TaskSignal())
+        return LoopJob(asyncio.get_running_loop(), work())
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         return list(await asyncio.gather(*map(owned, work), return_exceptions=True))
@@ -225,14 +224,14 @@ class LoopJob:
     If it is pending when its loop is closed, it is dropped without a warning.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, ended: Signal) -> None:
-        self._work = work
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
         self._loop = loop
-        self._ended = ended
+        self._work = work
+        self._ended = TaskSignal()
         self._context = contextvars.Context()
         self._awaited: asyncio.Future[Any] | None = None
         self._cancelled = False  # a second cancellation would disturb the cleanup of what it awaits
-        loop.call_soon(self._resume, context=self._context)
+        self._loop.call_soon(self._resume, context=self._context)
 
     def alive(self) -> bool:
         if self._loop.is_closed() and not self._ended.is_set():  # nothing resumes it: let it leave its blocks

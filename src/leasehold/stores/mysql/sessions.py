@@ -10,7 +10,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Outcome, Permit, Refused, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Refused, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import (
     NO_SUCH_SESSION,
@@ -187,16 +187,6 @@ class Sessions(sessions.Sessions[Session]):
             self._broken.remember(session)
             super().lost(session)
 
-    async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[Rows]:
-        mine: list[Permit] = []
-        try:
-            if not await session.mutex.take(until, mine):
-                raise self.not_sent("the connection of the lock is busy")
-            return await self._ask(session, until, statements, last)
-        finally:
-            mine.clear()
-            session.mutex.notify()
-
     async def _ask(self, session: Session, until: float, statements: Sequence[Statement], last: bool) -> list[Rows]:
         try:
             if session.returned:
@@ -213,7 +203,7 @@ class Sessions(sessions.Sessions[Session]):
             self.lost(session)
             raise
 
-    async def leave(self, session: Session, until: float, *statements: Statement) -> list[Rows]:
+    async def leave(self, session: Session, until: float, *statements: Statement) -> Sequence[Sequence[Row]]:
         answers = await self.ask(session, until, *statements, RESTORE_TIMEOUT, last=True)
         await self._transport.pool.give(session.connection)
         return answers[:-1]
@@ -221,7 +211,7 @@ class Sessions(sessions.Sessions[Session]):
     def not_sent(self, why: str) -> StoreUnavailable:
         return no_answer(self._transport.where, why, unknown=False)
 
-    async def _ask_for_lock(self, session: Session, until: float) -> list[Rows]:
+    async def _ask_for_lock(self, session: Session, until: float) -> Sequence[Sequence[Row]]:
         first, connection = [session.ttl], session.connection
         marker = connection.marker
         if not marker:

@@ -13,7 +13,7 @@ from leasehold._model import Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session import sessions
-from leasehold.stores._sql.transport import Permit, Row, Semaphore, Statement
+from leasehold.stores._sql.transport import Row, Semaphore, Statement
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
@@ -120,16 +120,6 @@ class Sessions(sessions.Sessions[Session]):
             return
         self._transport.drop(session.connection)  # a job or a caller that waits on it gets an error, and then closes it
 
-    async def ask(self, session: Session, until: float, *statements: Statement, last: bool = False) -> list[list[Row]]:
-        mine: list[Permit] = []
-        try:
-            if not await session.mutex.take(until, mine):
-                raise self.not_sent("the connection of the lock is busy")
-            return await self._ask(session, until, statements, last)
-        finally:
-            mine.clear()
-            session.mutex.notify()
-
     async def _ask(
         self, session: Session, until: float, statements: Sequence[Statement], last: bool
     ) -> list[list[Row]]:
@@ -155,7 +145,7 @@ class Sessions(sessions.Sessions[Session]):
             self.close(session)
             raise
 
-    async def leave(self, session: Session, until: float, *statements: Statement) -> list[list[Row]]:
+    async def leave(self, session: Session, until: float, *statements: Statement) -> Sequence[Sequence[Row]]:
         answers = await self.ask(session, until, *statements, last=True)
         self._keep(session)
         return answers

@@ -93,7 +93,6 @@ class RedisStore:
             marker: returns the key of strict mode's marker; see `strict.Claims`.
             unanswered: the tickets of unanswered claims, where several stores share them.
         """
-        make = make or single_transport(runtime)
         self._runtime = runtime
         self._settings = settings
         self._namespace = namespace
@@ -110,7 +109,7 @@ class RedisStore:
         self._rights_known = not settings.restricted
         if settings.restricted:  # the first acquire asks it, and nothing is imported then
             import_module("leasehold.stores.redis.doctor.doctor")
-        self.transport = self._transport = make(
+        self.transport = self._transport = (make or single_transport(runtime))(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
         self._waiters.notify = self._transport.notify
@@ -287,7 +286,8 @@ class RedisStore:
         # With one server, `listen` need not be called while the subscription is unchanged.
         if self._ask is None or not mark or mark != self._transport.generation():
             try:
-                generation = await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001))
+                if await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001)) != mark:
+                    return None  # a release before the subscription notified nobody: retry once
             except NotPermitted:
                 raise  # no message will ever come, and retrying for ever would hide that
             except Redirected as error:
@@ -298,8 +298,6 @@ class RedisStore:
             except StoreUnavailable:
                 await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
                 return None
-            if generation != mark:
-                return None  # a release before the subscription notified nobody: retry once
         await self._waiters.sleep(self._transport, slot, timeout)
         if self._strict is not None:
             slot.read()

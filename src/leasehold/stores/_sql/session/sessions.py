@@ -104,7 +104,6 @@ class Sessions(WaitingSessions[S]):
         for session in sessions:
             self.close(session)
 
-    @abstractmethod
     async def ask(
         self, session: S, until: float, *statements: Statement, last: bool = False
     ) -> Sequence[Sequence[Row]]:
@@ -113,6 +112,20 @@ class Sessions(WaitingSessions[S]):
         Raises:
             StoreUnavailable: it ended, or its answer is late; it is closed. Or it was busy until now, or was returned.
         """
+        mine: list[Permit] = []
+        try:
+            if not await session.mutex.take(until, mine):
+                raise self.not_sent("the connection of the lock is busy")
+            return await self._ask(session, until, statements, last)
+        finally:
+            mine.clear()
+            session.mutex.notify()
+
+    @abstractmethod
+    async def _ask(
+        self, session: S, until: float, statements: Sequence[Statement], last: bool
+    ) -> Sequence[Sequence[Row]]:
+        """Do as `ask`; its caller has the session's mutex."""
 
     @abstractmethod
     async def leave(self, session: S, until: float, *statements: Statement) -> Sequence[Sequence[Row]]:
