@@ -1,11 +1,15 @@
-"""The tables of lease rows: the check of their layout, and their creation on request.
+"""The tables of lease rows: the check of their layout, and on request their creation, or their upgrade from layout 1.
 
-Creation is safe when several processes do it at the same time.
+Both are safe when several processes do them at the same time, and may be repeated after an interruption.
+
+The upgrade is done beside clients that use the tables. First it makes their layout 0, which every version refuses: a
+step reads the layout under the lock of its name, so a step that begins later than that changes nothing. Then it adds
+columns. Last, in one transaction, it locks all names, so it waits for the steps that began earlier; counts the entries;
+and sets the new layout. Holders of before keep their locks, and renew them once their program is upgraded, too.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 
 from leasehold.errors import StoreUnavailable, Unsupported
@@ -13,6 +17,18 @@ from leasehold.stores._sql.dialect import LAYOUT, Dialect
 from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement, Transaction
 
 VERSION = Statement("SELECT version FROM leasehold_meta")
+
+BEFORE, UPGRADING = 1, 0
+"""The layout that can be upgraded, and the one that the tables have meanwhile."""
+
+STOP_CLIENTS = f"UPDATE leasehold_meta SET version = {UPGRADING} WHERE version = {BEFORE}"
+
+FINISH_UPGRADE = (
+    "UPDATE leasehold_name SET used = used",
+    "UPDATE leasehold_name SET entries = (SELECT COUNT(*) FROM leasehold_entry WHERE name_id = id)",
+    f"UPDATE leasehold_meta SET version = {LAYOUT} WHERE version = {UPGRADING}",
+)
+"""Statements of one transaction, each a round trip of its own: the second sees what the first has waited for."""
 
 CHECK_WITHIN = 5.0
 """Seconds that reading the layout of the tables may take."""
@@ -49,40 +65,53 @@ def split(script: str) -> list[str]:
 
 
 async def prepare(transport: SQLTransport, dialect: Dialect) -> bool:
-    """Create the tables, and the functions where that is allowed; return whether any of them was missing."""
-    created = await _prepare_tables(transport, dialect)
-    with suppress(Refused):  # without the right to create them, or by another client at the same time
-        created |= await transport.transact(partial(_add_functions, dialect=dialect), within=CREATE_WITHIN)
-    return created
-
-
-async def _add_functions(tx: Transaction, dialect: Dialect) -> bool:
-    *_, found = await tx.ask(*dialect.alone, Statement(dialect.functions_there))
-    if found[0][0]:
-        return False
-    await tx.commit(*dialect.functions_where, *map(Statement, split(dialect.script("functions"))))
-    return True
-
-
-async def _prepare_tables(transport: SQLTransport, dialect: Dialect) -> bool:
-
-    async def create(tx: Transaction) -> None:
-        if dialect.alone:
-            await tx.ask(*dialect.alone)
-        await tx.commit(*(Statement(text) for text in split(dialect.script("schema"))))
-
+    """Create or upgrade the tables; return whether they were missing or of layout 1."""
+    version: int | None = None
     try:
-        await transport.transact(_check, within=CHECK_WITHIN)
+        version = await transport.transact(_version, within=CHECK_WITHIN)
     except StoreUnavailable as error:
         if not error.lasting:
             raise
-    else:
-        return False
-    await transport.transact(create, within=CREATE_WITHIN)
+    if version in (BEFORE, UPGRADING):
+        await _upgrade(transport, dialect)
+    elif version is None:
+        await transport.transact(partial(_create, dialect=dialect), within=CREATE_WITHIN)
     await transport.transact(_check, within=CHECK_WITHIN)
-    return True
+    return version != LAYOUT
+
+
+async def _create(tx: Transaction, dialect: Dialect) -> None:
+    if dialect.alone:
+        await tx.ask(*dialect.alone)
+    await tx.commit(*map(Statement, split(dialect.script("schema"))))
+
+
+async def _upgrade(transport: SQLTransport, dialect: Dialect) -> None:
+    for text in (STOP_CLIENTS, *split(dialect.script("upgrade"))):
+        try:
+            await transport.transact(partial(_run, statement=Statement(text)), within=CREATE_WITHIN)
+        except Refused as error:
+            if error.code not in dialect.already_there:
+                raise
+    await transport.transact(_finish_upgrade, within=CREATE_WITHIN)
+
+
+async def _run(tx: Transaction, statement: Statement) -> None:
+    await tx.commit(statement)
+
+
+async def _finish_upgrade(tx: Transaction) -> None:
+    (found,) = await tx.ask(Statement("SELECT version FROM leasehold_meta FOR UPDATE"))
+    if found[0][0] == UPGRADING:  # else another process has done it
+        for text in FINISH_UPGRADE[:-1]:
+            await tx.ask(Statement(text))
+        await tx.commit(Statement(FINISH_UPGRADE[-1]))
+
+
+async def _version(tx: Transaction) -> int | None:
+    (found,) = await tx.ask(VERSION)
+    return found[0][0] if found else None
 
 
 async def _check(tx: Transaction) -> None:
-    (found,) = await tx.ask(VERSION)
-    check(found[0][0] if found else None)
+    check(await _version(tx))

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql import plain
 from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Refused, Row, Statement
 from leasehold.stores.mysql.connection.handshake import OLDEST, kind_of
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
-from leasehold.stores.mysql.statements import CLOCK, DIALECT, THERE
+from leasehold.stores.mysql.statements import CLOCK, DIALECT
 
 WITHIN = 10.0
 """Seconds for each part."""
@@ -71,9 +70,7 @@ async def examine(runtime: Runtime, transport: MySQLTransport, settings: Setting
         words = f"{', '.join(missing)} missing"
         remedy = "create them with: leasehold init URL"
         return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be acquired", remedy)]
-    (((there,),),) = await _asked(transport, Statement(THERE))
-    procedures = plain.finding("mysql procedures", there=bool(there), kind="PROCEDURE")
-    details = [await _layout(transport), *_engines(tables), await _rights(transport), procedures]
+    details = [await _layout(transport), *_engines(tables), await _rights(transport)]
     return [*tidy, *details, *_logging(variables), *_clusters(variables)]
 
 

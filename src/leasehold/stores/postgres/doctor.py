@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql import plain
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.connection.base import PostgresTransport
 
@@ -46,7 +45,6 @@ async def examine(runtime: Runtime, transport: PostgresTransport) -> list[Findin
         _encryption(transport),
         _tables(missing),
         *(_right(table, privileges) for table, privileges in rights),
-        *([] if missing else [plain.finding("functions", there=bool(transport.facts["functions"]), kind="FUNCTION")]),
         *_durability(values),
         _standbys(values),
         *_timeouts(values, version),

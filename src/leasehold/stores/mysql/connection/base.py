@@ -74,6 +74,10 @@ class Connection(Protocol):
         """
         ...
 
+    def number(self) -> int:
+        """Return the LAST_INSERT_ID that the last statement set, or else how many rows it changed."""
+        ...
+
     def usable(self) -> bool:
         """Return whether it is open and nothing arrived unasked: that can only be the end of the connection."""
         ...
@@ -196,9 +200,6 @@ LASTING = frozenset(
     }
 )
 """Errors that last until a person changes something."""
-
-CANNOT_CALL = frozenset({1305, 1318, 1370})
-"""Errors of a call of a procedure that is missing, or another one, or that the user may not execute."""
 
 NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
