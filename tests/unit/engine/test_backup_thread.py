@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,23 @@ def test_the_backup_thread_takes_over_the_schedule_from_a_slow_callback() -> Non
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
     for _ in range(3):  # each time there is another who stands by
         assert not backup_thread.call([lambda: None, lambda: schedule.taken.acquire(timeout=SOON) and None])
+    finish(backup_thread.close(SOON))
+    until(lambda: not threads("leasehold-backup"), SOON)
+
+
+def test_a_starter_that_is_held_up_does_not_keep_the_new_thread_from_taking_over() -> None:
+    """On a busy machine the new thread may run long before the one that started it."""
+
+    class Busy(BlockingRuntime):
+        def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
+            job = super().spawn(work, name)
+            time.sleep(5 * PATIENCE)
+            return job
+
+    schedule = Schedule()
+    backup_thread = BackupThread(Busy(), schedule.take_over)
+    for _ in range(3):
+        assert not backup_thread.call([lambda: schedule.taken.acquire(timeout=SOON / 5) and None])
     finish(backup_thread.close(SOON))
     until(lambda: not threads("leasehold-backup"), SOON)
 

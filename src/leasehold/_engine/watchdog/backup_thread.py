@@ -91,14 +91,15 @@ class BackupThread:
                     return
                 self._job = job
                 continue
-            if not theirs or await self._over.wait(PATIENCE):
-                continue
-            if self._closed or self._job is None or not _take(theirs):
-                continue
-            job, self._job = self._job, None
-            self.prepare()
-            await self._take_over(job)
-            return
+            while theirs and not self._closed and not await self._over.wait(PATIENCE):
+                if self._job is None:  # the thread that started this one has not stored it yet
+                    continue
+                if not _take(theirs):
+                    break
+                job, self._job = self._job, None
+                self.prepare()
+                await self._take_over(job)
+                return
 
 
 def _take(calling: list[bool]) -> bool:
