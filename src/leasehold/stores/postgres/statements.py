@@ -15,7 +15,7 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 TOKEN = "greatest(named.fence, meta.fence, clock.now / 1000 - 1) + 1"
 
 ACQUIRE_FREE = f"""
-    UPDATE leasehold_name named SET fence = {TOKEN}, used = clock.now, holder = $3, holder_token = {TOKEN},
+    UPDATE leasehold_name AS named SET fence = {TOKEN}, used = clock.now, holder = $3, holder_token = {TOKEN},
     holder_expires = clock.now + $5, holder_fair = $4, holder_lease = $5, holder_delay = $6, holder_owner = $7,
     holder_meta = $8
     FROM leasehold_meta meta CROSS JOIN (SELECT {CLOCK} AS now) clock
