@@ -1,7 +1,7 @@
 """The plain case on databases: one statement does what the store's own steps do, and no late one acquires.
 
-Random histories are played twice on a real server, in two namespaces: in both ways, and by steps alone. Answers and rows
-must be alike, but for times and the numbers of tokens.
+Random histories are played twice on a real server, in two namespaces: in both ways, and by steps alone. Answers and
+rows must be alike, but for times and the numbers of tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from leasehold import NameInUse
-from leasehold._model import Granted, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
+from leasehold._model import Granted, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold.stores._sql import plain
 from leasehold.stores._sql.plain import PlainCase
 from leasehold.stores._sql.transport import Statement
@@ -248,6 +248,23 @@ def test_a_statement_waits_for_no_row_but_its_own(database: Database, namespace:
         finally:
             holder.rollback()
             holder.close()
+
+    harness.run(body)
+
+
+@both
+def test_a_holder_in_the_row_of_its_name_is_renewed(database: Database, namespace: str, harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        store = harness.client(database.url, namespace=namespace).store
+        one = ticket()
+        assert isinstance(await store.try_acquire("x", one, join=False, within=5), Granted)
+        expiry = f"SELECT holder_expires FROM leasehold_name WHERE holder = '{one.id}'"
+        ((before,),) = database.run(expiry)
+        assert await store.renew([("x", one)], within=5) == [RenewalResult.HELD]
+        assert database.run(expiry)[0][0] > before
+        database.run("UPDATE leasehold_name SET holder_expires = 1 WHERE holder = %s", one.id)
+        assert await store.renew([("x", one)], within=5) == [RenewalResult.GONE]
+        assert database.run(expiry)[0][0] == 1
 
     harness.run(body)
 

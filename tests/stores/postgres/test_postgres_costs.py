@@ -72,14 +72,14 @@ def test_what_each_operation_costs(
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
         # a call; else begin, limits, lock, entries; name, entry, commit
-        assert cost() == (stated("acquire of a free name") if way == "functions" else stated("acquire")) == acquire
+        assert cost() == (stated("acquire of a free name") if way == "alone" else stated("acquire")) == acquire
         await hold.renew()
         # begin, limits, lock; renew, standings, commit
         assert cost() == stated("renewal of all holds of a client") == (2, 6)
         await hold.release()
         # a call; else begin, limits, lock, entries; entry, commit
         assert (
-            cost() == (stated("release that nobody waits for") if way == "functions" else stated("release")) == release
+            cost() == (stated("release that nobody waits for") if way == "alone" else stated("release")) == release
         )
         await (await client.lock("new").acquire(timeout=5)).release()
         first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
