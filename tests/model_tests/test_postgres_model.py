@@ -289,7 +289,6 @@ def test_a_wait_that_is_too_long_fails_the_transaction(servers: PostgresServers)
 
     seen = play(PostgresPlaying, servers, steps)
     assert seen.keys() >= {"error 57014", "error 25P02"}
-    assert seen["changed alone"] > 9
 
 
 def locks_nothing(locks: Locks[Any], row: Hashable, who: object) -> bool:

@@ -63,12 +63,14 @@ class Session(server.Session):
     Attributes:
         lock_wait: seconds that it waits for a row.
         idle: seconds after which it is ended that says nothing.
+        began: the tables' clock when a statement began that waits for a row, and is a transaction of its own; else 0.
         batch: what it carries out: its statements, and the rows of those that are done.
 
     """
 
     lock_wait: float = 50.0
     idle: float = 28_800.0
+    began: int = 0
     batch: Sequence[str] = ()
     done: list[Sequence[Row]] = field(default_factory=list[Sequence[Row]])
 

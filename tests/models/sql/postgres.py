@@ -124,7 +124,7 @@ class PostgresModel(SQLServerModel[Backend]):
         if session is None:  # it was ended, as by a restart
             return
         self.counts.commands += 1
-        session.batch, session.done, session.began = request, [], 0
+        session.batch, session.done = request, []
         session.turns += 1
         self._go_on(session)
 
@@ -207,19 +207,13 @@ class PostgresModel(SQLServerModel[Backend]):
             return [row for row in rows if self._locks.take(_row_of(text, row, args), session)]
         return rows if not rows or self._lock(session, _row_of(text, rows[0], args)) else None
 
-    def _plain(self, session: Backend, text: str, args: Sequence[Any]) -> list[Row] | None:
-        """Return the rows of a statement that is a transaction of its own; None if it waits for the name's row."""
+    def _plain(self, session: Backend, text: str, args: Sequence[Any]) -> list[Row]:
+        """Return the rows of a statement that is a transaction of its own; it passes over a locked row."""
         if not self.plain:
             raise ServerError("42501", "permission denied", fatal=False, in_commit=False)
         found = self.tables.db.execute(NAME, args[:2]).fetchone()
         if found is not None and not self._locks.take(found[0], session):
-            if not self.tables.would_return(translated(text), args):  # a row that is not meant is not waited for
-                return []
-            self._locks.wait(found[0], session)  # without a limit of its own
-            session.began = session.began or self.tables.clock
-            return None
-        self.tables.clock = session.began or self.tables.clock  # that of before the wait
-        session.began = 0
+            return []
         rows: list[Row] = self.tables.db.execute(translated(text), args).fetchall()
         self._finish(session)
         return rows

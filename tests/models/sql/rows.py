@@ -46,15 +46,6 @@ class Tables:
         changed = self.db.execute(text, values).rowcount
         return self._last_id or changed
 
-    def would_return(self, text: str, values: Sequence[Value]) -> bool:
-        """Return whether a statement that changes rows would return any."""
-        self.db.execute("SAVEPOINT looking")
-        try:
-            return bool(self.db.execute(text, values).fetchall())
-        finally:
-            self.db.execute("ROLLBACK TO looking")
-            self.db.execute("RELEASE looking")
-
     def _keep(self, number: int) -> int:
         self._last_id = number
         return number

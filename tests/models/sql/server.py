@@ -23,7 +23,6 @@ class Session:
         begun: whether a transaction is open.
         gone: whether its client is, which one that waits notices late.
         since: when it began to wait for a lock of its own.
-        began: the tables' clock when a statement began that waits for a row, and is a transaction of its own; else 0.
         turns: counts what it was asked, so that a time-out knows whether it is still meant.
 
     """
@@ -32,7 +31,6 @@ class Session:
     begun: bool = False
     gone: bool = False
     since: float = 0.0
-    began: int = 0
     turns: int = 0
 
     @property

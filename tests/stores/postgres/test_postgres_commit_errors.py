@@ -62,7 +62,7 @@ def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9)
             IF nextval('failures') <= {times} THEN {does}; END IF;
             RETURN NULL;
         END $$;
-        CREATE CONSTRAINT TRIGGER in_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
+        CREATE CONSTRAINT TRIGGER in_commit AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION in_commit();
         """
     )
@@ -91,7 +91,7 @@ KEEPS_EVERY_LOCK = """
 
 def test_the_trigger_is_removed_even_if_its_client_gave_up_before_the_server(server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_entry", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
+        with in_commit(server, "leasehold_name", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
             client.lock("x").acquire(timeout=0.5)
         assert server.query("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
 
@@ -112,10 +112,11 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
 def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresServer, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(server.url)
-        with in_commit(server, "leasehold_entry", IN_COMMIT[code], times=1):
+        assert await (await client.lock("x").acquire(timeout=5)).release()  # now there is a row
+        with in_commit(server, "leasehold_name", IN_COMMIT[code], times=1):
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
-            assert server.query("SELECT token FROM leasehold_entry") == [(hold.token,)]
+            assert server.query("SELECT holder_token FROM leasehold_name WHERE holder <> ''") == [(hold.token,)]
             assert await hold.release()
 
     harness.run(body)
@@ -124,7 +125,8 @@ def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresSe
 @pytest.mark.parametrize("code", IN_COMMIT)
 def test_an_acquire_whose_commit_fails_repeatedly_is_unknown(code: str, server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_entry", IN_COMMIT[code]):
+        assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]  # now there is a row
+        with in_commit(server, "leasehold_name", IN_COMMIT[code]):
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=0.5)
             assert caught.value.unknown
@@ -196,7 +198,7 @@ def test_an_unconfirmed_commit_is_found_by_the_repetition(
                 await harness.sleep(0.01)
             ((pid,),) = server.query(waits)
             server.query(f"SELECT pg_terminate_backend({pid}, 5000)")
-            ((token,),) = server.query("SELECT token FROM leasehold_entry")
+            ((token,),) = server.query("SELECT holder_token FROM leasehold_name WHERE holder <> ''")
         finally:
             server.configure(synchronous_standby_names="")
         hold = await job.result()

@@ -57,12 +57,12 @@ def no_schema(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """In a database of its own the file of the entries leads to a device that is always full."""
+    """In a database of its own the file of the names leads to a device that is always full."""
     server.query("CREATE DATABASE crammed")
     url = server.url.removesuffix("postgres") + "crammed"
     with server.connect(dbname="crammed") as there:
         there.execute(script())
-        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_entry')").fetchall()
+        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_name')").fetchall()
     path: Path = server.data / name
     path.rename(path.with_name("aside"))
     path.symlink_to("/dev/full")
@@ -246,13 +246,13 @@ PROVOKED = {
     "40P01": Case(deadlocked, Outcome.AGAIN),
     "42501": Case(no_rights, Outcome.LASTING),
     "42P01": Case(
-        after("ALTER TABLE leasehold_entry RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_entry"),
+        after("ALTER TABLE leasehold_name RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_name"),
         Outcome.LASTING,
     ),
     "42703": Case(
         after(
-            "ALTER TABLE leasehold_entry RENAME COLUMN meta TO aside",
-            "ALTER TABLE leasehold_entry RENAME COLUMN aside TO meta",
+            "ALTER TABLE leasehold_name RENAME COLUMN holder_meta TO aside",
+            "ALTER TABLE leasehold_name RENAME COLUMN aside TO holder_meta",
         ),
         Outcome.LASTING,
     ),

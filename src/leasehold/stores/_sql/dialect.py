@@ -47,6 +47,8 @@ class Dialect:
         add_name: (space, name); adds a name with meta's fence and the current time, unless it exists.
         add_cell: (space, name): adds an empty, expired cell, unless it exists.
         drop_cells: (limit): drops so many expired cells and skips locked ones.
+        its_row: (space, name): what selects the row of a name in a statement that changes it, or passes over a locked
+            one where the server can.
         returning: a clause that lets a statement that changed a row return 1, where it must say so.
         names_index: a clause for the index by which names are found.
         names_order: a clause for the order in which names are locked.
@@ -76,6 +78,7 @@ class Dialect:
     refuse: str
     already_there: Sequence[str] = ()
     alone: Sequence[Statement] = ()
+    its_row: str = "space = $1 AND name = $2"
     returning: str = ""
     names_index: str = ""
     names_order: str = ""
@@ -100,12 +103,12 @@ class Dialect:
     """
     drop_entry: ClassVar = "DELETE FROM leasehold_entry WHERE ticket = $1 AND name_id = $2"
     names: ClassVar = f"""
-        SELECT id, name, fence, blocked_until, {HOLDER}, {COLUMNS} FROM leasehold_name
+        SELECT id, name, fence, blocked_until, {COLUMNS}, {HOLDER} FROM leasehold_name
         LEFT JOIN leasehold_entry ON name_id = id
         WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR holder <> '' OR ticket IS NOT NULL)
         ORDER BY name, place
     """
-    """(space, from, below, now) → id, name, fence, blocked_until, HOLDER, ENTRY: all entries of names in use within
+    """(space, from, below, now) → id, name, fence, blocked_until, ENTRY, HOLDER: all entries of names in use within
     bounds."""
 
     @cached_property
@@ -113,7 +116,7 @@ class Dialect:
         """(space, name, ticket): releases a name that nobody waits for, see `_sql.plain`."""
         return f"""
             UPDATE leasehold_name SET holder = '', used = {self.now}
-            WHERE space = $1 AND name = $2 AND holder = $3 AND entries = 0 {self.returning}
+            WHERE {self.its_row} AND holder = $3 AND entries = 0 {self.returning}
         """
 
     @cached_property

@@ -7,9 +7,10 @@ So one UPDATE of that row decides and writes, as a transaction of its own. It ch
 entry, or a lock delay: then the store takes its own steps, with the same ticket. Those are the specification: what the
 statement does is what they would have done.
 
-The statement may wait for the lock of the row. It then decides by the row as it is after the wait, but any other row
-would be read as it was before. So nothing that another transaction may change in between is read elsewhere. Its clock,
-too, is that of before: the lease then ends earlier on the server than it could, but never before its holder counts on.
+A row that is locked is passed over, or on MySQL waited for, for a second at most. If the row changed after the
+statement began, it decides by the row as it is now, but it would read any other row as it was before. So nothing that
+another transaction may change in between is read elsewhere. Its clock, too, is that of before a wait: the lease then
+ends earlier on the server than it could, but not earlier than its holder counts on.
 
 The transaction cannot be waited for before it begins: a claim without an answer may still be on its way when its ticket
 is released over another connection. It would then make a holder that nobody releases. So the release of such a ticket

@@ -48,9 +48,6 @@ CONSTANTS = 3
 INLINE = 5
 """Columns of `Dialect.lock_name` before those of the holder."""
 
-BEFORE = 4 + inline.COLUMNS
-"""Columns of `Dialect.names` before those of the entry."""
-
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -202,8 +199,8 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     found: list[Queue] = []
     for name, some in by_name.items():
         head = (some[0][0], some[0][2], some[0][3], 0)
-        holders = inline.entries_of(some[0][4:BEFORE])
-        entries = [*holders, *(one[BEFORE:] for one in some if one[BEFORE] is not None)]
+        holders = inline.entries_of(some[0][-inline.COLUMNS :])
+        entries = [*holders, *(one[4 : -inline.COLUMNS] for one in some if one[4] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
 

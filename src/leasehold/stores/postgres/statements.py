@@ -12,6 +12,10 @@ from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, chan
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
+ITS_ROW = "id = (SELECT id FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE SKIP LOCKED)"
+"""The conditions beside it are checked anew on the row as it is when it is locked, if it changed since the statement
+began (see "Read Committed Isolation Level" in PostgreSQL's manual)."""
+
 TOKEN = "greatest(named.fence, meta.fence, clock.now / 1000 - 1) + 1"
 
 ACQUIRE_FREE = f"""
@@ -19,7 +23,7 @@ ACQUIRE_FREE = f"""
     holder_expires = clock.now + $5, holder_fair = $4, holder_lease = $5, holder_delay = $6, holder_owner = $7,
     holder_meta = $8
     FROM leasehold_meta meta CROSS JOIN (SELECT {CLOCK} AS now) clock
-    WHERE space = $1 AND name = $2 AND holder = '' AND entries = 0 AND blocked_until <= clock.now
+    WHERE {ITS_ROW} AND holder = '' AND entries = 0 AND blocked_until <= clock.now
     AND strpos(refused, $3) = 0 AND meta.version = {LAYOUT} RETURNING holder_token
 """
 
@@ -97,6 +101,7 @@ DIALECT = Dialect(
     acquire_free=ACQUIRE_FREE,
     refuse=REFUSE,
     alone=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
+    its_row=ITS_ROW,
     returning="RETURNING 1",
     names_order="ORDER BY id",
     notify="SELECT pg_notify($1, $2)",
