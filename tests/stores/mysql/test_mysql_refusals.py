@@ -85,7 +85,7 @@ def test_missing_tables_and_tables_of_another_layout_are_errors(server: MariaDBS
             with pytest.raises(Unsupported, match="newer leasehold"):
                 client.inspect("x")
         finally:
-            server.query("UPDATE leasehold_meta SET version = 1")
+            server.query("UPDATE leasehold_meta SET version = 2")
         server.query("RENAME TABLE leasehold_entry TO aside")
         try:
             with pytest.raises(StoreUnavailable, match="leasehold init") as caught:

@@ -51,9 +51,13 @@ def at_rest(server: PostgresServer) -> bool:
         return False
 
 
+HELD = "NEW.holder <> ''"
+"""Of a name: it has a holder."""
+
+
 @contextlib.contextmanager
-def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9) -> Iterator[None]:
-    """Let the commit of a transaction that wrote into the table run this, so often."""
+def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9, when: str = "true") -> Iterator[None]:
+    """Let the commit of a transaction that wrote such a row into the table run this, so often."""
     server.execute(
         f"""
         SET synchronous_commit = local;
@@ -63,7 +67,7 @@ def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9)
             RETURN NULL;
         END $$;
         CREATE CONSTRAINT TRIGGER in_commit AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
-            FOR EACH ROW EXECUTE FUNCTION in_commit();
+            FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION in_commit();
         """
     )
     try:
@@ -91,7 +95,7 @@ KEEPS_EVERY_LOCK = """
 
 def test_the_trigger_is_removed_even_if_its_client_gave_up_before_the_server(server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_name", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
+        with in_commit(server, "leasehold_name", KEEPS_EVERY_LOCK, when=HELD), pytest.raises(StoreUnavailable):
             client.lock("x").acquire(timeout=0.5)
         assert server.query("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
 
@@ -113,7 +117,7 @@ def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresSe
     async def body(harness: Harness) -> None:
         client = harness.client(server.url)
         assert await (await client.lock("x").acquire(timeout=5)).release()  # now there is a row
-        with in_commit(server, "leasehold_name", IN_COMMIT[code], times=1):
+        with in_commit(server, "leasehold_name", IN_COMMIT[code], times=1, when=HELD):
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
             assert server.query("SELECT holder_token FROM leasehold_name WHERE holder <> ''") == [(hold.token,)]
@@ -126,7 +130,7 @@ def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresSe
 def test_an_acquire_whose_commit_fails_repeatedly_is_unknown(code: str, server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
         assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]  # now there is a row
-        with in_commit(server, "leasehold_name", IN_COMMIT[code]):
+        with in_commit(server, "leasehold_name", IN_COMMIT[code], when=HELD):
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=0.5)
             assert caught.value.unknown

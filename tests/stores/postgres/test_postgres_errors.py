@@ -17,6 +17,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold._runtimes.base import finish
+from leasehold.stores._sql import plain
 from leasehold.stores._sql.transport import Outcome, Statement
 from leasehold.stores.postgres.connection import transaction
 from leasehold.stores.postgres.connection.errors import (
@@ -148,8 +149,9 @@ def standby_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable
 
 def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
     """The first who asks waits in vain; then the pooler says it at once."""
-    with PostgresServer() as other, PgBouncerServer(other) as pooler:
-        other.execute(script("schema"))  # a call of a function would be unknown
+    with PostgresServer() as other, PgBouncerServer(other) as pooler, pytest.MonkeyPatch.context() as patch:
+        other.execute(script())
+        patch.setattr(plain, "is_plain", lambda ticket: False)  # a statement alone would be unknown
         with Client.from_url(pooler.url, response_timeout=0.5) as client:
             client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
             other.terminate()
