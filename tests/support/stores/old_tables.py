@@ -7,9 +7,9 @@ from typing import Any
 
 from leasehold import tables
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
-from leasehold.stores import registry
 from leasehold.stores._sql import tables as layout
-from leasehold.stores._sql.openers import SQLOpener
+from leasehold.stores.mysql import statements as mysql
+from leasehold.stores.postgres import statements as postgres
 from support.stores.own_database import OwnDatabase
 
 TERMS = LeaseTerms(LockMode(), Owner("web-1", 7, "c"), 30.0, meta='{"job": "x"}')
@@ -67,15 +67,25 @@ SPACE = b"default"
 """The namespace of its names."""
 
 
+def downgraded(system: str) -> list[str]:
+    """Return the statements that turn empty tables of today into those of layout 1, with their functions."""
+    return ["DROP TABLE leasehold_name", NAME[system], *FUNCTIONS[system], "UPDATE leasehold_meta SET version = 1"]
+
+
+def new_columns(system: str) -> str:
+    """Return the first statement of the upgrade."""
+    dialect = postgres.DIALECT if system == "postgresql" else mysql.DIALECT
+    return layout.split(dialect.script("upgrade"))[0]
+
+
 class OldTables(OwnDatabase):
     """A database of its own, with tables of layout 1: a free name, and one with a holder and a waiter."""
 
     def __init__(self, system: str, server: Any) -> None:
         super().__init__(system, server)
         tables.create(self.url)
-        for one in ("DROP TABLE leasehold_name", NAME[system], *FUNCTIONS[system]):
+        for one in downgraded(system):
             self.run(one)
-        self.run("UPDATE leasehold_meta SET version = 1")
         for name in (b"free", b"held"):
             columns = "space, name, fence, blocked_until, used"
             values = (SPACE, name, time.time_ns())
@@ -86,23 +96,9 @@ class OldTables(OwnDatabase):
     def add_entry(self, name: str, ticket: str, *, token: int | None, on: Any = None) -> None:
         """Add what a client of layout 1 adds."""
         ((number,),) = self.run("SELECT id FROM leasehold_name WHERE name = %s", name.encode(), on=on)
-        expires = time.time_ns() + 60 * 10**9
-        values = (
-            number,
-            ticket,
-            0 if token else 1,
-            token,
-            expires,
-            "mutex",
-            1,
-            0,
-            1,
-            1,
-            0,
-            30 * 10**9,
-            0,
-            str(TERMS.owner),
-        )
+        place, expires, lease = 0 if token else 1, time.time_ns() + 60 * 10**9, 30 * 10**9
+        mode = ("mutex", 1, 0, 1, 1, 0)
+        values = (number, ticket, place, token, expires, *mode, lease, 0, str(TERMS.owner))
         places = ", ".join(["%s"] * 17)
         self.run(f"INSERT INTO leasehold_entry ({COLUMNS}) VALUES ({places})", *values, TERMS.meta, "", "", on=on)
 
@@ -114,6 +110,4 @@ class OldTables(OwnDatabase):
 
     def add_columns(self) -> None:
         """What an upgrade has done first that was interrupted then."""
-        opener = registry.opener(registry.hide(self.url))
-        assert isinstance(opener, SQLOpener)
-        self.run(layout.split(opener.dialect.script("upgrade"))[0])
+        self.run(new_columns(self.system))

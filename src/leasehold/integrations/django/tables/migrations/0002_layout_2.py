@@ -25,29 +25,33 @@ def upgrade(apps: Any, schema_editor: Any) -> None:
     path = tables.SCRIPTS[connection.vendor].replace("schema", "upgrade")
     add_columns, *drop_functions = layout.split(files("leasehold.stores").joinpath(path).read_text(encoding="utf-8"))
     try:
-        schema_editor.execute(add_columns, params=None)
+        _run(connection, add_columns)
     except DatabaseError as error:
         if connection.vendor != "mysql" or str(error.args[0]) not in DIALECT.already_there:
             raise
     for statement in drop_functions:
         with suppress(DatabaseError):  # without the right to drop them they stay, and find no table of their layout
-            schema_editor.execute(statement, params=None)
-    schema_editor.execute(layout.STOP_CLIENTS, params=None)
+            _run(connection, statement)
+    _run(connection, layout.STOP_CLIENTS)
     savepoint: Any = transaction.atomic(connection.alias)
     with savepoint:
-        if (
-            connection.vendor == "postgresql"
-        ):  # the settings may name another level, at which the count would be too old
-            schema_editor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", params=None)
-        schema_editor.execute(layout.LOCK_NAMES, params=None)
+        if connection.vendor == "postgresql":  # with another level of the settings the count could be too old
+            _run(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        _run(connection, layout.LOCK_NAMES)
         if _version(connection, layout.LOCK_VERSION) == layout.UPGRADING:
-            schema_editor.execute(layout.COUNT_ENTRIES, params=None)
-            schema_editor.execute(layout.SET_LAYOUT, params=None)
+            _run(connection, layout.COUNT_ENTRIES)
+            _run(connection, layout.SET_LAYOUT)
 
 
-def _version(connection: Any, text: str) -> int:
+def _run(connection: Any, statement: str) -> None:
+    """Run a statement; the schema editor takes none in a transaction of MySQL."""
     with connection.cursor() as cursor:
-        cursor.execute(text)
+        cursor.execute(statement)
+
+
+def _version(connection: Any, statement: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
         version: int = cursor.fetchone()[0]
         return version
 
