@@ -51,6 +51,9 @@ INLINE = 5
 BEFORE = 4 + inline.COLUMNS
 """Columns of `Dialect.names` before those of the entry."""
 
+TICKET, PLACE, EXPIRES, HINT = (BEFORE + index for index in (0, 1, 3, 15))
+"""Columns of `Dialect.names`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
