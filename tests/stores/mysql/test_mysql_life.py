@@ -134,7 +134,7 @@ def test_costs_are_as_documented(
     else:
         more = int(row("mysql", "the very first acquire of a name")[0].removeprefix("+ "))
         first, _ = found.pop("the very first acquire of a name")
-        assert first == numbers("mysql", "acquire")[0] + more + (way == "alone")  # a call that finds no row
+        assert first == numbers("mysql", "acquire")[0] + more + (way == "alone")  # a statement that finds no row
         if way == "alone":
             found |= {PLAIN[name]: found.pop(name) for name in PLAIN}
         for name, cost in found.items():

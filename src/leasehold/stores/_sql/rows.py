@@ -48,6 +48,12 @@ CONSTANTS = 3
 INLINE = 5
 """Columns of `Dialect.lock_name` before those of the holder."""
 
+BEFORE = 4
+"""Columns of `Dialect.names` before those of the entry."""
+
+TICKET, PLACE, EXPIRES, HINT = (BEFORE + index for index in (0, 1, 3, 15))
+"""Columns of `Dialect.names`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -200,7 +206,7 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     for name, some in by_name.items():
         head = (some[0][0], some[0][2], some[0][3], 0)
         holders = inline.entries_of(some[0][-inline.COLUMNS :])
-        entries = [*holders, *(one[4 : -inline.COLUMNS] for one in some if one[4] is not None)]
+        entries = [*holders, *(one[BEFORE : -inline.COLUMNS] for one in some if one[TICKET] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
 

@@ -2,16 +2,24 @@
 
 Both are safe when several processes do them at the same time, and may be repeated after an interruption.
 
-The upgrade is done beside clients that use the tables. First it makes their layout 0, which every version refuses: a
-step reads the layout under the lock of its name, so a step that begins later than that changes nothing. Then it adds
-columns. Last, in one transaction, it locks all names, so it waits for the steps that began earlier; counts the entries;
-and sets the new layout. Holders of before keep their locks, and renew them once their program is upgraded, too.
+The upgrade is done beside clients of the old version:
+
+1. It adds columns, which they do not notice. A user without the right to do that is refused here; nothing has changed.
+2. It drops the functions that they may call, if there are any and it may.
+3. It makes the layout 0, which every version refuses. A step reads the layout under the lock of its name, so one that
+   takes its lock later changes nothing.
+4. In one transaction it locks all names, and so waits for the steps of before; then it counts entries, and sets the
+   new layout. It counts only at layout 0: with the new one, the count of a name that was just added could be too old.
+
+Holders of before keep their locks. Their clients can still renew them, since renewals do not read the layout.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
+from leasehold._model import Finding, Severity
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.dialect import LAYOUT, Dialect
 from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Statement, Transaction
@@ -23,12 +31,11 @@ BEFORE, UPGRADING = 1, 0
 
 STOP_CLIENTS = f"UPDATE leasehold_meta SET version = {UPGRADING} WHERE version = {BEFORE}"
 
-FINISH_UPGRADE = (
-    "UPDATE leasehold_name SET used = used",
-    "UPDATE leasehold_name SET entries = (SELECT COUNT(*) FROM leasehold_entry WHERE name_id = id)",
-    f"UPDATE leasehold_meta SET version = {LAYOUT} WHERE version = {UPGRADING}",
-)
-"""Statements of one transaction, each a round trip of its own: the second sees what the first has waited for."""
+LOCK_NAMES = "UPDATE leasehold_name SET used = used"
+LOCK_VERSION = "SELECT version FROM leasehold_meta FOR UPDATE"
+COUNT_ENTRIES = "UPDATE leasehold_name SET entries = (SELECT COUNT(*) FROM leasehold_entry WHERE name_id = id)"
+SET_LAYOUT = f"UPDATE leasehold_meta SET version = {LAYOUT}"
+"""The last transaction of an upgrade. Names are locked first, as the sweep does: else the two would deadlock."""
 
 CHECK_WITHIN = 5.0
 """Seconds that reading the layout of the tables may take."""
@@ -56,6 +63,15 @@ def check(version: int | None) -> None:
         raise Unsupported(
             f"the tables have layout {version}, and this leasehold needs {LAYOUT}; run: leasehold init URL"
         )
+
+
+def finding(subject: str, version: int | None) -> Finding:
+    """Return what `leasehold doctor` reports of the version."""
+    if version == LAYOUT:
+        return Finding(Severity.OK, subject, f"layout {version}")
+    remedy = "upgrade leasehold" if version is not None and version > LAYOUT else "run: leasehold init URL"
+    meaning = f"this leasehold needs {LAYOUT}; no lock can be acquired"
+    return Finding(Severity.ERROR, subject, f"layout {version}", meaning, remedy)
 
 
 def split(script: str) -> list[str]:
@@ -87,25 +103,29 @@ async def _create(tx: Transaction, dialect: Dialect) -> None:
 
 
 async def _upgrade(transport: SQLTransport, dialect: Dialect) -> None:
-    for text in (STOP_CLIENTS, *split(dialect.script("upgrade"))):
-        try:
-            await transport.transact(partial(_run, statement=Statement(text)), within=CREATE_WITHIN)
-        except Refused as error:
-            if error.code not in dialect.already_there:
-                raise
+    add_columns, *drop_functions = split(dialect.script("upgrade"))
+    try:
+        await _run(transport, add_columns)
+    except Refused as error:
+        if error.code not in dialect.already_there:
+            raise
+    for text in drop_functions:
+        with suppress(Refused):  # without the right to drop them they stay, and find no table of their layout
+            await _run(transport, text)
+    await _run(transport, STOP_CLIENTS)
     await transport.transact(_finish_upgrade, within=CREATE_WITHIN)
 
 
-async def _run(tx: Transaction, statement: Statement) -> None:
-    await tx.commit(statement)
+async def _run(transport: SQLTransport, text: str) -> None:
+    await transport.transact(lambda tx: tx.commit(Statement(text)), within=CREATE_WITHIN)
 
 
 async def _finish_upgrade(tx: Transaction) -> None:
-    (found,) = await tx.ask(Statement("SELECT version FROM leasehold_meta FOR UPDATE"))
+    await tx.ask(Statement(LOCK_NAMES))
+    (found,) = await tx.ask(Statement(LOCK_VERSION))
     if found[0][0] == UPGRADING:  # else another process has done it
-        for text in FINISH_UPGRADE[:-1]:
-            await tx.ask(Statement(text))
-        await tx.commit(Statement(FINISH_UPGRADE[-1]))
+        await tx.ask(Statement(COUNT_ENTRIES))
+        await tx.commit(Statement(SET_LAYOUT))
 
 
 async def _version(tx: Transaction) -> int | None:

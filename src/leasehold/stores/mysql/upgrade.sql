@@ -1,4 +1,4 @@
--- From layout 1 to layout 2, each statement by itself (see `_sql.tables`, which lets no client take a step meanwhile).
+-- From layout 1 to layout 2: the new columns, then the functions of before. Not to be run by hand: see `_sql.tables`.
 ALTER TABLE leasehold_name
     ADD COLUMN entries BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN holder VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
