@@ -303,6 +303,26 @@ def test_a_holder_in_the_row_of_its_name_is_renewed(database: Database, namespac
 
 
 @both
+def test_a_wrong_number_of_entries_is_set_right_by_the_next_step(
+    database: Database, namespace: str, harness: Harness
+) -> None:
+    """As an old client may leave it, which calls a function that an upgrade was not allowed to drop."""
+
+    async def body(harness: Harness) -> None:
+        store = harness.client(database.url, namespace=namespace).store
+        first, second = ticket(), ticket()
+        await store.try_acquire("x", first, join=False, within=5)
+        assert await store.release("x", first, reason=ReleaseReason.RELEASE, within=5)
+        database.run("UPDATE leasehold_name SET entries = 5 WHERE space = %s", namespace.encode())
+        assert await store._plain.acquire("x", second, 5.0) is None
+        assert isinstance(await store.try_acquire("x", second, join=False, within=5), Granted)
+        assert database.rows(namespace)[1] == []
+        assert await store._plain.release("x", second, 5.0)
+
+    harness.run(body)
+
+
+@both
 def test_a_name_refuses_the_last_64_tickets(database: Database, namespace: str, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         store = harness.client(database.url, namespace=namespace).store

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold._model import Severity
 from leasehold.stores import registry
+from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.connection.base import bind, literal
 from leasehold.stores.mysql.session_statements import lock_name
@@ -284,4 +285,4 @@ def test_the_doctor_reports_problems() -> None:
             assert all(one.severity < Severity.ERROR for one in findings.values())
             server.query("UPDATE leasehold_meta SET version = 0")
             errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}
-            assert "needs 1" in errors["mysql tables"].meaning
+            assert f"needs {LAYOUT}" in errors["mysql tables"].meaning

@@ -65,7 +65,8 @@ class Changes:
 
 def changes(snapshot: QueueSnapshot, differences: Iterable[Dropped | Added | Changed]) -> Changes:
     """Sort the differences between a snapshot and the queue after a step."""
-    found = Changes(snapshot.inline, snapshot.entries, False, [])
+    before = snapshot.entries if snapshot.counted is None else snapshot.counted  # a wrong number is set right
+    found = Changes(snapshot.inline, before, False, [])
     for one in differences:
         if isinstance(one, Dropped) and one.ticket == found.holder:
             found.holder, found.name = "", True

@@ -69,7 +69,8 @@ class QueueSnapshot:
         window: tickets of the first waiters that have not expired and that no step passes over. An expired one goes to
             the end of the queue when it asks again.
         hints: the channel for messages of each entry.
-        entries: how many rows of entries the name has.
+        entries: how many rows of entries the name has, as its own row says.
+        counted: how many it has, if all were read.
         inline: ticket of the holder that is stored in the name's row; empty: none.
         passed_over: waiters without a listener. They are not in ``queue``.
     """
@@ -82,6 +83,7 @@ class QueueSnapshot:
     hints: dict[str, str] = field(default_factory=dict[str, str])
     passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
     entries: int = field(default=0, kw_only=True)
+    counted: int | None = field(default=None, kw_only=True)
     inline: str = field(default="", kw_only=True)
 
     def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:

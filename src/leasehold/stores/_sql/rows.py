@@ -112,6 +112,7 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
     holders = inline.entries_of(row[INLINE:])
     snapshot = queue_snapshot.snapshot_of(name, (row[0], row[1], row[2], row[3]), [*holders, *some], more, clock.now)
     snapshot.entries, snapshot.inline = row[INLINE - 1], row[INLINE]
+    snapshot.counted = len(some) if more is None else None
     return snapshot, clock
 
 
