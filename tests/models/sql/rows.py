@@ -34,7 +34,7 @@ class Tables:
         self._last_id = 0
         self.db.create_function("server_clock", 0, lambda: self.clock)
         self.db.create_function("LAST_INSERT_ID", 1, self._keep)
-        self.db.create_function("LOCATE", 2, lambda part, text: text.find(part) + 1)
+        self.db.create_function("LOCATE", 2, _locate)
         self.db.create_function("CONCAT", -1, lambda *texts: "".join(texts))
         for statement in script:
             self.db.execute(translated(statement))
@@ -60,6 +60,10 @@ class Tables:
             self.db.execute(f"DELETE FROM {table}")
             for row in some:
                 self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _locate(part: str, text: str) -> int:
+    return text.find(part) + 1
 
 
 class Locks(Generic[S]):
