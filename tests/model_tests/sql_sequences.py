@@ -16,7 +16,7 @@ from typing import Any
 from model_sequences import Play, Steps, chance
 from sql_sides import Modelled, Pair, Real, RealLine, Servers
 
-from leasehold.stores._sql.inline import NOBODY
+from leasehold.stores._sql.row_holder import NOBODY
 from leasehold.stores._sql.transport import Row, Statement, Value
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 

@@ -41,10 +41,10 @@ class Tables:
         self.first = self.rows()
 
     def change(self, text: str, values: Sequence[Value]) -> int:
-        """Carry out a statement; return its LAST_INSERT_ID, or else how many rows it changed."""
+        """Carry out a statement; return its LAST_INSERT_ID, or else how many rows it changed; 0 if none."""
         self._last_id = 0
         changed = self.db.execute(text, values).rowcount
-        return self._last_id or changed
+        return changed and (self._last_id or changed)
 
     def _keep(self, number: int) -> int:
         self._last_id = number

@@ -59,8 +59,8 @@ class Database:
             space.encode(),
         )
         for number, name, fence, count, late, holder, token, lasts, *terms in found:
-            inline = (holder, token == fence, bool(lasts), *terms) if holder else ()
-            names.append((bytes(name), fence > 0, bool(late), *inline))
+            in_row = (holder, token == fence, bool(lasts), *terms) if holder else ()
+            names.append((bytes(name), fence > 0, bool(late), *in_row))
             some = self.run(f"SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = %s ORDER BY ticket", number)
             assert count == len(some), (bytes(name), count, some)
             entries += [(bytes(name), *row[:2], row[2] == fence, row[3] > 1, *row[4:]) for row in some]
@@ -102,7 +102,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def by_steps(client: Any) -> Any:
     """Let a client take its own steps alone."""
-    client.store._plain._refused_until = float("inf")
+    client.store._plain._pause_until = float("inf")
     return client.store
 
 
@@ -362,7 +362,7 @@ def test_where_the_statement_is_refused_the_steps_do_it(
         tried = answers["acquire not plain"]
         await pair()
         assert answers["acquire not plain"] == tried == 2
-        client.store._plain._dialect, client.store._plain._refused_until = dialect, 0.0
+        client.store._plain._dialect, client.store._plain._pause_until = dialect, 0.0
         await pair()
         assert answers["acquire done"] == 3
 

@@ -17,7 +17,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
-from leasehold.stores._sql.transport import Outcome, Refused
+from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.postgres.connection.errors import UNKNOWN_IN_COMMIT
 from leasehold.stores.postgres.statements import script
 from leasehold_lab.runtimes.harnesses import Harness
@@ -146,6 +146,34 @@ def test_an_error_of_the_commit_that_is_not_listed_is_not_applied(server: Postgr
         assert error.code == code
         assert error.outcome is outcome
         assert not error.unknown
+
+
+@pytest.mark.parametrize(
+    ("code", "number"), {"40001": 0, "40P01": 0, "23514": 0, "42501": None, "25006": None, "57014": "unknown"}.items()
+)
+def test_what_an_error_of_a_statement_alone_means(code: str, number: int | str | None, server: PostgresServer) -> None:
+    """In its commit. Nothing is changed; None: the reason lasts."""
+    with (
+        in_commit(server, "mark", f"RAISE EXCEPTION 'as told' USING ERRCODE = '{code}'"),
+        transport_to(server.url) as transport,
+    ):
+        try:
+            found: int | str | None = finish(transport.transact(lambda tx: tx.alone(MARK), within=8.0))
+        except StoreUnavailable as error:
+            found = "unknown" if error.unknown else "not applied"
+    assert found == number
+    assert server.query("SELECT count(*) FROM mark") == [(0,)]
+
+
+def test_an_answer_of_a_pooler_that_has_lost_its_server_is_unknown(server: PostgresServer) -> None:
+    """It is not fatal, and comes before anything that the server answered."""
+    server.execute(
+        "CREATE OR REPLACE FUNCTION told() RETURNS int LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'as told' USING ERRCODE = '08P01'; END $$"
+    )
+    with transport_to(server.url) as transport, pytest.raises(StoreUnavailable) as caught:
+        finish(transport.transact(lambda tx: tx.alone(Statement("SELECT told()")), within=8.0))
+    assert caught.value.unknown
 
 
 def killed(server: PostgresServer, where: str) -> None:

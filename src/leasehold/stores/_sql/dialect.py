@@ -20,7 +20,7 @@ LAYOUT = 2
 HOLDER = "holder, holder_token, holder_expires, holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
 """The columns of a name that describe the holder in its row."""
 
-REFUSED = 64 * 23
+REFUSED_CHARACTERS = 64 * 23
 """Characters of the last 64 tickets of a name whose late claims are refused, each with a space."""
 
 ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
@@ -47,12 +47,12 @@ class Dialect:
         add_name: (space, name); adds a name with meta's fence and the current time, unless it exists.
         add_cell: (space, name): adds an empty, expired cell, unless it exists.
         drop_cells: (limit): drops so many expired cells and skips locked ones.
-        its_row: (space, name): what selects the row of a name in a statement that changes it, or passes over a locked
-            one where the server can.
+        its_row: (space, name): what finds the row of a name in a statement that changes it. Where the server can, it
+            also locks it, or finds nothing if it is locked.
         returning: a clause that lets a statement that changed a row return 1, where it must say so.
         names_index: a clause for the index by which names are found.
         names_order: a clause for the order in which names are locked.
-        entries_index: a clause for the index by which entries are found.
+        by_key: a clause for the primary key, by which rows are renewed.
         notify: (channel, message); None if the server sends no messages.
         listening: (channels) → those with a listener, as far as the server knows; None if it cannot know.
         acquire_free: (space, name, ticket, fair, lease, delay, owner, meta): acquires a free name, see `_sql.plain`.
@@ -61,7 +61,7 @@ class Dialect:
         script: returns the SQL that creates the tables, as people may run it; or ``upgrade``, that adds what layout 1
             has not.
         already_there: codes of the error that a column is there which is to be added.
-        alone: lock out other processes that create the tables at the same time: all would find them missing.
+        creator_lock: lock out other processes that create the tables at the same time: all would find them missing.
         lock_name: (space, name) → id, fence, blocked_until, used, entries, HOLDER; waits for the lock of the row, and
             keeps it to the end of the transaction.
     """
@@ -77,12 +77,12 @@ class Dialect:
     acquire_free: str
     refuse: str
     already_there: Sequence[str] = ()
-    alone: Sequence[Statement] = ()
+    creator_lock: Sequence[Statement] = ()
     its_row: str = "space = $1 AND name = $2"
     returning: str = ""
     names_index: str = ""
     names_order: str = ""
-    entries_index: str = ""
+    by_key: str = ""
     notify: str | None = None
     listening: Callable[[Sequence[str]], Statement] | None = None
     lock_name: str = f"""
@@ -116,7 +116,8 @@ class Dialect:
         """(space, name, ticket): releases a name that nobody waits for, see `_sql.plain`."""
         return f"""
             UPDATE leasehold_name SET holder = '', used = {self.now}
-            WHERE {self.its_row} AND holder = $3 AND entries = 0 {self.returning}
+            WHERE {self.its_row} AND holder = $3 AND entries = 0
+            AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT} {self.returning}
         """
 
     @cached_property
@@ -136,8 +137,8 @@ class Dialect:
         """Set the expiry of each of these tickets that has not expired at these names to CLOCK + its lease."""
         holders, entries = self._unexpired_of(ids, tickets)
         texts = (
-            f"UPDATE leasehold_name SET holder_expires = {self.now} + holder_lease WHERE {holders}",
-            f"UPDATE leasehold_entry {self.entries_index} SET expires = {self.now} + lease WHERE {entries}",
+            f"UPDATE leasehold_name {self.by_key} SET holder_expires = {self.now} + holder_lease WHERE {holders}",
+            f"UPDATE leasehold_entry {self.by_key} SET expires = {self.now} + lease WHERE {entries}",
         )
         return [Statement(text, (*ids, *tickets)) for text in texts]
 
@@ -145,8 +146,8 @@ class Dialect:
         """→ ticket, token or null; of those that `renew` renews."""
         holders, entries = self._unexpired_of(ids, tickets)
         text = f"""
-            SELECT holder, holder_token FROM leasehold_name WHERE {holders}
-            UNION ALL SELECT ticket, token FROM leasehold_entry {self.entries_index} WHERE {entries}
+            SELECT holder, holder_token FROM leasehold_name {self.by_key} WHERE {holders}
+            UNION ALL SELECT ticket, token FROM leasehold_entry {self.by_key} WHERE {entries}
         """
         return Statement(text, (*ids, *tickets))
 
@@ -161,7 +162,8 @@ class Dialect:
     def entry_states(self, tickets: Sequence[str]) -> Statement:
         """→ CLOCK, ticket, token or null, expiry, lease, waiters ahead, first expiry of the holders or null, fence.
 
-        Of those of the tickets that have an entry. It locks nothing.
+        Of those of the tickets that have an entry. It locks nothing. Beside a holder in the name's row others may hold
+        the name, alongside it; the expiry of these is left out.
         """
         text = f"""
             SELECT {self.now}, mine.ticket, mine.token, mine.expires, mine.lease,

@@ -16,8 +16,8 @@ The transaction cannot be waited for before it begins: a claim without an answer
 is released over another connection. It would then make a holder that nobody releases. So the release of such a ticket
 adds it to those that the name refuses, under the lock of the row.
 
-A connection where the statement fails for a reason that lasts, such as a session that may only read, is not asked for
-`REFUSED_FOR`; the store's own steps either work there, or tell the caller the reason.
+A client whose statement fails for a reason that lasts, such as a session that may only read, does not try it for
+`PAUSE`. The store's own steps either work there, or tell the caller the reason.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.inline import is_plain
 from leasehold.stores._sql.queue_snapshot import ns
+from leasehold.stores._sql.row_holder import is_plain
 from leasehold.stores._sql.transport import SQLTransport, Statement
 
 CROWDED_FOR = 1.0
@@ -37,8 +37,8 @@ CROWDED_FOR = 1.0
 MOST_CROWDED = 1000
 """Names of which that is known."""
 
-REFUSED_FOR = 30.0
-"""Seconds after which the statement is tried again that a connection refused for a lasting reason."""
+PAUSE = 30.0
+"""Seconds after which the statement is tried again that was refused for a lasting reason."""
 
 
 class PlainCase:
@@ -49,7 +49,7 @@ class PlainCase:
         self._space = space
         self._dialect = dialect
         self._transport = transport
-        self._refused_until = 0.0
+        self._pause_until = 0.0
         self._crowded: dict[str, float] = {}
         self.unanswered = Unanswered()
 
@@ -86,7 +86,7 @@ class PlainCase:
         return await self._change(name, statement, now, within) > 0
 
     def _may(self, name: str, now: float) -> bool:
-        return now >= self._refused_until and not (self._crowded and self._crowded.get(name, 0.0) > now)
+        return now >= self._pause_until and not (self._crowded and self._crowded.get(name, 0.0) > now)
 
     def was_free(self, name: str) -> None:
         """Record that a name was free although that was not plain: it was new, or an expired entry was in the way."""
@@ -95,7 +95,7 @@ class PlainCase:
     async def _change(self, name: str, statement: Statement, now: float, within: float) -> int:
         number = await self._transport.transact(lambda tx: tx.alone(statement), within=within)
         if number is None:
-            self._refused_until = now + REFUSED_FOR
+            self._pause_until = now + PAUSE
         elif not number:
             if len(self._crowded) >= MOST_CROWDED:
                 self._crowded = {}

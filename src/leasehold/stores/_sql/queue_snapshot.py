@@ -71,7 +71,7 @@ class QueueSnapshot:
         hints: the channel for messages of each entry.
         entries: how many rows of entries the name has, as its own row says.
         counted: how many it has, if all were read.
-        inline: ticket of the holder that is stored in the name's row; empty: none.
+        row_holder: ticket of the holder that is stored in the name's row; empty: none.
         passed_over: waiters without a listener. They are not in ``queue``.
     """
 
@@ -84,7 +84,7 @@ class QueueSnapshot:
     passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
     entries: int = field(default=0, kw_only=True)
     counted: int | None = field(default=None, kw_only=True)
-    inline: str = field(default="", kw_only=True)
+    row_holder: str = field(default="", kw_only=True)
 
     def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:
         """Return the snapshot without the waiters on these channels, except ``me``."""

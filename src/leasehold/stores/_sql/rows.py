@@ -36,7 +36,7 @@ from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
 from leasehold.stores._common.queues import Step
-from leasehold.stores._sql import inline, queue_snapshot, tables
+from leasehold.stores._sql import queue_snapshot, row_holder, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
 from leasehold.stores._sql.transport import Row, Statement, Transaction
@@ -45,13 +45,10 @@ from leasehold.stores._sql.waiting import message
 CONSTANTS = 3
 """Columns of `Dialect.entries` before those of the entry."""
 
-INLINE = 5
-"""Columns of `Dialect.lock_name` before those of the holder."""
+OF_NAME = 4
+"""Columns of `Dialect.lock_name` before the number of entries, and of `Dialect.names` before those of the entry."""
 
-BEFORE = 4
-"""Columns of `Dialect.names` before those of the entry."""
-
-TICKET, PLACE, EXPIRES, HINT = (BEFORE + index for index in (0, 1, 3, 15))
+TICKET, PLACE, EXPIRES, HINT = (OF_NAME + index for index in (0, 1, 3, 15))
 """Columns of `Dialect.names`."""
 
 
@@ -109,9 +106,10 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
     clock = clock_of(rows)
     some: list[EntryRow] = [one[CONSTANTS:] for one in rows if one[CONSTANTS] is not None]
     name = key[1].decode("utf-8", "surrogatepass")
-    holders = inline.entries_of(row[INLINE:])
+    entries, *holder = row[OF_NAME:]
+    holders = row_holder.as_entries(holder)
     snapshot = queue_snapshot.snapshot_of(name, (row[0], row[1], row[2], row[3]), [*holders, *some], more, clock.now)
-    snapshot.entries, snapshot.inline = row[INLINE - 1], row[INLINE]
+    snapshot.entries, snapshot.row_holder = entries, holder[0]
     snapshot.counted = len(some) if more is None else None
     return snapshot, clock
 
@@ -164,9 +162,9 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
     """Yield the statements that write what differs from the snapshot."""
     assert snapshot.row is not None
     name_id = snapshot.row[0]
-    changes = inline.changes(snapshot, queue_snapshot.differences(snapshot, after, now, hint))
-    if changes.name or queue_snapshot.name_differs(snapshot, after, now):
-        holder = inline.columns_of(after, changes.holder)
+    changes = row_holder.changes(snapshot, queue_snapshot.differences(snapshot, after, now, hint))
+    if changes.name_differs or queue_snapshot.name_differs(snapshot, after, now):
+        holder = row_holder.columns_of(after, changes.holder)
         fixed = (after.fence, ns(after.blocked_until), ns(now), changes.entries)
         yield Statement(dialect.set_name, (*fixed, *holder, name_id))
     for one in changes.of_entries:
@@ -206,8 +204,8 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     found: list[Queue] = []
     for name, some in by_name.items():
         head = (some[0][0], some[0][2], some[0][3], 0)
-        holders = inline.entries_of(some[0][-inline.COLUMNS :])
-        entries = [*holders, *(one[BEFORE : -inline.COLUMNS] for one in some if one[TICKET] is not None)]
+        holders = row_holder.as_entries(some[0][-row_holder.COLUMNS :])
+        entries = [*holders, *(one[OF_NAME : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
 

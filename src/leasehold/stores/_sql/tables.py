@@ -26,14 +26,18 @@ from leasehold.stores._sql.transport import Outcome, Refused, SQLTransport, Stat
 
 VERSION = Statement("SELECT version FROM leasehold_meta")
 
-BEFORE, UPGRADING = 1, 0
+OLD, UPGRADING = 1, 0
 """The layout that can be upgraded, and the one that the tables have meanwhile."""
 
-STOP_CLIENTS = f"UPDATE leasehold_meta SET version = {UPGRADING} WHERE version = {BEFORE}"
+LET_CLIENTS_GO_ON = f"UPDATE leasehold_meta SET version = {OLD} WHERE version = {UPGRADING}"
+STOP_CLIENTS = f"UPDATE leasehold_meta SET version = {UPGRADING} WHERE version = {OLD}"
 
 LOCK_NAMES = "UPDATE leasehold_name SET used = used"
 LOCK_VERSION = "SELECT version FROM leasehold_meta FOR UPDATE"
-COUNT_ENTRIES = "UPDATE leasehold_name SET entries = (SELECT COUNT(*) FROM leasehold_entry WHERE name_id = id)"
+COUNT_ENTRIES = (
+    "UPDATE leasehold_name SET entries = (SELECT COUNT(*) FROM leasehold_entry WHERE name_id = id) "
+    "WHERE id IN (SELECT name_id FROM leasehold_entry)"
+)
 SET_LAYOUT = f"UPDATE leasehold_meta SET version = {LAYOUT}"
 """The last transaction of an upgrade. Names are locked first, as the sweep does: else the two would deadlock."""
 
@@ -42,6 +46,12 @@ CHECK_WITHIN = 5.0
 
 CREATE_WITHIN = 30.0
 """Seconds that creating the tables may take."""
+
+UPGRADE_WITHIN = 300.0
+"""Seconds that the last step of an upgrade may take: it locks all names."""
+
+CONFLICTS = 20
+"""Conflicts with other transactions after which that step is given up."""
 
 CREATE = "create them once for each database with: leasehold init URL (or let your migrations run what --print prints)"
 
@@ -88,7 +98,7 @@ async def prepare(transport: SQLTransport, dialect: Dialect) -> bool:
     except StoreUnavailable as error:
         if not error.lasting:
             raise
-    if version in (BEFORE, UPGRADING):
+    if version in (OLD, UPGRADING):
         await _upgrade(transport, dialect)
     elif version is None:
         await transport.transact(partial(_create, dialect=dialect), within=CREATE_WITHIN)
@@ -97,8 +107,8 @@ async def prepare(transport: SQLTransport, dialect: Dialect) -> bool:
 
 
 async def _create(tx: Transaction, dialect: Dialect) -> None:
-    if dialect.alone:
-        await tx.ask(*dialect.alone)
+    if dialect.creator_lock:
+        await tx.ask(*dialect.creator_lock)
     await tx.commit(*map(Statement, split(dialect.script("schema"))))
 
 
@@ -110,17 +120,32 @@ async def _upgrade(transport: SQLTransport, dialect: Dialect) -> None:
         if error.code not in dialect.already_there:
             raise
     for text in drop_functions:
-        with suppress(Refused):  # without the right to drop them they stay, and find no table of their layout
+        with suppress(Refused):  # without the right to drop them they stay; a wrong number of entries is set right
             await _run(transport, text)
     await _run(transport, STOP_CLIENTS)
-    await transport.transact(_finish_upgrade, within=CREATE_WITHIN)
+    try:
+        await _finish(transport)
+    except BaseException:
+        with suppress(StoreUnavailable):
+            await _run(transport, LET_CLIENTS_GO_ON)
+        raise
+
+
+async def _finish(transport: SQLTransport) -> None:
+    """Take the last step until no conflict with another transaction rolls it back."""
+    for left in reversed(range(CONFLICTS)):
+        try:
+            return await transport.transact(_count_entries, within=UPGRADE_WITHIN)
+        except Refused as error:
+            if error.outcome is not Outcome.AGAIN or not left:
+                raise
 
 
 async def _run(transport: SQLTransport, text: str) -> None:
     await transport.transact(lambda tx: tx.commit(Statement(text)), within=CREATE_WITHIN)
 
 
-async def _finish_upgrade(tx: Transaction) -> None:
+async def _count_entries(tx: Transaction) -> None:
     await tx.ask(Statement(LOCK_NAMES))
     (found,) = await tx.ask(Statement(LOCK_VERSION))
     if found[0][0] == UPGRADING:  # else another process has done it

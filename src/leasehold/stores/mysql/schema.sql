@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     fence BIGINT NOT NULL,     -- highest token granted
     blocked_until BIGINT NOT NULL,    -- the name cannot be acquired before this time (lock delay)
     used BIGINT NOT NULL,      -- last use, within ten minutes: decides when to drop the row
-    entries BIGINT NOT NULL DEFAULT 0,  -- how many rows of leasehold_entry it has
+    entries BIGINT NOT NULL DEFAULT 0,  -- how many rows of leasehold_entry it has; 0 with mode=session
     -- the ticket of the holder in this row; empty: none
     holder VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     holder_token BIGINT NOT NULL DEFAULT 0,    -- its fencing token; without a holder, this and the next columns mean nothing
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     UNIQUE KEY leasehold_name_exact (space, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row for each ticket that holds or waits.
+-- One row for each ticket that holds or waits, but for the holder in its name's row.
 CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
     place BIGINT NOT NULL,     -- 0: a holder; else the number in the queue

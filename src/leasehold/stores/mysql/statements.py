@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED, Dialect
+from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED_CHARACTERS, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
@@ -26,7 +26,8 @@ ACQUIRE_FREE = f"""
 ``leasehold_meta`` are read without a lock."""
 
 REFUSE = f"""
-    UPDATE leasehold_name SET refused = SUBSTR(CONCAT($1, ' ', refused), 1, {REFUSED}) WHERE space = $2 AND name = $3
+    UPDATE leasehold_name SET refused = SUBSTR(CONCAT($1, ' ', refused), 1, {REFUSED_CHARACTERS})
+    WHERE space = $2 AND name = $3
 """
 
 FRONT = f"""
@@ -89,5 +90,5 @@ DIALECT = Dialect(
     refuse=REFUSE,
     already_there=("1060",),
     names_index="FORCE INDEX (leasehold_name_exact)",
-    entries_index="FORCE INDEX (PRIMARY)",
+    by_key="FORCE INDEX (PRIMARY)",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED, Dialect
+from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED_CHARACTERS, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
@@ -28,7 +28,7 @@ ACQUIRE_FREE = f"""
 """
 
 REFUSE = f"""
-    UPDATE leasehold_name SET refused = substr($1::text || ' ' || refused, 1, {REFUSED})
+    UPDATE leasehold_name SET refused = substr($1::text || ' ' || refused, 1, {REFUSED_CHARACTERS})
     WHERE space = $2 AND name = $3
 """
 
@@ -100,7 +100,7 @@ DIALECT = Dialect(
     script=script,
     acquire_free=ACQUIRE_FREE,
     refuse=REFUSE,
-    alone=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
+    creator_lock=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
     its_row=ITS_ROW,
     returning="RETURNING 1",
     names_order="ORDER BY id",

@@ -57,7 +57,7 @@ class AioConnection:
 
     def number(self) -> int:
         result = self._connection._result
-        return int(result.insert_id or result.affected_rows)
+        return int(result.affected_rows and (result.insert_id or result.affected_rows))
 
     def usable(self) -> bool:
         connection, proto = self._connection, self._connection._proto

@@ -85,7 +85,7 @@ class BlockingConnection:
 
     def number(self) -> int:
         result = self._connection._result
-        return int(result.insert_id or result.affected_rows)
+        return int(result.affected_rows and (result.insert_id or result.affected_rows))
 
     def usable(self) -> bool:
         sock = self._connection._sock

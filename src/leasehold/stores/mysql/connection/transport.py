@@ -25,6 +25,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.transport import Outcome, Permit, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
+    READ_ONLY_TRANSACTION,
     REMEDIES,
     Connection,
     NoAnswer,
@@ -297,7 +298,7 @@ class ConnectionTransaction:
             if failure.outcome is Outcome.UNKNOWN:
                 self.broken = True
                 raise failure from error
-            return None if failure.outcome is Outcome.LASTING else 0
+            return None if failure.outcome is Outcome.LASTING or error.code == READ_ONLY_TRANSACTION else 0
         return self.connection.number()
 
     async def _run(self, request: bytes, *, unknown: bool) -> list[Rows]:

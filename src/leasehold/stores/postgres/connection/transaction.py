@@ -23,6 +23,13 @@ LIMITS = (
 )
 
 
+OF_POOLERS = ("08", "58")
+"""Prefixes of codes with which a pooler answers that has lost its server: nobody knows what that has done."""
+
+READ_ONLY = "25006"
+"""The session may only read, unless a transaction says otherwise."""
+
+
 class Run(Protocol):
     """Drives an exchange to its end, before a deadline on the boot-time clock."""
 
@@ -55,10 +62,12 @@ class PostgresTransaction:
         try:
             (rows,) = await self._run(self._connection.exchange([Alone(*statement)]), self._until)
         except ServerError as error:
-            if error.fatal or error.in_commit:
+            error.in_commit = error.in_commit or error.code.startswith(OF_POOLERS)
+            outcome = outcome_of(error.code, in_commit=error.in_commit)
+            if error.fatal or outcome is Outcome.UNKNOWN:
                 raise
             self.committing = False
-            lasts = outcome_of(error.code, in_commit=False) is Outcome.LASTING and not error.stale
+            lasts = (outcome is Outcome.LASTING and not error.stale) or error.code == READ_ONLY
             return None if lasts else 0
         self.committing = False
         number: int = rows[0][0] if rows else 0

@@ -20,7 +20,7 @@ tables = import_module("leasehold.integrations.django.tables.migrations.0001_ini
 def upgrade(apps: Any, schema_editor: Any) -> None:
     """Upgrade the tables as ``leasehold init`` does, unless that has done so; see `leasehold.stores._sql.tables`."""
     connection = schema_editor.connection
-    if connection.vendor not in tables.SCRIPTS or _version(connection, layout.VERSION.text) > layout.BEFORE:
+    if connection.vendor not in tables.SCRIPTS or _version(connection, layout.VERSION.text) > layout.OLD:
         return
     path = tables.SCRIPTS[connection.vendor].replace("schema", "upgrade")
     add_columns, *drop_functions = layout.split(files("leasehold.stores").joinpath(path).read_text(encoding="utf-8"))

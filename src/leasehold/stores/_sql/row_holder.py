@@ -26,7 +26,7 @@ def is_plain(ticket: Ticket) -> bool:
     return ticket.terms.mode in MODES and not ticket.alongside
 
 
-def entries_of(columns: Sequence[int | str]) -> list[EntryRow]:
+def as_entries(columns: Sequence[int | str]) -> list[EntryRow]:
     """Return the holder as the row of an entry; nothing without a holder."""
     ticket, token, expires, fair, lease, delay, owner, meta = columns
     if not ticket:
@@ -53,33 +53,33 @@ class Changes:
     Attributes:
         holder: the ticket in the name's row afterwards; empty: none.
         entries: how many rows of entries there are afterwards.
-        name: whether the name's row differs because of these two, or of the holder's lease.
+        name_differs: whether the name's row differs because of these two, or of the holder's lease.
         of_entries: what is written to entries.
     """
 
     holder: str
     entries: int
-    name: bool
+    name_differs: bool
     of_entries: list[Dropped | Added | Changed]
 
 
 def changes(snapshot: QueueSnapshot, differences: Iterable[Dropped | Added | Changed]) -> Changes:
     """Sort the differences between a snapshot and the queue after a step."""
     before = snapshot.entries if snapshot.counted is None else snapshot.counted  # a wrong number is set right
-    found = Changes(snapshot.inline, before, False, [])
+    found = Changes(snapshot.row_holder, before, False, [])
     for one in differences:
         if isinstance(one, Dropped) and one.ticket == found.holder:
-            found.holder, found.name = "", True
+            found.holder, found.name_differs = "", True
         elif isinstance(one, Changed) and one.entry.ticket.id == found.holder:
-            found.name = True
-        elif isinstance(one, Added) and not found.holder and _may_be_inline(one.entry):
-            found.holder, found.name = one.entry.ticket.id, True
+            found.name_differs = True
+        elif isinstance(one, Added) and not found.holder and _may_be_in_row(one.entry):
+            found.holder, found.name_differs = one.entry.ticket.id, True
         else:
             found.of_entries.append(one)
             found.entries += isinstance(one, Added) - isinstance(one, Dropped)
-    found.name = found.name or found.entries != snapshot.entries
+    found.name_differs = found.name_differs or found.entries != snapshot.entries
     return found
 
 
-def _may_be_inline(entry: QueueEntry) -> bool:
+def _may_be_in_row(entry: QueueEntry) -> bool:
     return entry.token is not None and is_plain(entry.ticket)
