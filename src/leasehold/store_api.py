@@ -194,7 +194,7 @@ class ManyStore(Store, Protocol):
         ...
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        """Release several names, each as `release` does; return for each in order whether the ticket was there."""
+        """Release different names, each as `release` does; return for each in order whether the ticket was there."""
         ...
 
 

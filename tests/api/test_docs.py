@@ -94,6 +94,7 @@ def substituted(place: Path, request: pytest.FixtureRequest) -> Callable[[str], 
         if "zookeeper://localhost:2181" in text:
             zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
             text = text.replace("zookeeper://localhost:2181", zookeeper.url)
+        text = text.replace("acquire(timeout=2)", "acquire(timeout=60)")  # a busy server may answer later
         return text.replace("/var/lib/app/", f"{place}/")
 
     return substitute

@@ -16,8 +16,8 @@ from typing import Any
 from model_sequences import Play, Steps, chance
 from sql_sides import Modelled, Pair, Real, RealLine, Servers
 
-from leasehold.stores._sql.plain import ACQUIRE, RELEASE, refusal
-from leasehold.stores._sql.transport import Call, Row, Statement, Value
+from leasehold.stores._sql.row_holder import NOBODY
+from leasehold.stores._sql.transport import Row, Statement, Value
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 SESSIONS = 4
@@ -148,7 +148,7 @@ class Playing:
 
     def idle_steps(self) -> Sequence[Callable[[Pair], Awaitable[None]]]:
         """Return what a session does that is in no transaction."""
-        return self.locks, self.locks, self.locks, self.passes_over, self.looks, self.adds, self.calls, self.calls
+        return self.locks, self.locks, self.locks, self.passes_over, self.looks, self.adds, self.takes, self.takes
 
     def busy_steps(self, pair: Pair) -> Sequence[Callable[[Pair], Awaitable[None]]]:
         """Return what a session does in a transaction."""
@@ -202,19 +202,20 @@ class Playing:
             pair.goes_on = True
             await self.add(pair, self.chance.choice(NAMES))
 
-    async def calls(self, pair: Pair) -> None:
-        """Call a function, which waits for nobody; at times for a ticket that was refused."""
+    async def takes(self, pair: Pair) -> None:
+        """Take the plain case, which may wait for the name's row; at times for a ticket that is refused."""
+        if self.crowded():
+            return
         name, ticket = self.chance.choice(NAMES), self.chance.choice(self.tickets)
         key = self.key(name)
-        if self.chance.random() < 0.1:
-            await self.both(pair, self.whole(Statement(self.dialect.refuse, refusal((self.space, name), ticket))))
         if self.chance.random() < 0.5:
-            rest = (self.chance.randrange(2), 10**13, 0, "höst:1:x", '{"a": "; \'"}', "7")
-            await self.both(pair, [self.servers.call(Call(ACQUIRE, (*key, ticket, *rest)))])
+            rest = (self.chance.randrange(2), 10**13, 0, "höst:1:x", '{"a": "; \'"}')
+            statement = Statement(self.dialect.acquire_free, (*key, ticket, *rest))
         else:
-            await self.both(pair, [self.servers.call(Call(RELEASE, (*key, ticket)))])
+            statement = Statement(self.dialect.release_held, (*key, ticket))
+        await self.both(pair, [self.servers.alone(statement)])
         answer = pair.modelled.answers[-1] if pair.modelled.answers else []
-        self.seen["calls that did it"] += bool(answer and answer[0][0][0])
+        self.seen["changed alone"] += bool(answer and answer[0] and answer[0][0][0])
 
     async def reads(self, pair: Pair) -> None:
         if not pair.locked:
@@ -241,11 +242,13 @@ class Playing:
         expires = self.chance.choice((FAR, FAR, PAST))
         entry = (ticket, place, token, expires, "mutex", 1, 0, 1, 1, 1, 10**13, 0, "höst:1:x", '{"a": "; \'"}', "", "")
         number = self.ids[name]
+        holder = self.chance.choice((NOBODY, (other, 9, expires, 1, 10**13, 0, "höst:1:x", '{"a": "; \'"}')))
         return [
             Statement(self.dialect.drop_entry, (ticket, number)),
             Statement(self.dialect.add_entry, (number, *entry)),
             Statement(self.dialect.set_entry, (1 + self.tickets.index(other), None, expires, "7", other, number)),
-            Statement(self.dialect.set_name, (9, 0, 8, number)),
+            Statement(self.dialect.set_name, (9, 0, 8, self.chance.randrange(2), *holder, number)),
+            *([Statement(self.dialect.refuse, (ticket, *self.key(name)))] if self.chance.random() < 0.2 else ()),
         ]
 
     async def renews(self, pair: Pair) -> None:
@@ -253,7 +256,7 @@ class Playing:
             return
         numbers, tickets = [self.ids[name] for name in pair.locked], self.chance.sample(self.tickets, 2)
         pair.locked = None
-        asked = [self.dialect.renew(numbers, tickets), self.dialect.results(numbers, tickets)]
+        asked = [*self.dialect.renew(numbers, tickets), self.dialect.results(numbers, tickets)]
         await self.both(pair, [*asked, *self.servers.commit])
 
     async def rolls_back(self, pair: Pair) -> None:

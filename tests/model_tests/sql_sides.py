@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.transport import Call, Statement
+from leasehold.stores._sql.transport import Statement
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 from models.net import Connection
 
@@ -48,8 +48,8 @@ class Servers(ABC):
         """Return two statements: what begins a transaction that waits for a lock for so long."""
 
     @abstractmethod
-    def call(self, call: Call) -> Statement:
-        """Return the statement that calls a function."""
+    def alone(self, statement: Statement) -> Statement:
+        """Return a statement as it is sent that is a transaction of its own."""
 
     @abstractmethod
     def real(self) -> RealLine:

@@ -16,13 +16,15 @@ from sql_sides import RealLine, Servers
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
-from leasehold.stores._sql.transport import Call, Statement
+from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.connection import blocking, settings
 from leasehold.stores.mysql.connection.base import NoAnswer, Refusal, joined
-from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, call_of, limits
+from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, RESTORE_TIMEOUT, ROLLBACK, limits
 from leasehold.stores.mysql.statements import DIALECT
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.sql.mysql import MySQLModel
+
+PLAIN = (DIALECT.acquire_free, DIALECT.release_held)
 
 SEQUENCES = 30
 LENGTH = 30
@@ -36,7 +38,8 @@ class Real:
 
     def ask(self, statements: Sequence[Statement]) -> Any:
         try:
-            return finish(self._line.run(joined(statements), BlockingRuntime().now() + 60.0))
+            answers = finish(self._line.run(joined(statements), BlockingRuntime().now() + 60.0))
+            return [[(self._line.number(),)]] if statements[0].text in PLAIN else answers
         except (Refusal, NoAnswer) as error:
             return error
 
@@ -54,8 +57,8 @@ class MySQLServers(Servers):
     def opening(self, within: float) -> Sequence[Statement]:
         return limits(within), BEGIN
 
-    def call(self, call: Call) -> Statement:
-        return call_of(call)
+    def alone(self, statement: Statement) -> Statement:
+        return statement
 
     def real(self) -> RealLine:
         return Real(finish(blocking.connect(self._settings, BlockingRuntime(), 5.0)))
@@ -74,6 +77,7 @@ class MySQLServers(Servers):
 def test_the_model_answers_as_the_server_does(mariadb_url: str) -> None:
     seen = compare_many(at_random(Playing, MySQLServers(mariadb_url)), SEQUENCES, LENGTH)
     assert seen.keys() >= {"rows", "waits", "waited"}
+    assert seen["changed alone"] > 9
 
 
 @pytest.mark.timeout(120)

@@ -19,13 +19,12 @@ from sql_sides import Pair, Servers
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
-from leasehold.stores._sql.transport import Call, Statement
+from leasehold.stores._sql.transport import Statement
 from leasehold.stores.postgres.advisory import IDLE_END
 from leasehold.stores.postgres.connection import settings
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import COMMIT, Alone
-from leasehold.stores.postgres.connection.functions import call_of
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLLBACK
 from leasehold.stores.postgres.statements import DIALECT
@@ -90,8 +89,8 @@ class PostgresServers(Servers):
     def opening(self, within: float) -> Sequence[Statement]:
         return BEGIN, Statement(LIMITS, (f"{int(within * 1000)}ms", f"{int(STALL * 1000)}ms"))
 
-    def call(self, call: Call) -> Statement:
-        return Alone(call_of("public", call.function, len(call.args)), call.args)
+    def alone(self, statement: Statement) -> Statement:
+        return Alone(*statement)
 
     def real(self) -> Real:
         return Real(self._url)

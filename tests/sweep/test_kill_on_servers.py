@@ -20,10 +20,9 @@ from typing import Any
 import kill_sweep
 import pytest
 from kill_sweep import NO_LOCKS, NOISE, Bound, Sweep, Victim, VictimForker
-from sweeping.places import SYSTEMS, Place, place_of, stored
+from sweeping.places import SYSTEMS, Place, place_of
 
 from leasehold._runtimes.base import Flavor
-from leasehold.stores._sql.plain import refusal
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness
 from leasehold_lab.servers.zookeeper import TICK
 from support.missed_turns import Missed, turns_missed
@@ -156,19 +155,3 @@ def test_the_sweep_finds_late_locks_and_leftovers(
                 await sweep.nothing_is_left()
 
     AsyncioHarness().run(body)
-
-
-@pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
-def test_a_refusal_is_not_taken_for_a_leftover(place: Place) -> None:
-    """A client writes one for a call without an answer, as on a busy machine; its name is no text."""
-    space = f"kills-{secrets.token_hex(4)}"
-
-    async def body(harness: Harness) -> None:
-        async with harness.client(place.url, namespace=space).lock("a"):
-            pass
-
-    AsyncioHarness().run(body)
-    written = "INSERT INTO leasehold_cell (space, name, version, fence, expires, ttl) VALUES (%s, %s, 0, 0, 0, 0)"
-    key = refusal((space.encode(), b"a"), "ticket")
-    place.server.query(written, *([key] if place.system == "postgresql" else key))
-    assert stored(place, space) == {space: {"a: name"}}

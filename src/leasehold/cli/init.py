@@ -34,4 +34,4 @@ def init(store: str | None, url: str | None, print_: bool) -> None:
         return
     except ValueError as error:
         raise Failed(str(error), Exit.USAGE) from None
-    click.echo(f"{where}: " + ("created what was missing" if made else "nothing was missing"), err=True)
+    click.echo(f"{where}: " + ("created or upgraded the tables" if made else "nothing was missing"), err=True)

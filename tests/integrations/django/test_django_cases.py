@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
-from sites import APP, TABLES, Site
+from sites import APP, TABLES, Site, command, ended
+
+from leasehold.stores._sql.dialect import LAYOUT
+from support.patience import until
+from support.stores.old_tables import COLUMNS, THERE, WAITING, downgraded, new_columns
 
 SYSTEMS = pytest.mark.parametrize("system", ["postgresql", "mysql", "sqlite"])
 SERVERS = pytest.mark.parametrize("system", ["postgresql", "mysql"])
@@ -22,7 +30,7 @@ def test_the_tables_come_and_go_with_the_migration(site: Site) -> None:
     for _ in range(2):
         assert site.manage("migrate", DJ_APPS=apps).returncode == 0
         if site.system != "sqlite":
-            assert site.query("SELECT version FROM leasehold_meta") == [(1,)]
+            assert site.query("SELECT version FROM leasehold_meta") == [(LAYOUT,)]
         done = site.manage("migrate", "leasehold_tables", "zero", DJ_APPS=apps)
         assert done.returncode == 0, done.stderr
         if site.system != "sqlite":
@@ -48,6 +56,65 @@ def test_the_migration_finds_the_tables_of_init(site: Site) -> None:
     assert site.manage("migrate", DJ_APPS=[APP, TABLES], DJ_LEASEHOLD=stores).returncode == 0
     done = site.manage("check", "--deploy", "--tag", "leasehold", DJ_APPS=[APP, TABLES], DJ_LEASEHOLD=stores)
     assert done.returncode == 0, done.stderr
+
+
+@SERVERS
+@pytest.mark.parametrize("interrupted", [False, True], ids=["at first", "after an interruption"])
+def test_tables_of_layout_1_are_upgraded(site: Site, interrupted: bool) -> None:
+    """A client of the earlier version is in a step: its entry is counted. Afterwards nothing is left to do."""
+    stores, apps = {"default": {"DATABASE": "default"}}, [APP, TABLES]
+    assert site.manage("migrate", DJ_APPS=apps).returncode == 0
+    system = "postgresql" if site.system == "postgresql" else "mariadb"
+    with opened(site) as old:
+        for text in (
+            *downgraded(system),
+            "DELETE FROM django_migrations WHERE app = 'leasehold_tables' AND name = '0002_layout_2'",
+            "INSERT INTO leasehold_name (space, name, fence, blocked_until, used) VALUES ('default', 'held', 7, 0, 7)",
+            *([new_columns(system), "UPDATE leasehold_meta SET version = 0"] if interrupted else []),
+            "BEGIN",
+            "SELECT id FROM leasehold_name FOR UPDATE",
+        ):
+            old.execute(text)
+        with site.started(command("migrate", "--no-color"), DJ_APPS=apps) as (migrating,):
+            until(lambda: site.query(WAITING[system])[0][0] > 0, within=60)
+            old.execute(
+                f"INSERT INTO leasehold_entry ({COLUMNS}) SELECT id, 'ticket', 0, 7, 9, 'mutex', 1, 0, 1, 1, 0, 9, 0, "
+                "'h:1:c', '', '', '' FROM leasehold_name"
+            )
+            old.execute("COMMIT")
+            code, _, written = ended(migrating)
+    assert code == 0, written
+    assert "0002_layout_2" in written
+    assert site.query("SELECT version FROM leasehold_meta") == [(LAYOUT,)]
+    assert site.query("SELECT entries FROM leasehold_name") == [(1,)]
+    assert site.query(THERE[system].replace("%%", "%")) == [(0,)]
+    done = site.manage("leasehold", "init", DJ_LEASEHOLD=stores)
+    assert "nothing was missing" in done.stderr, done.stderr
+    done = site.manage("check", "--deploy", "--tag", "leasehold", DJ_APPS=apps, DJ_LEASEHOLD=stores)
+    assert done.returncode == 0, done.stderr
+
+
+@SERVERS
+def test_tables_of_layout_1_are_found_by_the_deployment_check(site: Site) -> None:
+    stores, apps = {"default": {"DATABASE": "default"}}, [APP, TABLES]
+    assert site.manage("migrate", DJ_APPS=apps).returncode == 0
+    with opened(site) as old:
+        old.execute("UPDATE leasehold_meta SET version = 1")
+    done = site.manage("check", "--deploy", "--tag", "leasehold", DJ_APPS=apps, DJ_LEASEHOLD=stores)
+    assert done.returncode == 1
+    assert "layout 1" in done.stderr
+    assert "leasehold init" in done.stderr
+
+
+@contextmanager
+def opened(site: Site) -> Iterator[Any]:
+    """Open a connection to the site's database that commits each statement; yield a cursor."""
+    key = "dbname" if site.system == "postgresql" else "database"
+    connection = site.server.connect(**{key: site.database["NAME"]})
+    try:
+        yield connection.cursor()
+    finally:
+        connection.close()
 
 
 @SERVERS

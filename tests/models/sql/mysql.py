@@ -36,8 +36,7 @@ from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection
 from models.sql import server
 from models.sql.mysql_dialect import read_back, translated
-from models.sql.plain import call
-from models.sql.rows import Rows, Tables
+from models.sql.rows import NAME, Rows, Tables
 from models.sql.server import SQLServerModel
 
 IDS = "the counter of ids"
@@ -64,12 +63,14 @@ class Session(server.Session):
     Attributes:
         lock_wait: seconds that it waits for a row.
         idle: seconds after which it is ended that says nothing.
+        began: the tables' clock when a statement began that waits for a row, and is a transaction of its own; else 0.
         batch: what it carries out: its statements, and the rows of those that are done.
 
     """
 
     lock_wait: float = 50.0
     idle: float = 28_800.0
+    began: int = 0
     batch: Sequence[str] = ()
     done: list[Sequence[Row]] = field(default_factory=list[Sequence[Row]])
 
@@ -78,12 +79,12 @@ class MySQLModel(SQLServerModel[Session]):
     """The server.
 
     Attributes:
-        functions: whether it has the procedures of the plain case.
+        plain: whether it carries out the statements of the plain case.
 
     """
 
     handed = ((1,),)
-    functions = True
+    plain = True
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "mysql") -> None:
         super().__init__(scheduler, _tables(), rate=rate, name=name)
@@ -106,7 +107,7 @@ class MySQLModel(SQLServerModel[Session]):
                 return
             session = self._sessions[line.number] = Session(line)
         self.counts.commands += 1
-        session.batch, session.done = request.decode().split("; "), []
+        session.batch, session.done, session.began = [text.strip() for text in request.decode().split("; ")], [], 0
         session.turns += 1
         self._go_on(session)
 
@@ -162,22 +163,18 @@ class MySQLModel(SQLServerModel[Session]):
                 raise Refusal(NO_SUCH_SESSION, f"Unknown thread id: {number}", list(session.done))
             self.terminate(self._sessions[number])
             return ()
-        if text.startswith("CALL"):
-            if not self.functions:
-                raise Refusal(1305, "PROCEDURE does not exist")
-            answer, next_waiters = call(
-                self.tables, self._locks, session, text[5:].partition("(")[0], read_back(text)[1]
-            )
-            self._go_on_with(next_waiters)
-            session.done.append([(answer,)])
-            return ()
         if "_LOCK(" in text:
             return self._own_lock(session, *read_back(text))
         commits = "COMMIT" in session.batch
-        if commits and self._conflict(session):
+        plain = not session.begun and text.startswith("UPDATE leasehold_name SET")
+        if plain and not self.plain:
+            raise Refusal(1142, "UPDATE command denied to user for table leasehold_name")
+        if (commits or plain) and self._conflict(session):
             self._finish(session)
             raise Refusal(DEADLOCK, "Deadlock found when trying to get lock", list(session.done))
-        statement, values = read_back(text.strip())
+        statement, values = read_back(text)
+        if plain:
+            return self._plain(session, statement, values)
         if not statement.lstrip().startswith(("SELECT", "(SELECT")):
             if session.begun and not commits:
                 raise NotImplementedError("the model of MySQL writes in the request of a commit only")
@@ -195,6 +192,19 @@ class MySQLModel(SQLServerModel[Session]):
         if rows and not self._lock(session, _row_of(statement, rows[0], values)):
             return None
         return rows
+
+    def _plain(self, session: Session, statement: str, values: Sequence[Value]) -> Sequence[Row] | None:
+        """Return the number of a statement that is a transaction of its own; None if it waits for the name's row."""
+        before = statement.partition("WHERE space = ")[0].count("?")
+        found = self.tables.db.execute(NAME, values[before : before + 2]).fetchone()
+        if found is not None and not self._lock(session, found[0]):
+            session.began = session.began or self.tables.clock
+            return None
+        self.tables.clock = session.began or self.tables.clock  # that of before the wait
+        session.began = 0
+        number = self.tables.change(translated(statement), values)
+        self._finish(session)
+        return [(number,)]
 
     def _own_lock(self, session: Session, text: str, values: Sequence[Value]) -> Sequence[Row] | None:
         """Return what one of the functions for the server's own locks says; None if it waits."""
@@ -248,8 +258,7 @@ class MySQLModel(SQLServerModel[Session]):
             return True
         if not self._lock(session, IDS):
             return False
-        asked = "SELECT id FROM leasehold_name WHERE space = ? AND name = ?"
-        found = self.tables.db.execute(asked, values[:2]).fetchone()
+        found = self.tables.db.execute(NAME, values[:2]).fetchone()
         return found is None or self._lock(session, found[0])
 
     def _conflict(self, session: Session) -> bool:

@@ -68,6 +68,11 @@ class ModelConnection:
         answers: list[Rows] = self._answer
         return answers
 
+    def number(self) -> int:
+        ((number,),) = self._answer[-1]
+        assert isinstance(number, int)
+        return number
+
     def usable(self) -> bool:
         return self._line is not None
 

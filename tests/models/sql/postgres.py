@@ -31,9 +31,8 @@ from leasehold.stores.postgres.connection.transaction import BEGIN, LIMITS, ROLL
 from leasehold.stores.postgres.statements import CLOCK, DROP_CELLS, script
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection
-from models.sql.plain import call
 from models.sql.postgres_advisory import VOID, AdvisoryLocks
-from models.sql.rows import Tables
+from models.sql.rows import NAME, Tables
 from models.sql.server import Session, SQLServerModel
 
 VERSION = 150_000
@@ -45,6 +44,7 @@ WORDS = (
     (r"(?i)\bgreatest\(", "max("),
     (r"\(\s*\(SELECT", "(SELECT * FROM (SELECT"),
     (r"UNION ALL\s*\(SELECT", "UNION ALL SELECT * FROM (SELECT"),
+    (r"\bstrpos\(", "instr("),
     (r"FROM leasehold_meta ON CONFLICT", "FROM leasehold_meta WHERE true ON CONFLICT"),
     (r"BIGINT GENERATED ALWAYS AS IDENTITY", "INTEGER"),
     (r"BYTEA", "BLOB"),
@@ -95,12 +95,12 @@ class PostgresModel(SQLServerModel[Backend]):
     """The server.
 
     Attributes:
-        functions: whether it has those of the plain case.
+        plain: whether it carries out the statements of the plain case.
 
     """
 
     handed = VOID
-    functions = True
+    plain = True
 
     def __init__(self, scheduler: Scheduler, *, rate: float = 1.0, name: str = "postgres") -> None:
         super().__init__(scheduler, _tables(), rate=rate, name=name)
@@ -176,15 +176,12 @@ class PostgresModel(SQLServerModel[Backend]):
             session.limit, session.idle = (float(str(arg).removesuffix("ms")) / 1000 for arg in args)
             return [("", "", "")]
         if text == WHO.text:
-            return [(session.number, VERSION, 0, 0, "public" if self.functions else None, self.starts)]
+            return [(session.number, VERSION, 0, 0, self.starts)]
         alone = isinstance(statement, Alone)
         if (session.batch[-1] is COMMIT or alone) and self._conflict(session):
             raise ServerError("40001", "could not serialize access", fatal=False, in_commit=False)
         if alone:
-            function = text.removeprefix("SELECT public.").partition("(")[0]
-            answer, next_waiters = call(self.tables, self._locks, session, function, args)
-            self._go_on_with(next_waiters)
-            return [(answer,)]
+            return self._plain(session, text, args)
         if text.startswith("LISTEN"):
             self._listening.setdefault(text.split('"')[1], {})[session.number] = session
             return []
@@ -209,6 +206,17 @@ class PostgresModel(SQLServerModel[Backend]):
         if "SKIP LOCKED" in text:
             return [row for row in rows if self._locks.take(_row_of(text, row, args), session)]
         return rows if not rows or self._lock(session, _row_of(text, rows[0], args)) else None
+
+    def _plain(self, session: Backend, text: str, args: Sequence[Any]) -> list[Row]:
+        """Return the rows of a statement that is a transaction of its own; it passes over a locked row."""
+        if not self.plain:
+            raise ServerError("42501", "permission denied", fatal=False, in_commit=False)
+        found = self.tables.db.execute(NAME, args[:2]).fetchone()
+        if found is not None and not self._locks.take(found[0], session):
+            return []
+        rows: list[Row] = self.tables.db.execute(translated(text), args).fetchall()
+        self._finish(session)
+        return rows
 
     def _drop_cells(self, session: Backend, args: Sequence[Any]) -> list[Row]:
         """Drop cells that nobody has locked."""

@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from leasehold.stores._sql.transport import Row
+from leasehold.stores._sql.transport import Row, Value
+
+NAME = "SELECT id FROM leasehold_name WHERE space = ? AND name = ?"
 
 TABLES = ("leasehold_meta", "leasehold_name", "leasehold_entry", "leasehold_cell")
 
@@ -29,10 +31,24 @@ class Tables:
         """Make them by the statements of a script, which are translated to SQLite's words."""
         self.clock = 0
         self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._last_id = 0
         self.db.create_function("server_clock", 0, lambda: self.clock)
+        self.db.create_function("LAST_INSERT_ID", 1, self._keep)
+        self.db.create_function("LOCATE", 2, _locate)
+        self.db.create_function("CONCAT", -1, lambda *texts: "".join(texts))
         for statement in script:
             self.db.execute(translated(statement))
         self.first = self.rows()
+
+    def change(self, text: str, values: Sequence[Value]) -> int:
+        """Carry out a statement; return its LAST_INSERT_ID, or else how many rows it changed; 0 if none."""
+        self._last_id = 0
+        changed = self.db.execute(text, values).rowcount
+        return changed and (self._last_id or changed)
+
+    def _keep(self, number: int) -> int:
+        self._last_id = number
+        return number
 
     def rows(self) -> list[list[Row]]:
         """Return all that is in them."""
@@ -44,6 +60,10 @@ class Tables:
             self.db.execute(f"DELETE FROM {table}")
             for row in some:
                 self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _locate(part: str, text: str) -> int:
+    return text.find(part) + 1
 
 
 class Locks(Generic[S]):

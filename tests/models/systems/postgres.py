@@ -23,7 +23,7 @@ class PostgresSystem(RowSystem):
     def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
         super().__init__(harness, rate, spoilt)
         self.server = server = PostgresModel(harness.scheduler, rate=rate)
-        server.functions = harness.seed % 4 != 3
+        server.plain = harness.seed % 4 != 3
         self.hosts = [server]
         self.opener = SimulatedPostgres(server)
 

@@ -70,7 +70,7 @@ class Play:
         self.servers: System = SYSTEMS[name](self.harness, 1.0, GOOD)
         for host in self.servers.hosts:
             if isinstance(host, PostgresModel | MySQLModel):
-                host.functions = not without
+                host.plain = not without
         self.machines |= {name: self.harness.machine(name) for name in ("holder", *IN_ORDER)}
         holder = await self._lock("holder").acquire()
         assert holder is not None

@@ -239,8 +239,8 @@ PROVOKED = {
     1049: lasting(as_user("root", "nothing")),
     1054: lasting(
         after(
-            "ALTER TABLE leasehold_entry RENAME COLUMN meta TO aside",
-            "ALTER TABLE leasehold_entry RENAME COLUMN aside TO meta",
+            "ALTER TABLE leasehold_name RENAME COLUMN holder_meta TO aside",
+            "ALTER TABLE leasehold_name RENAME COLUMN aside TO holder_meta",
         )
     ),
     1095: lasting(another_users_session),
@@ -255,7 +255,7 @@ PROVOKED = {
     1130: lasting(from_address("127.0.0.3")),
     1142: lasting(as_user("poor")),
     1143: lasting(narrow_look),
-    1146: lasting(after("RENAME TABLE leasehold_entry TO aside", "RENAME TABLE aside TO leasehold_entry")),
+    1146: lasting(after("RENAME TABLE leasehold_name TO aside", "RENAME TABLE aside TO leasehold_name")),
     1203: Case(too_many_of_one),
     1205: Case(kept_locked, Outcome.AGAIN),
     1213: Case(deadlocked, Outcome.AGAIN),

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported, tables
 from leasehold._model import Severity
 from leasehold.stores import registry
+from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Statement
 from leasehold.stores.mysql.connection.base import bind, literal
 from leasehold.stores.mysql.session_statements import lock_name
@@ -134,8 +135,8 @@ def test_costs_are_as_documented(
     else:
         more = int(row("mysql", "the very first acquire of a name")[0].removeprefix("+ "))
         first, _ = found.pop("the very first acquire of a name")
-        assert first == numbers("mysql", "acquire")[0] + more + (way == "functions")  # a call that finds no row
-        if way == "functions":
+        assert first == numbers("mysql", "acquire")[0] + more + (way == "alone")  # a statement that finds no row
+        if way == "alone":
             found |= {PLAIN[name]: found.pop(name) for name in PLAIN}
         for name, cost in found.items():
             assert cost == numbers("mysql", name)[:2], name
@@ -284,4 +285,4 @@ def test_the_doctor_reports_problems() -> None:
             assert all(one.severity < Severity.ERROR for one in findings.values())
             server.query("UPDATE leasehold_meta SET version = 0")
             errors = {one.subject: one for one in client.diagnose() if one.severity is Severity.ERROR}
-            assert "needs 1" in errors["mysql tables"].meaning
+            assert f"needs {LAYOUT}" in errors["mysql tables"].meaning

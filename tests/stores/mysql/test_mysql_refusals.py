@@ -7,6 +7,7 @@ from mysql_faults import NOISE, make_tables
 
 from leasehold import Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
+from leasehold.stores._sql.dialect import LAYOUT
 from leasehold.stores._sql.transport import Outcome, Refused
 from leasehold.stores.mysql.connection.base import (
     AGAIN,
@@ -85,7 +86,7 @@ def test_missing_tables_and_tables_of_another_layout_are_errors(server: MariaDBS
             with pytest.raises(Unsupported, match="newer leasehold"):
                 client.inspect("x")
         finally:
-            server.query("UPDATE leasehold_meta SET version = 1")
+            server.query(f"UPDATE leasehold_meta SET version = {LAYOUT}")
         server.query("RENAME TABLE leasehold_entry TO aside")
         try:
             with pytest.raises(StoreUnavailable, match="leasehold init") as caught:

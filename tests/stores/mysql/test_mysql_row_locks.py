@@ -42,11 +42,11 @@ def test_a_locked_row_is_an_error_within_the_timeout(server: MariaDBServer, name
 
 @both
 def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, harness: Harness) -> None:
-    """Somebody has the holder's entry locked and wants the name; the release wants the entry and has the name."""
+    """Somebody has the permit's entry locked and wants the name; the release wants the entry and has the name."""
 
     async def body(harness: Harness) -> None:
         client = harness.client(server.url, namespace=namespace)
-        hold = await client.lock("x").acquire(timeout=5)
+        hold = await client.semaphore("x", 1).acquire(timeout=5)
         before = server.statements().get("rollback", 0)
         other, cursor = server.connect(), None
         try:

@@ -17,7 +17,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
-from leasehold.stores._sql.transport import Outcome, Refused
+from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.postgres.connection.errors import UNKNOWN_IN_COMMIT
 from leasehold.stores.postgres.statements import script
 from leasehold_lab.runtimes.harnesses import Harness
@@ -51,9 +51,13 @@ def at_rest(server: PostgresServer) -> bool:
         return False
 
 
+HELD = "NEW.holder <> ''"
+"""Of a name: it has a holder."""
+
+
 @contextlib.contextmanager
-def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9) -> Iterator[None]:
-    """Let the commit of a transaction that wrote into the table run this, so often."""
+def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9, when: str = "true") -> Iterator[None]:
+    """Let the commit of a transaction that wrote such a row into the table run this, so often."""
     server.execute(
         f"""
         SET synchronous_commit = local;
@@ -62,8 +66,8 @@ def in_commit(server: PostgresServer, table: str, does: str, times: int = 10**9)
             IF nextval('failures') <= {times} THEN {does}; END IF;
             RETURN NULL;
         END $$;
-        CREATE CONSTRAINT TRIGGER in_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
-            FOR EACH ROW EXECUTE FUNCTION in_commit();
+        CREATE CONSTRAINT TRIGGER in_commit AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION in_commit();
         """
     )
     try:
@@ -91,7 +95,7 @@ KEEPS_EVERY_LOCK = """
 
 def test_the_trigger_is_removed_even_if_its_client_gave_up_before_the_server(server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_entry", KEEPS_EVERY_LOCK), pytest.raises(StoreUnavailable):
+        with in_commit(server, "leasehold_name", KEEPS_EVERY_LOCK, when=HELD), pytest.raises(StoreUnavailable):
             client.lock("x").acquire(timeout=0.5)
         assert server.query("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
 
@@ -112,10 +116,11 @@ def test_an_error_of_the_commit_itself_is_unknown(code: str, server: PostgresSer
 def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresServer, harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         client = harness.client(server.url)
-        with in_commit(server, "leasehold_entry", IN_COMMIT[code], times=1):
+        assert await (await client.lock("x").acquire(timeout=5)).release()  # now there is a row
+        with in_commit(server, "leasehold_name", IN_COMMIT[code], times=1, when=HELD):
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
-            assert server.query("SELECT token FROM leasehold_entry") == [(hold.token,)]
+            assert server.query("SELECT holder_token FROM leasehold_name WHERE holder <> ''") == [(hold.token,)]
             assert await hold.release()
 
     harness.run(body)
@@ -124,7 +129,8 @@ def test_an_acquire_whose_commit_fails_is_repeated(code: str, server: PostgresSe
 @pytest.mark.parametrize("code", IN_COMMIT)
 def test_an_acquire_whose_commit_fails_repeatedly_is_unknown(code: str, server: PostgresServer) -> None:
     with Client.from_url(server.url, response_timeout=0.5) as client:
-        with in_commit(server, "leasehold_entry", IN_COMMIT[code]):
+        assert client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]  # now there is a row
+        with in_commit(server, "leasehold_name", IN_COMMIT[code], when=HELD):
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=0.5)
             assert caught.value.unknown
@@ -140,6 +146,34 @@ def test_an_error_of_the_commit_that_is_not_listed_is_not_applied(server: Postgr
         assert error.code == code
         assert error.outcome is outcome
         assert not error.unknown
+
+
+@pytest.mark.parametrize(
+    ("code", "number"), {"40001": 0, "40P01": 0, "23514": 0, "42501": None, "25006": None, "57014": "unknown"}.items()
+)
+def test_what_an_error_of_a_statement_alone_means(code: str, number: int | str | None, server: PostgresServer) -> None:
+    """In its commit. Nothing is changed; None: the reason lasts."""
+    with (
+        in_commit(server, "mark", f"RAISE EXCEPTION 'as told' USING ERRCODE = '{code}'"),
+        transport_to(server.url) as transport,
+    ):
+        try:
+            found: int | str | None = finish(transport.transact(lambda tx: tx.alone(MARK), within=8.0))
+        except StoreUnavailable as error:
+            found = "unknown" if error.unknown else "not applied"
+    assert found == number
+    assert server.query("SELECT count(*) FROM mark") == [(0,)]
+
+
+def test_an_answer_of_a_pooler_that_has_lost_its_server_is_unknown(server: PostgresServer) -> None:
+    """It is not fatal, and comes before anything that the server answered."""
+    server.execute(
+        "CREATE OR REPLACE FUNCTION told() RETURNS int LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'as told' USING ERRCODE = '08P01'; END $$"
+    )
+    with transport_to(server.url) as transport, pytest.raises(StoreUnavailable) as caught:
+        finish(transport.transact(lambda tx: tx.alone(Statement("SELECT told()")), within=8.0))
+    assert caught.value.unknown
 
 
 def killed(server: PostgresServer, where: str) -> None:
@@ -196,7 +230,7 @@ def test_an_unconfirmed_commit_is_found_by_the_repetition(
                 await harness.sleep(0.01)
             ((pid,),) = server.query(waits)
             server.query(f"SELECT pg_terminate_backend({pid}, 5000)")
-            ((token,),) = server.query("SELECT token FROM leasehold_entry")
+            ((token,),) = server.query("SELECT holder_token FROM leasehold_name WHERE holder <> ''")
         finally:
             server.configure(synchronous_standby_names="")
         hold = await job.result()

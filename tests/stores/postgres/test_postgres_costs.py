@@ -57,7 +57,7 @@ def test_what_each_operation_costs(
     postgres_server: PostgresServer, namespace: str, harness: Harness, cost: Cost, way: str
 ) -> None:
     """Round trips and statements, as the documentation states them; and that who waits does not poll."""
-    acquire, release = ((2, 7), (2, 6)) if way == "steps" else ((1, 1), (1, 1))
+    acquire, release = ((2, 6), (2, 6)) if way == "steps" else ((1, 1), (1, 1))
 
     async def body(harness: Harness) -> None:
         client, other = (harness.client(postgres_server.url, namespace=namespace) for _ in range(2))
@@ -71,25 +71,23 @@ def test_what_each_operation_costs(
         cost()
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
-        # a call; else begin, limits, lock, entries; name, entry, commit
-        assert cost() == (stated("acquire of a free name") if way == "functions" else stated("acquire")) == acquire
+        # one statement; else begin, limits, lock, entries; name, commit
+        assert cost() == (stated("acquire of a free name") if way == "alone" else stated("acquire")) == acquire
         await hold.renew()
-        # begin, limits, lock; renew, standings, commit
-        assert cost() == stated("renewal of all holds of a client") == (2, 6)
+        # begin, limits, lock; renew holders, renew entries, results, commit
+        assert cost() == stated("renewal of all holds of a client") == (2, 7)
         await hold.release()
-        # a call; else begin, limits, lock, entries; entry, commit
-        assert (
-            cost() == (stated("release that nobody waits for") if way == "functions" else stated("release")) == release
-        )
+        # one statement; else begin, limits, lock, entries; name, commit
+        assert cost() == (stated("release that nobody waits for") if way == "alone" else stated("release")) == release
         await (await client.lock("new").acquire(timeout=5)).release()
         first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
-        both = (once, again) if way == "steps" else ((1, 1), once, release)  # a call that finds no row
+        both = (once, again) if way == "steps" else ((1, 1), once, release)  # a statement that finds no row
         assert cost() == tuple(map(sum, zip(first, *both, strict=True)))
         three = await several.acquire(timeout=5)
-        # begin, limits, 3 locks, 3 times entries; 3 names, 3 entries, commit
-        assert cost() == stated("acquire of three names at once") == (2, 15)
+        # begin, limits, 3 locks, 3 times entries; 3 names, commit
+        assert cost() == stated("acquire of three names at once") == (2, 12)
         await three.release()
-        # begin, limits, 3 locks, 3 times entries; 3 entries, commit
+        # begin, limits, 3 locks, 3 times entries; 3 names, commit
         assert cost() == stated("release of three names at once") == (2, 12)
         hold = await client.lock("x").acquire(timeout=5)
         assert hold is not None
@@ -101,10 +99,10 @@ def test_what_each_operation_costs(
         await hold.release()
         got = await job.result()
         assert got is not None
-        # as a release, and who listens, the fence, the next waiter's entry, the message; no claim. Before, a call
+        # as a release, and who listens, the next waiter's entry, the message; no claim. Before, one statement
         handed = stated("release with a hand-over to another client")
         assert cost() == (handed if way == "steps" else (handed[0] + 1, handed[1] + 1))
-        assert handed == (3, 10)
+        assert handed == (3, 9)
         await got.release()
 
     harness.run(body)

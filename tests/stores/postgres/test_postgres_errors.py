@@ -17,6 +17,7 @@ import pytest
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold._runtimes.base import finish
+from leasehold.stores._sql import plain
 from leasehold.stores._sql.transport import Outcome, Statement
 from leasehold.stores.postgres.connection import transaction
 from leasehold.stores.postgres.connection.errors import (
@@ -57,12 +58,12 @@ def no_schema(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """In a database of its own the file of the entries leads to a device that is always full."""
+    """In a database of its own the file of the names leads to a device that is always full."""
     server.query("CREATE DATABASE crammed")
     url = server.url.removesuffix("postgres") + "crammed"
     with server.connect(dbname="crammed") as there:
         there.execute(script())
-        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_entry')").fetchall()
+        ((name,),) = there.execute("SELECT pg_relation_filepath('leasehold_name')").fetchall()
     path: Path = server.data / name
     path.rename(path.with_name("aside"))
     path.symlink_to("/dev/full")
@@ -148,8 +149,9 @@ def standby_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable
 
 def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
     """The first who asks waits in vain; then the pooler says it at once."""
-    with PostgresServer() as other, PgBouncerServer(other) as pooler:
-        other.execute(script("schema"))  # a call of a function would be unknown
+    with PostgresServer() as other, PgBouncerServer(other) as pooler, pytest.MonkeyPatch.context() as patch:
+        other.execute(script())
+        patch.setattr(plain, "is_plain", lambda ticket: False)  # a statement alone would be unknown
         with Client.from_url(pooler.url, response_timeout=0.5) as client:
             client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
             other.terminate()
@@ -246,13 +248,13 @@ PROVOKED = {
     "40P01": Case(deadlocked, Outcome.AGAIN),
     "42501": Case(no_rights, Outcome.LASTING),
     "42P01": Case(
-        after("ALTER TABLE leasehold_entry RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_entry"),
+        after("ALTER TABLE leasehold_name RENAME TO aside", "ALTER TABLE aside RENAME TO leasehold_name"),
         Outcome.LASTING,
     ),
     "42703": Case(
         after(
-            "ALTER TABLE leasehold_entry RENAME COLUMN meta TO aside",
-            "ALTER TABLE leasehold_entry RENAME COLUMN aside TO meta",
+            "ALTER TABLE leasehold_name RENAME COLUMN holder_meta TO aside",
+            "ALTER TABLE leasehold_name RENAME COLUMN aside TO holder_meta",
         ),
         Outcome.LASTING,
     ),

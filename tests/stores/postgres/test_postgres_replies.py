@@ -39,7 +39,7 @@ def test_the_next_attempt_finds_a_commit_whose_reply_was_lost(
                 fault = proxy.drop_reply(where=where)
             else:  # this ticket is released by the steps, since its call may still be on its way
                 await hold.release()
-                refused = "SELECT count(*) FROM leasehold_cell WHERE space = %s AND expires > 1"
+                refused = "SELECT count(*) FROM leasehold_name WHERE space = %s AND refused <> ''"
                 assert postgres_server.query(refused, (namespace.encode(),)) == [("xyz".index(name) + 1,)]
                 hold = await client.lock(name).acquire(timeout=5)
                 fault = proxy.drop_reply(where=where)

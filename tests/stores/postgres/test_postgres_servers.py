@@ -92,7 +92,7 @@ def test_a_server_that_cannot_write_is_a_clear_error_that_applies_nothing(
         error = await unavailable(client.lock("x").acquire(timeout=1))
         assert words in str(error)
         assert not error.unknown
-        server.execute("DROP TRIGGER failing ON leasehold_entry")
+        server.execute("DROP TRIGGER failing ON leasehold_name")
         assert await client.inspect("x") is None
 
     harness.run(body)
@@ -112,7 +112,7 @@ def test_a_deadlock_is_tried_again(server: PostgresServer, harness: Harness, cod
 
 
 def failing(server: PostgresServer, code: str, times: int = 10**9) -> None:
-    """Let the writing of an entry fail with this SQLSTATE, so often."""
+    """Let the writing of a holder fail with this SQLSTATE, so often."""
     server.execute(
         f"""
         CREATE SEQUENCE IF NOT EXISTS failures;
@@ -120,6 +120,6 @@ def failing(server: PostgresServer, code: str, times: int = 10**9) -> None:
             IF nextval('failures') <= {times} THEN RAISE EXCEPTION 'as told' USING ERRCODE = '{code}'; END IF;
             RETURN NEW;
         END $$;
-        CREATE TRIGGER failing BEFORE INSERT ON leasehold_entry FOR EACH ROW EXECUTE FUNCTION fail();
+        CREATE TRIGGER failing BEFORE UPDATE ON leasehold_name FOR EACH ROW EXECUTE FUNCTION fail();
         """
     )

@@ -1,4 +1,4 @@
-"""Both ways of the plain case on a database: by functions on the server, or by the store's own steps."""
+"""Both ways of the plain case on a database: by one statement, or by the store's own steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from leasehold.stores._sql import plain
 
 @pytest.fixture
 def by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No client calls a function."""
-    monkeypatch.setattr(plain, "PLAIN", ())
+    """No client takes the plain case."""
+    monkeypatch.setattr(plain, "is_plain", lambda ticket: False)
 
 
-@pytest.fixture(params=["functions", "steps"])
+@pytest.fixture(params=["alone", "steps"])
 def way(request: pytest.FixtureRequest) -> str:
     """Run the test in both ways."""
     if request.param == "steps":

@@ -71,7 +71,7 @@ def _things(place: Place, prefix: str) -> Iterable[tuple[str, str]]:
         case "redlock":
             return _keys_of_redis(place.server.nodes, prefix)
         case "postgresql" | "mariadb":
-            return _texts(place.server.query(ROWS.format("leasehold_")))
+            return _texts(place.server.query(ROWS.format("leasehold_") + HOLDERS))
         case "sqlite":
             with sqlite3.connect(place.server) as file:
                 rows = file.execute(ROWS.format("")).fetchall()
@@ -89,11 +89,12 @@ ROWS = """
     UNION ALL SELECT space, name, 'cell' FROM {0}cell
 """
 
+HOLDERS = "UNION ALL SELECT space, name, holder FROM leasehold_name WHERE holder <> ''"
+"""Holders that are stored in the rows of their names."""
+
 
 def _texts(rows: Iterable[tuple[bytes, bytes, str]]) -> Iterator[tuple[str, str]]:
     for space, name, what in rows:
-        if name.startswith(b"\xff"):  # a refusal: it stays for an hour, since the refused call may still be on its way
-            continue
         namespace = space.removeprefix(b"\xff").removesuffix(b"\xffsession")  # these mark session locks
         yield namespace.decode(), f"{name.decode()}: {what}"
 

@@ -14,8 +14,14 @@ from typing import ClassVar
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of the tables, stored in ``leasehold_meta.version``."""
+
+HOLDER = "holder, holder_token, holder_expires, holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
+"""The columns of a name that describe the holder in its row."""
+
+REFUSED_CHARACTERS = 64 * 23
+"""Characters of the last 64 tickets of a name whose late claims are refused, each with a space."""
 
 ID = "(SELECT id FROM leasehold_name WHERE space = $1 AND name = $2)"
 
@@ -41,18 +47,23 @@ class Dialect:
         add_name: (space, name); adds a name with meta's fence and the current time, unless it exists.
         add_cell: (space, name): adds an empty, expired cell, unless it exists.
         drop_cells: (limit): drops so many expired cells and skips locked ones.
+        its_row: (space, name): what finds the row of a name in a statement that changes it. Where the server can, it
+            also locks it, or finds nothing if it is locked.
+        returning: a clause that lets a statement that changed a row return 1, where it must say so.
         names_index: a clause for the index by which names are found.
         names_order: a clause for the order in which names are locked.
-        entries_index: a clause for the index by which entries are found.
+        by_key: a clause for the primary key, by which rows are renewed.
         notify: (channel, message); None if the server sends no messages.
         listening: (channels) → those with a listener, as far as the server knows; None if it cannot know.
-        script: returns the SQL that creates tables and functions, as people may run it; or of one of both, by the name
-            of its file: schema, or functions (see `_sql.plain`).
-        functions_there: () → whether there are all functions, in the schema of the tables.
-        functions_where: what lets the functions be created there; a statement of the same transaction.
-        alone: lock out other processes that create the tables at the same time: all would find them missing.
-        lock_name: (space, name) → id, fence, blocked_until, used; waits for the lock of the row, and keeps it to the
-            end of the transaction.
+        acquire_free: (space, name, ticket, fair, lease, delay, owner, meta): acquires a free name, see `_sql.plain`.
+            Its number (see `Transaction.alone`) is the token.
+        refuse: (ticket, space, name): lets ``acquire_free`` refuse the ticket from now on.
+        script: returns the SQL that creates the tables, as people may run it; or ``upgrade``, that adds what layout 1
+            has not.
+        already_there: codes of the error that a column is there which is to be added.
+        creator_lock: lock out other processes that create the tables at the same time: all would find them missing.
+        lock_name: (space, name) → id, fence, blocked_until, used, entries, HOLDER; waits for the lock of the row, and
+            keeps it to the end of the transaction.
     """
 
     now: str
@@ -63,32 +74,51 @@ class Dialect:
     add_cell: str
     drop_cells: str
     script: Callable[..., str]
-    functions_there: str
-    functions_where: Sequence[Statement] = ()
-    alone: Sequence[Statement] = ()
+    acquire_free: str
+    refuse: str
+    already_there: Sequence[str] = ()
+    creator_lock: Sequence[Statement] = ()
+    its_row: str = "space = $1 AND name = $2"
+    returning: str = ""
     names_index: str = ""
     names_order: str = ""
-    entries_index: str = ""
+    by_key: str = ""
     notify: str | None = None
     listening: Callable[[Sequence[str]], Statement] | None = None
-    lock_name: str = (
-        "SELECT id, fence, blocked_until, used FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE"
-    )
+    lock_name: str = f"""
+        SELECT id, fence, blocked_until, used, entries, {HOLDER} FROM leasehold_name
+        WHERE space = $1 AND name = $2 FOR UPDATE
+    """
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
-    set_name: ClassVar = "UPDATE leasehold_name SET fence = $1, blocked_until = $2, used = $3 WHERE id = $4"
+    set_name: ClassVar = """
+        UPDATE leasehold_name SET fence = $1, blocked_until = $2, used = $3, entries = $4, holder = $5,
+        holder_token = $6, holder_expires = $7, holder_fair = $8, holder_lease = $9, holder_delay = $10,
+        holder_owner = $11, holder_meta = $12 WHERE id = $13
+    """
     add_entry: ClassVar = f"INSERT INTO leasehold_entry (name_id, {COLUMNS}) VALUES ({places(1, 17)})"
     set_entry: ClassVar = """
         UPDATE leasehold_entry SET place = $1, token = $2, expires = $3, hint = $4 WHERE ticket = $5 AND name_id = $6
     """
     drop_entry: ClassVar = "DELETE FROM leasehold_entry WHERE ticket = $1 AND name_id = $2"
     names: ClassVar = f"""
-        SELECT id, name, fence, blocked_until, {COLUMNS} FROM leasehold_name LEFT JOIN leasehold_entry ON name_id = id
-        WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR ticket IS NOT NULL)
+        SELECT id, name, fence, blocked_until, {COLUMNS}, {HOLDER} FROM leasehold_name
+        LEFT JOIN leasehold_entry ON name_id = id
+        WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR holder <> '' OR ticket IS NOT NULL)
         ORDER BY name, place
     """
-    """(space, from, below, now) → id, name, fence, blocked_until, ENTRY: all entries of names in use within bounds."""
+    """(space, from, below, now) → id, name, fence, blocked_until, ENTRY, HOLDER: all entries of names in use within
+    bounds."""
+
+    @cached_property
+    def release_held(self) -> str:
+        """(space, name, ticket): releases a name that nobody waits for, see `_sql.plain`."""
+        return f"""
+            UPDATE leasehold_name SET holder = '', used = {self.now}
+            WHERE {self.its_row} AND holder = $3 AND entries = 0
+            AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT} {self.returning}
+        """
 
     @cached_property
     def clock(self) -> str:
@@ -103,32 +133,43 @@ class Dialect:
         """
         return Statement(text, (space, *names))
 
-    def renew(self, ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-        """Set the expiry of each unexpired entry of these tickets at these names to CLOCK + its lease."""
-        entries = self._unexpired_of(ids, tickets)
-        text = f"UPDATE leasehold_entry {self.entries_index} SET expires = {self.now} + lease WHERE {entries}"
-        return Statement(text, (*ids, *tickets))
+    def renew(self, ids: Sequence[int], tickets: Sequence[str]) -> Sequence[Statement]:
+        """Set the expiry of each of these tickets that has not expired at these names to CLOCK + its lease."""
+        holders, entries = self._unexpired_of(ids, tickets)
+        texts = (
+            f"UPDATE leasehold_name {self.by_key} SET holder_expires = {self.now} + holder_lease WHERE {holders}",
+            f"UPDATE leasehold_entry {self.by_key} SET expires = {self.now} + lease WHERE {entries}",
+        )
+        return [Statement(text, (*ids, *tickets)) for text in texts]
 
     def results(self, ids: Sequence[int], tickets: Sequence[str]) -> Statement:
-        """→ ticket, token or null; of the entries that `renew` renews."""
-        entries = self._unexpired_of(ids, tickets)
-        return Statement(
-            f"SELECT ticket, token FROM leasehold_entry {self.entries_index} WHERE {entries}", (*ids, *tickets)
-        )
+        """→ ticket, token or null; of those that `renew` renews."""
+        holders, entries = self._unexpired_of(ids, tickets)
+        text = f"""
+            SELECT holder, holder_token FROM leasehold_name {self.by_key} WHERE {holders}
+            UNION ALL SELECT ticket, token FROM leasehold_entry {self.by_key} WHERE {entries}
+        """
+        return Statement(text, (*ids, *tickets))
 
-    def _unexpired_of(self, ids: Sequence[int], tickets: Sequence[str]) -> str:
-        entries = f"name_id IN ({places(1, len(ids))}) AND ticket IN ({places(1 + len(ids), len(tickets))})"
-        return f"{entries} AND expires > {self.now}"
+    def _unexpired_of(self, ids: Sequence[int], tickets: Sequence[str]) -> tuple[str, str]:
+        """Return the conditions for holders in rows of names, and for entries."""
+        names, some = places(1, len(ids)), places(1 + len(ids), len(tickets))
+        return (
+            f"id IN ({names}) AND holder IN ({some}) AND holder_expires > {self.now}",
+            f"name_id IN ({names}) AND ticket IN ({some}) AND expires > {self.now}",
+        )
 
     def entry_states(self, tickets: Sequence[str]) -> Statement:
         """→ CLOCK, ticket, token or null, expiry, lease, waiters ahead, first expiry of the holders or null, fence.
 
-        Of those of the tickets that have an entry. It locks nothing.
+        Of those of the tickets that have an entry. It locks nothing. Beside a holder in the name's row others may hold
+        the name, alongside it; the expiry of these is left out.
         """
         text = f"""
             SELECT {self.now}, mine.ticket, mine.token, mine.expires, mine.lease,
             mine.place - (SELECT MIN(place) FROM leasehold_entry WHERE name_id = mine.name_id AND place > 0),
-            (SELECT MIN(expires) FROM leasehold_entry WHERE name_id = mine.name_id AND place = 0), fence
+            CASE WHEN holder <> '' THEN holder_expires
+            ELSE (SELECT MIN(expires) FROM leasehold_entry WHERE name_id = mine.name_id AND place = 0) END, fence
             FROM leasehold_entry mine JOIN leasehold_name ON id = mine.name_id
             WHERE mine.ticket IN ({places(1, len(tickets))})
         """
@@ -151,11 +192,6 @@ class Dialect:
         """The same, and locks the row."""
         return f"{self.read_cell} FOR UPDATE"
 
-    @cached_property
-    def refuse(self) -> str:
-        """(space, name); adds a cell without a value that is dropped an hour later, unless it exists."""
-        return self.add_cell.replace("0, 0, 0, 0)", f"0, 0, {self.now} + 3600000000000, 0)")
-
     # --- the sweep ---------------------------------------------------------------------------------------------
 
     last_name: ClassVar = "SELECT COALESCE(MAX(id), 0) FROM leasehold_name"
@@ -170,8 +206,11 @@ class Dialect:
 
     @cached_property
     def unexpired(self) -> str:
-        """(id) → 1 if the name has an unexpired entry."""
-        return f"SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires > {self.now} LIMIT 1"
+        """(id) → 1 if the name has an entry or a holder whose lease, or the lock delay after it, has not expired."""
+        return f"""
+            SELECT 1 FROM leasehold_name WHERE id = $1 AND holder <> '' AND holder_expires + holder_delay > {self.now}
+            UNION ALL SELECT 1 FROM leasehold_entry WHERE name_id = $1 AND expires + delay > {self.now} LIMIT 1
+        """
 
     def forget_name(self, name_id: int, fence: int) -> Sequence[Statement]:
         """Drop a name and its entries, and raise meta's fence to this one."""

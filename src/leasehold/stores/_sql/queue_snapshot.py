@@ -69,6 +69,9 @@ class QueueSnapshot:
         window: tickets of the first waiters that have not expired and that no step passes over. An expired one goes to
             the end of the queue when it asks again.
         hints: the channel for messages of each entry.
+        entries: how many rows of entries the name has, as its own row says.
+        counted: how many it has, if all were read.
+        row_holder: ticket of the holder that is stored in the name's row; empty: none.
         passed_over: waiters without a listener. They are not in ``queue``.
     """
 
@@ -79,6 +82,9 @@ class QueueSnapshot:
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
     passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
+    entries: int = field(default=0, kw_only=True)
+    counted: int | None = field(default=None, kw_only=True)
+    row_holder: str = field(default="", kw_only=True)
 
     def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:
         """Return the snapshot without the waiters on these channels, except ``me``."""

@@ -11,6 +11,9 @@ One transaction is one step:
 
 Entries are written only under the lock of their name, so the owner of that lock sees them as they are.
 
+A plain lock that was granted at once is stored in the name's row, without an entry: the plain case is one statement on
+that row (see `_sql.plain`). It must know whether there are entries without reading them, so the row has their number.
+
 The row of a name is added and committed before any entry: there is always a row to wait for. A release may follow an
 acquire whose commit is unknown. It waits for that row, and then finds either the entry or nothing; it never overtakes
 the acquire.
@@ -33,7 +36,7 @@ from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
 from leasehold.stores._common.queues import Step
-from leasehold.stores._sql import queue_snapshot, tables
+from leasehold.stores._sql import queue_snapshot, row_holder, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
 from leasehold.stores._sql.transport import Row, Statement, Transaction
@@ -41,6 +44,12 @@ from leasehold.stores._sql.waiting import message
 
 CONSTANTS = 3
 """Columns of `Dialect.entries` before those of the entry."""
+
+OF_NAME = 4
+"""Columns of `Dialect.lock_name` before the number of entries, and of `Dialect.names` before those of the entry."""
+
+TICKET, PLACE, EXPIRES, HINT = (OF_NAME + index for index in (0, 1, 3, 15))
+"""Columns of `Dialect.names`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,12 @@ def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[Ent
     clock = clock_of(rows)
     some: list[EntryRow] = [one[CONSTANTS:] for one in rows if one[CONSTANTS] is not None]
     name = key[1].decode("utf-8", "surrogatepass")
-    return queue_snapshot.snapshot_of(name, (row[0], row[1], row[2], row[3]), some, more, clock.now), clock
+    entries, *holder = row[OF_NAME:]
+    holders = row_holder.as_entries(holder)
+    snapshot = queue_snapshot.snapshot_of(name, (row[0], row[1], row[2], row[3]), [*holders, *some], more, clock.now)
+    snapshot.entries, snapshot.row_holder = entries, holder[0]
+    snapshot.counted = len(some) if more is None else None
+    return snapshot, clock
 
 
 def clock_of(rows: Sequence[EntryRow]) -> Clock:
@@ -148,10 +162,12 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
     """Yield the statements that write what differs from the snapshot."""
     assert snapshot.row is not None
     name_id = snapshot.row[0]
-    changes = list(queue_snapshot.differences(snapshot, after, now, hint))
-    if queue_snapshot.name_differs(snapshot, after, now):
-        yield Statement(dialect.set_name, (after.fence, ns(after.blocked_until), ns(now), name_id))
-    for one in changes:
+    changes = row_holder.changes(snapshot, queue_snapshot.differences(snapshot, after, now, hint))
+    if changes.name_differs or queue_snapshot.name_differs(snapshot, after, now):
+        holder = row_holder.columns_of(after, changes.holder)
+        fixed = (after.fence, ns(after.blocked_until), ns(now), changes.entries)
+        yield Statement(dialect.set_name, (*fixed, *holder, name_id))
+    for one in changes.of_entries:
         if isinstance(one, Added):
             yield Statement(dialect.add_entry, (name_id, *row_of(one.entry, one.place, hint)))
         elif isinstance(one, Changed):
@@ -188,7 +204,8 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
     found: list[Queue] = []
     for name, some in by_name.items():
         head = (some[0][0], some[0][2], some[0][3], 0)
-        entries = [one[4:] for one in some if one[4] is not None]
+        holders = row_holder.as_entries(some[0][-row_holder.COLUMNS :])
+        entries = [*holders, *(one[OF_NAME : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
 
@@ -221,7 +238,7 @@ async def _renew(
 ) -> dict[str, RenewalResult]:
     if not tickets:
         return {}
-    _, found = await tx.commit(dialect.renew(ids, tickets), dialect.results(ids, tickets))
+    *_, found = await tx.commit(*dialect.renew(ids, tickets), dialect.results(ids, tickets))
     there = {ticket: RenewalResult.QUEUED if token is None else RenewalResult.HELD for ticket, token in found}
     return {ticket: there.get(ticket, RenewalResult.GONE) for ticket in tickets}
 

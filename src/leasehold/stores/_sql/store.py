@@ -44,7 +44,7 @@ from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.plain import PlainCase, refusal
+from leasehold.stores._sql.plain import PlainCase
 from leasehold.stores._sql.queue_snapshot import Key, above, ns
 from leasehold.stores._sql.rows import Clock, change_cell, read_cell, token_of
 from leasehold.stores._sql.sweep import Sweeper
@@ -91,7 +91,7 @@ class RowStore:
         self._waiting = Waiting(runtime, self._query_entries)
         self._transport = connect(lambda text: self._waiting.receive(text), lambda: self._waiting.wake_all())
         self._sweeper = Sweeper(dialect, runtime)
-        self._plain = PlainCase(runtime, self._space, self._transport)
+        self._plain = PlainCase(runtime, self._space, dialect, self._transport)
 
     # --- the queue ---------------------------------------------------------------------------------------------
 
@@ -265,10 +265,10 @@ class RowStore:
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
     async def _refusing(self, leaves: Sequence[tuple[str, Ticket]], take: rows.TakeAll, until: float) -> list[At]:
-        """Release tickets so that no late call acquires with them: see `_sql.plain`."""
+        """Release tickets so that no late claim acquires with them: see `_sql.plain`."""
         unanswered, refuse = self._plain.unanswered, self._dialect.refuse
         late = [(name, ticket.id) for name, ticket in leaves if ticket.id in unanswered]
-        more = [Statement(refuse, refusal(self._key(name), ticket)) for name, ticket in late]
+        more = [Statement(refuse, (ticket, *self._key(name))) for name, ticket in late]
         while True:
             steps = await self._steps(leaves, take, "", until, more)
             found = [one for one in steps if one is not None]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.queue_snapshot import ns
 from leasehold.stores._sql.rows import clock_of
@@ -52,7 +52,7 @@ class Sweeper:
 
     async def step(self, transact: Transact, until: float) -> None:
         """Drop the idle names among the next rows, and some expired cells."""
-        with suppress(StoreUnavailable):  # the next operation meets the error
+        with suppress(StoreUnavailable, Unsupported):  # the next operation meets the error
             found, before = await transact(self._find, until)
             self._after = found[-1][0] if len(found) == STEP else 0
             for name_id, idle in found:

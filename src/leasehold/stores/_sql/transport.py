@@ -26,13 +26,6 @@ class Statement(NamedTuple):
     args: tuple[Value, ...] = ()
 
 
-class Call(NamedTuple):
-    """A call of one of our functions on the server (see `_sql.plain`), which is a transaction of its own."""
-
-    function: str
-    args: tuple[Value, ...]
-
-
 class Transaction(Protocol):
     """One transaction on one connection, at READ COMMITTED: each statement sees what was committed before it began.
 
@@ -48,10 +41,12 @@ class Transaction(Protocol):
         """Run them as `ask` does, and commit. The transaction ends here."""
         ...
 
-    async def call(self, call: Call) -> int | None:
-        """Call a function instead, and commit; return its answer, 0 if it was refused and changed nothing.
+    async def alone(self, statement: Statement) -> int | None:
+        """Run one statement that changes one row at most, as a transaction of its own, instead.
 
-        None if the function is missing, or may not be called.
+        Returns:
+            A number above 0 if it changed the row: the one that the statement names, if it does; 0 if it changed
+            nothing. None if it changed nothing for a reason that lasts.
         """
         ...
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql import plain
-from leasehold.stores._sql.dialect import LAYOUT
+from leasehold.stores._sql import tables
 from leasehold.stores._sql.transport import Refused, Row, Statement
 from leasehold.stores.mysql.connection.handshake import OLDEST, kind_of
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
-from leasehold.stores.mysql.statements import CLOCK, DIALECT, THERE
+from leasehold.stores.mysql.statements import CLOCK, DIALECT
 
 WITHIN = 10.0
 """Seconds for each part."""
@@ -59,22 +58,21 @@ async def examine(runtime: Runtime, transport: MySQLTransport, settings: Setting
         Statement(f"SELECT {CLOCK}"),
     )
     variables = {str(name).lower(): str(value) for name, value in settings_rows}
-    tables = {str(name).lower(): str(engine) for name, engine in engines}
+    there = {str(name).lower(): str(engine) for name, engine in engines}
     tidy = [
         _version(variables["version"]),
         _encryption(settings, str(cipher[0][1] if cipher else "")),
         _isolation(variables),
         _clock(runtime, now),
     ]
-    missing = [name for name in TABLES if name not in tables]
+    missing = [name for name in TABLES if name not in there]
     if missing:
         words = f"{', '.join(missing)} missing"
         remedy = "create them with: leasehold init URL"
         return [*tidy, Finding(Severity.ERROR, "mysql tables", words, "no lock can be acquired", remedy)]
-    (((there,),),) = await _asked(transport, Statement(THERE))
-    procedures = plain.finding("mysql procedures", there=bool(there), kind="PROCEDURE")
-    details = [await _layout(transport), *_engines(tables), await _rights(transport), procedures]
-    return [*tidy, *details, *_logging(variables), *_clusters(variables)]
+    layout = await _layout(transport)
+    rights = [await _rights(transport)] if layout.severity is Severity.OK else []  # else it lacks columns
+    return [*tidy, layout, *_engines(there), *rights, *_logging(variables), *_clusters(variables)]
 
 
 async def _asked(transport: MySQLTransport, *statements: Statement) -> list[list[Row]]:
@@ -119,15 +117,11 @@ async def _layout(transport: MySQLTransport) -> Finding:
         (found,) = await _asked(transport, Statement(DIALECT.clock))
     except Refused as error:
         return _refusal("mysql tables", error)
-    version = found[0][1] if found else None
-    if version == LAYOUT:
-        return Finding(Severity.OK, "mysql tables", f"layout {version}")
-    remedy = "upgrade leasehold" if version is not None and version > LAYOUT else "run: leasehold init URL"
-    return Finding(Severity.ERROR, "mysql tables", f"layout {version}", f"this leasehold needs {LAYOUT}", remedy)
+    return tables.finding("mysql tables", found[0][1] if found else None)
 
 
-def _engines(tables: Mapping[str, str]) -> list[Finding]:
-    wrong = {name: engine for name, engine in tables.items() if engine.lower() != "innodb"}
+def _engines(engines: Mapping[str, str]) -> list[Finding]:
+    wrong = {name: engine for name, engine in engines.items() if engine.lower() != "innodb"}
     if not wrong:
         return [Finding(Severity.OK, "mysql engine", "InnoDB")]
     found = ", ".join(f"{name}: {engine}" for name, engine in sorted(wrong.items()))

@@ -1,4 +1,4 @@
--- The tables of leasehold, layout 1. Each column is explained here and nowhere else. Running this twice does no harm.
+-- The tables of leasehold, layout 2. Each column is explained here and nowhere else. Running this twice does no harm.
 -- A user who may read them sees everything: names, holders, waiters, their meta data, and cells.
 -- All times are nanoseconds since 1970 by this server's clock.
 
@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS leasehold_meta (
 ) ENGINE = InnoDB;
 
 -- One row for each name in use, kept for an hour after. A transaction that locks it may change the name's entries.
+-- The holder of a free name that was acquired as a plain lock is in this row, and has no entry.
 CREATE TABLE IF NOT EXISTS leasehold_name (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     space VARBINARY(512) NOT NULL,  -- the client's namespace, UTF-8
@@ -17,10 +18,23 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     fence BIGINT NOT NULL,     -- highest token granted
     blocked_until BIGINT NOT NULL,    -- the name cannot be acquired before this time (lock delay)
     used BIGINT NOT NULL,      -- last use, within ten minutes: decides when to drop the row
+    entries BIGINT NOT NULL DEFAULT 0,  -- how many rows of leasehold_entry it has; 0 with mode=session
+    -- the ticket of the holder in this row; empty: none
+    holder VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+    holder_token BIGINT NOT NULL DEFAULT 0,    -- its fencing token; without a holder, this and the next columns mean nothing
+    holder_expires BIGINT NOT NULL DEFAULT 0,  -- when its lease expires unless renewed
+    holder_fair TINYINT NOT NULL DEFAULT 0,    -- 1: a fair lock
+    holder_lease BIGINT NOT NULL DEFAULT 0,    -- length of its lease, nanoseconds
+    holder_delay BIGINT NOT NULL DEFAULT 0,    -- requested lock delay, nanoseconds
+    holder_owner VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',  -- host:pid:client
+    -- meta data of the owner, JSON
+    holder_meta VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
+    -- the last 64 tickets that were released before their claim had an answer
+    refused VARCHAR(1472) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
     UNIQUE KEY leasehold_name_exact (space, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- One row for each ticket that holds or waits.
+-- One row for each ticket that holds or waits, but for the holder in its name's row.
 CREATE TABLE IF NOT EXISTS leasehold_entry (
     name_id BIGINT NOT NULL,   -- leasehold_name.id
     place BIGINT NOT NULL,     -- 0: a holder; else the number in the queue
@@ -57,4 +71,4 @@ CREATE TABLE IF NOT EXISTS leasehold_cell (
     KEY leasehold_cell_expires (expires)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
-INSERT IGNORE INTO leasehold_meta (one, version, fence) VALUES (1, 1, 0);
+INSERT IGNORE INTO leasehold_meta (one, version, fence) VALUES (1, 2, 0);

@@ -29,6 +29,7 @@ from leasehold._model import Capabilities, Granted, ReleaseReason, RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.stores._sql.queue_snapshot import Key, ns
+from leasehold.stores._sql.rows import EXPIRES, HINT, PLACE, TICKET
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.store import SessionRowStore
 from leasehold.stores._sql.session.waiter import Waiter
@@ -158,16 +159,16 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
 
     async def _living(self, tx: Transaction, names: Statement, now: float) -> list[Row]:
         (found,) = await tx.ask(names)
-        in_use = sorted({bytes(row[1]) for row in found if row[4] is not None})
+        in_use = sorted({bytes(row[1]) for row in found if row[TICKET] is not None})
         if not in_use:
             return []
         (used,) = await tx.commit(sql.lock_holders([self._lock(name) for name in in_use]))
         holders = dict(zip(in_use, used[0], strict=True))
 
         def lives(row: Row) -> bool:
-            return bool(holders[bytes(row[1])] == int(row[19]) if row[5] == 0 else row[7] > ns(now))
+            return bool(holders[bytes(row[1])] == int(row[HINT]) if row[PLACE] == 0 else row[EXPIRES] > ns(now))
 
-        return [row for row in found if row[4] is not None and lives(row)]
+        return [row for row in found if row[TICKET] is not None and lives(row)]
 
     async def _forget(self, waiter: Waiter[Session], until: float) -> None:
         await self._broken.end(waiter.ticket.id, until)

@@ -69,7 +69,10 @@ def kill(session: int) -> Statement:
 
 def used_by_leases(key: Key) -> Statement:
     """Return what asks whether lease rows use the name; ``key`` is that of the rows."""
-    text = f"SELECT 1 FROM leasehold_entry WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1"
+    text = f"""
+        SELECT 1 FROM leasehold_name WHERE space = $1 AND name = $2 AND holder <> '' AND holder_expires > {CLOCK}
+        UNION ALL SELECT 1 FROM leasehold_entry WHERE name_id = {ID} AND expires > {CLOCK} LIMIT 1
+    """
     return Statement(text, key)
 
 

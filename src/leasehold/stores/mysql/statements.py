@@ -8,11 +8,27 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from leasehold.stores._sql.dialect import ID, Dialect
-from leasehold.stores._sql.plain import ACQUIRE, RELEASE
+from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED_CHARACTERS, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
+
+TOKEN = f"GREATEST(fence, (SELECT meta.fence FROM leasehold_meta meta), {CLOCK} DIV 1000 - 1) + 1"
+
+ACQUIRE_FREE = f"""
+    UPDATE leasehold_name SET holder_token = {TOKEN}, fence = LAST_INSERT_ID({TOKEN}), used = {CLOCK}, holder = $3,
+    holder_expires = {CLOCK} + $5, holder_fair = $4, holder_lease = $5, holder_delay = $6, holder_owner = $7,
+    holder_meta = $8
+    WHERE space = $1 AND name = $2 AND holder = '' AND entries = 0 AND blocked_until <= {CLOCK}
+    AND LOCATE($3, refused) = 0 AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT}
+"""
+"""Assignments are carried out from left to right: ``fence`` changes after its last use. At READ COMMITTED the values of
+``leasehold_meta`` are read without a lock."""
+
+REFUSE = f"""
+    UPDATE leasehold_name SET refused = SUBSTR(CONCAT($1, ' ', refused), 1, {REFUSED_CHARACTERS})
+    WHERE space = $2 AND name = $3
+"""
 
 FRONT = f"""
     SELECT {CLOCK}, meta.version, meta.fence, {COLUMNS} FROM leasehold_meta meta
@@ -56,15 +72,8 @@ DROP_CELLS = f"""
 """
 
 
-THERE = f"""
-    SELECT COUNT(*) = 2 FROM information_schema.ROUTINES
-    WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_NAME IN ('{ACQUIRE}', '{RELEASE}')
-"""
-"""It lists those that the user may execute."""
-
-
 def script(part: str = "schema") -> str:
-    """Return the SQL that creates the tables, or the procedures."""
+    """Return the SQL that creates the tables, or upgrades them."""
     return files("leasehold.stores.mysql").joinpath(f"{part}.sql").read_text("utf-8")
 
 
@@ -77,7 +86,9 @@ DIALECT = Dialect(
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
     script=script,
-    functions_there=THERE,
+    acquire_free=ACQUIRE_FREE,
+    refuse=REFUSE,
+    already_there=("1060",),
     names_index="FORCE INDEX (leasehold_name_exact)",
-    entries_index="FORCE INDEX (PRIMARY)",
+    by_key="FORCE INDEX (PRIMARY)",
 )

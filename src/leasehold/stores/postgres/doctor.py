@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql import plain
-from leasehold.stores._sql.transport import Statement
+from leasehold.stores._sql import tables
+from leasehold.stores._sql.transport import Refused, Statement
 from leasehold.stores.postgres.connection.base import PostgresTransport
 
 WITHIN = 5.0
@@ -44,9 +44,8 @@ async def examine(runtime: Runtime, transport: PostgresTransport) -> list[Findin
         Finding(Severity.OK, "server", f"PostgreSQL {version}"),
         _pooler(transport),
         _encryption(transport),
-        _tables(missing),
+        await _tables(transport, missing),
         *(_right(table, privileges) for table, privileges in rights),
-        *([] if missing else [plain.finding("functions", there=bool(transport.facts["functions"]), kind="FUNCTION")]),
         *_durability(values),
         _standbys(values),
         *_timeouts(values, version),
@@ -79,10 +78,15 @@ def _encryption(transport: PostgresTransport) -> Finding:
     return Finding(Severity.WARNING, "encryption", "none", meaning, "add sslmode=verify-full and sslrootcert=FILE")
 
 
-def _tables(missing: str | None) -> Finding:
-    if not missing:
-        return Finding(Severity.OK, "tables", "complete")
-    return Finding(Severity.ERROR, "tables", f"missing: {missing}", "no lock can be acquired", "leasehold init URL")
+async def _tables(transport: PostgresTransport, missing: str | None) -> Finding:
+    if missing:
+        remedy = "run: leasehold init URL"
+        return Finding(Severity.ERROR, "tables", f"missing: {missing}", "no lock can be acquired", remedy)
+    try:
+        (found,) = await transport.transact(lambda tx: tx.commit(tables.VERSION), within=WITHIN)
+    except Refused as error:
+        return Finding(Severity.ERROR, "tables", f"error {error.code}", error.message)
+    return tables.finding("tables", found[0][0] if found else None)
 
 
 def _right(table: str, privileges: str) -> Finding:

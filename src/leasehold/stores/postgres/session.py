@@ -14,6 +14,7 @@ from leasehold._model import Capabilities, Granted, Owner, ReleaseReason, Renewa
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._sql.queue_snapshot import Key, ns
+from leasehold.stores._sql.rows import EXPIRES, HINT, TICKET
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.store import SessionRowStore
 from leasehold.stores._sql.session.waiter import Waiter
@@ -155,13 +156,13 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
         there = {(f"pid:{pid}", advisory.Key(key, pair == 1)) for pid, key, pair in locks}
 
         def lives(row: Row) -> bool:
-            hint: str = row[19]
+            hint: str = row[HINT]
             if not hint:
-                return bool(row[7] > ns(now))
+                return bool(row[EXPIRES] > ns(now))
             return (hint, self._lock_key(row[1].decode("utf-8", "surrogatepass"))) in there
 
-        living = [row for row in found if row[4] is not None and lives(row)]
-        return [(*row[:7], max(row[7], ns(now) + SHOWN), *row[8:]) for row in living]
+        living = [row for row in found if row[TICKET] is not None and lives(row)]
+        return [(*row[:EXPIRES], max(row[EXPIRES], ns(now) + SHOWN), *row[EXPIRES + 1 :]) for row in living]
 
     def _lock_key(self, name: str) -> advisory.Key:
         """Return the key of a name's advisory lock."""

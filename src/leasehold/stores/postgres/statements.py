@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from leasehold.stores._sql.dialect import ID, Dialect
+from leasehold.stores._sql.dialect import ID, LAYOUT, REFUSED_CHARACTERS, Dialect
 from leasehold.stores._sql.queue_snapshot import COLUMNS
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.postgres.connection.functions import THERE, WHERE
 from leasehold.stores.postgres.connection.notifications import SUBSCRIBERS, channel_number
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+
+ITS_ROW = "id = (SELECT id FROM leasehold_name WHERE space = $1 AND name = $2 FOR UPDATE SKIP LOCKED)"
+"""The conditions beside it are checked anew on the row as it is when it is locked, if it changed since the statement
+began (see "Read Committed Isolation Level" in PostgreSQL's manual)."""
+
+TOKEN = "greatest(named.fence, meta.fence, clock.now / 1000 - 1) + 1"
+
+ACQUIRE_FREE = f"""
+    UPDATE leasehold_name AS named SET fence = {TOKEN}, used = clock.now, holder = $3, holder_token = {TOKEN},
+    holder_expires = clock.now + $5, holder_fair = $4, holder_lease = $5, holder_delay = $6, holder_owner = $7,
+    holder_meta = $8
+    FROM leasehold_meta meta CROSS JOIN (SELECT {CLOCK} AS now) clock
+    WHERE {ITS_ROW} AND holder = '' AND entries = 0 AND blocked_until <= clock.now
+    AND strpos(refused, $3) = 0 AND meta.version = {LAYOUT} RETURNING holder_token
+"""
+
+REFUSE = f"""
+    UPDATE leasehold_name SET refused = substr($1::text || ' ' || refused, 1, {REFUSED_CHARACTERS})
+    WHERE space = $2 AND name = $3
+"""
 
 FRONT = f"""
     SELECT clock.now, meta.version, meta.fence, entries.* FROM leasehold_meta meta
@@ -65,10 +84,9 @@ def _listening(channels: Sequence[str]) -> Statement:
     return Statement(text, tuple(value for channel in channels for value in (channel_number(channel), channel)))
 
 
-def script(*parts: str) -> str:
-    """Return the SQL that creates the tables and functions, or one of both."""
-    folder = files("leasehold.stores.postgres")
-    return "\n".join(folder.joinpath(f"{part}.sql").read_text("utf-8") for part in parts or ("schema", "functions"))
+def script(part: str = "schema") -> str:
+    """Return the SQL that creates the tables, or upgrades them."""
+    return files("leasehold.stores.postgres").joinpath(f"{part}.sql").read_text("utf-8")
 
 
 DIALECT = Dialect(
@@ -80,9 +98,11 @@ DIALECT = Dialect(
     add_cell=ADD_CELL,
     drop_cells=DROP_CELLS,
     script=script,
-    functions_there=THERE,
-    functions_where=(Statement(WHERE),),
-    alone=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
+    acquire_free=ACQUIRE_FREE,
+    refuse=REFUSE,
+    creator_lock=(Statement("SELECT pg_advisory_xact_lock(7235419080266545006)"),),
+    its_row=ITS_ROW,
+    returning="RETURNING 1",
     names_order="ORDER BY id",
     notify="SELECT pg_notify($1, $2)",
     listening=_listening,

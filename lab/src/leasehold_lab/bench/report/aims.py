@@ -82,17 +82,12 @@ The reasons where an aim is missed follow; [where the time goes](#where-the-time
   counts these bytes. Timers in the watchdog add 0.2 KiB when a waiter has been renewed for the first time.
 
 For the other stores the aim is not a rate, but the number of requests, each of which waits for its answer (the column
-**reads**). An acquire and a release are one request each on etcd and ZooKeeper, as in their floors. So they are on
-PostgreSQL and MySQL where the functions are that `leasehold init` makes. Without
-them they are two each, and a pair takes the client about 2.5 times the processor time.
-With one thread the disk hides much of that. Eight threads of one process share one interpreter lock, so there it counts
-in full. Commits are two in both.
+**reads**). An acquire and a release are one request each on etcd, ZooKeeper, PostgreSQL and MySQL, as in their floors.
+On the two databases each is one statement that changes one row in its place and commits. With one thread the disk hides
+much of the client's time. Eight threads of one process share one interpreter lock, so there it counts in full.
 
 With eight threads on two cores the processor limits all of them, so the ratio is that of the processor time of a pair.
-On MariaDB the server takes two thirds of ours. A procedure prepares and optimises each of its statements at each call,
-and the rows of three indexes are added, marked as deleted and purged, where the floor changes a row in its place. Bare
-calls over PyMySQL reach 0.36 of the floor, through leasehold 0.29; on PostgreSQL, which keeps the plans of a function,
-0.6 to 0.7 and 0.5. See it with `leasehold bench --only mysql-8 --only postgresql-8`, columns client µs and server µs.
+See it with `leasehold bench --only mysql-8 --only postgresql-8`, columns client µs and server µs.
 """
 
 

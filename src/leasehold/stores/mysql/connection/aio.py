@@ -55,6 +55,10 @@ class AioConnection:
                 raise
             raise found from error
 
+    def number(self) -> int:
+        result = self._connection._result
+        return int(result.affected_rows and (result.insert_id or result.affected_rows))
+
     def usable(self) -> bool:
         connection, proto = self._connection, self._connection._proto
         if self._loop is not asyncio._get_running_loop():  # a client may be used in one loop after the other

@@ -74,6 +74,10 @@ class Connection(Protocol):
         """
         ...
 
+    def number(self) -> int:
+        """Return the LAST_INSERT_ID of the last statement, or else how many rows it changed; 0 if it changed none."""
+        ...
+
     def usable(self) -> bool:
         """Return whether it is open and nothing arrived unasked: that can only be the end of the connection."""
         ...
@@ -140,6 +144,7 @@ DEADLOCK = 1213
 RECORD_CHANGED = 1020
 NO_SUCH_TABLE = 1146
 NO_SUCH_SESSION = 1094
+READ_ONLY_TRANSACTION = 1792
 
 AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, RECORD_CHANGED})
 """Rolled back by a conflict with another transaction; retried while there is time."""
@@ -174,7 +179,7 @@ REMEDIES = {
     1524: "its user logs in by a method that is not installed there",
     1665: "its binlog_format is STATEMENT, which cannot log what locks need; set MIXED or ROW",
     1698: "its user may log in over the local socket only",
-    1792: "the transaction is read-only, as on a replica; connect to the primary",
+    READ_ONLY_TRANSACTION: "the transaction is read-only, as on a replica; connect to the primary",
     1820: "the password of its user has expired; set another",
     1836: "it is read-only, as a replica is; connect to the primary",
     1862: "the password of its user has expired; set another",
@@ -196,9 +201,6 @@ LASTING = frozenset(
     }
 )
 """Errors that last until a person changes something."""
-
-CANNOT_CALL = frozenset({1305, 1318, 1370})
-"""Errors of a call of a procedure that is missing, or another one, or that the user may not execute."""
 
 NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 

@@ -83,6 +83,10 @@ class BlockingConnection:
         if allowed is None or not left <= allowed <= left * LATER:
             self._connection._read_timeout = self._connection._write_timeout = left * LONGER
 
+    def number(self) -> int:
+        result = self._connection._result
+        return int(result.affected_rows and (result.insert_id or result.affected_rows))
+
     def usable(self) -> bool:
         sock = self._connection._sock
         if self._aborted or sock is None:

@@ -23,11 +23,9 @@ from weakref import WeakSet
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.dialect import places
-from leasehold.stores._sql.transport import Call, Permit, Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Permit, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
-    CANNOT_CALL,
-    LASTING,
+    READ_ONLY_TRANSACTION,
     REMEDIES,
     Connection,
     NoAnswer,
@@ -38,6 +36,7 @@ from leasehold.stores.mysql.connection.base import (
     no_answer,
     refused,
 )
+from leasehold.stores.mysql.connection.handshake import ALONE_WAITS
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.registry import load
 
@@ -51,7 +50,7 @@ IDLE_LIFE = 300
 GRACE = 1
 """Seconds that a session may be silent in a transaction, beyond the time limit of the call."""
 
-RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}")
+RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}, innodb_lock_wait_timeout = {ALONE_WAITS}")
 
 ROLL_BACK_WITHIN = 1.0
 """Seconds that a rollback may take; after that the connection is closed."""
@@ -70,11 +69,6 @@ def limits(seconds: float) -> Statement:
     return Statement(
         f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
     )
-
-
-def call_of(call: Call) -> Statement:
-    """Return the statement that calls a procedure."""
-    return Statement(f"CALL {call.function}({places(1, len(call.args))})", call.args)
 
 
 class Pool:
@@ -296,16 +290,16 @@ class ConnectionTransaction:
         self.open = False
         return _lists(answers[len(before) : last])
 
-    async def call(self, call: Call) -> int | None:
+    async def alone(self, statement: Statement) -> int | None:
         try:
-            answers = await self._run(bind(call_of(call)), unknown=True)
+            await self._run(bind(statement), unknown=True)
         except Refusal as error:
-            if error.answers:  # by its commit, as in `commit`
+            failure = refused(self._where, error, committing=True)  # it may be that of the commit
+            if failure.outcome is Outcome.UNKNOWN:
                 self.broken = True
-                raise refused(self._where, error, committing=True) from error
-            return None if error.code in LASTING | CANNOT_CALL else 0
-        answer: int = answers[0][0][0]
-        return answer
+                raise failure from error
+            return None if failure.outcome is Outcome.LASTING or error.code == READ_ONLY_TRANSACTION else 0
+        return self.connection.number()
 
     async def _run(self, request: bytes, *, unknown: bool) -> list[Rows]:
         """Send a request; without an answer the connection is broken, and ``unknown`` whether it was carried out.

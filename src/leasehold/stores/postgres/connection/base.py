@@ -26,7 +26,6 @@ from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
-from leasehold.stores.postgres.connection.functions import CALLED_IN
 from leasehold.stores.postgres.connection.notifications import Subscriptions
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.connection.transaction import PostgresTransaction
@@ -46,7 +45,7 @@ STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 WHO = Statement(
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, pg_is_in_recovery()::int, "
-    f"(current_setting('default_transaction_read_only') = 'on')::int, ({CALLED_IN}), {STARTED}"
+    f"(current_setting('default_transaction_read_only') = 'on')::int, {STARTED}"
 )
 
 SESSION_SETTINGS = (
@@ -265,7 +264,7 @@ class PostgresTransport(ABC):
 
     async def _greet(self, connection: Connection, until: float) -> None:
         ((row,),) = await self.run(connection.exchange([WHO]), until)
-        backend, version, standby, read_only, functions, started = row
+        backend, version, standby, read_only, started = row
         pooled = backend != connection.backend
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
@@ -276,7 +275,7 @@ class PostgresTransport(ABC):
             connection.prepares = True
         connection.facts = {
             "backend": backend, "pooled": pooled, "read_only": bool(read_only), "encrypted": connection.encrypted,
-            "functions": functions, "started": started,
+            "started": started,
         }  # fmt: skip
 
     async def session(self, until: float) -> Connection:

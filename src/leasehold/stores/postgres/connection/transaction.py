@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql.transport import Call, Outcome, Row, Statement
+from leasehold.stores._sql.transport import Outcome, Row, Statement
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, outcome_of
 from leasehold.stores.postgres.connection.exchange import COMMIT, Alone, Connection, Steps
-from leasehold.stores.postgres.connection.functions import call_of
 
 T = TypeVar("T")
 
@@ -22,6 +21,13 @@ LIMITS = (
     "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true), "
     "set_config('idle_in_transaction_session_timeout', $2, true)"
 )
+
+
+OF_POOLERS = ("08", "58")
+"""Prefixes of codes with which a pooler answers that has lost its server: nobody knows what that has done."""
+
+READ_ONLY = "25006"
+"""The session may only read, unless a transaction says otherwise."""
 
 
 class Run(Protocol):
@@ -51,25 +57,21 @@ class PostgresTransaction:
         self._over, self.committing = True, False
         return results[:-1]
 
-    async def call(self, call: Call) -> int | None:
-        schema: str | None = self._connection.facts["functions"]
-        if schema is None:
-            return None
+    async def alone(self, statement: Statement) -> int | None:
         self.committing = True
         try:
-            statement = Alone(call_of(schema, call.function, len(call.args)), call.args)
-            ((row,),) = await self._run(self._connection.exchange([statement]), self._until)
+            (rows,) = await self._run(self._connection.exchange([Alone(*statement)]), self._until)
         except ServerError as error:
-            if error.fatal or error.in_commit:
+            error.in_commit = error.in_commit or error.code.startswith(OF_POOLERS)
+            outcome = outcome_of(error.code, in_commit=error.in_commit)
+            if error.fatal or outcome is Outcome.UNKNOWN:
                 raise
             self.committing = False
-            if outcome_of(error.code, in_commit=False) is not Outcome.LASTING or error.stale:
-                return 0
-            self._connection.facts["functions"] = None
-            return None
+            lasts = (outcome is Outcome.LASTING and not error.stale) or error.code == READ_ONLY
+            return None if lasts else 0
         self.committing = False
-        answer: int = row[0]
-        return answer
+        number: int = rows[0][0] if rows else 0
+        return number
 
     async def end(self) -> None:
         """Roll back what was not committed."""

@@ -1,4 +1,4 @@
-"""The tables of layout 1, on PostgreSQL, MySQL and MariaDB; on other databases the migration does nothing."""
+"""The tables, on PostgreSQL, MySQL and MariaDB; on other databases the migration does nothing."""
 # pyright: basic
 # (Django has no types)
 
