@@ -32,11 +32,12 @@ PICTURE = "performance.svg"
 PAGE = """\
 # Performance
 
-All figures are medians of one run of `leasehold bench` on two shared cores, with all that leasehold promises switched
-on: lease and renewal, fencing tokens, the queue. The **floor** of a measure is the fastest that the protocol allows:
-the same bytes from a bare socket, one token passed through a Redis list, or bare write transactions of a database.
-Rates depend on the machine, so read the ratios. [The details]({details}) have each library, the spread
-of the rounds, what the floors leave out, the aims, and where the time goes.
+All figures are medians of `leasehold bench` on two shared cores, with all that leasehold promises switched on: lease
+and renewal, fencing tokens, the queue. The **floor** of a measure is the fastest that the protocol allows: the same
+bytes from a bare socket, one token passed through a Redis list, or bare write transactions of a database. Rates depend
+on the machine, so read the ratios. [The details]({details}) have each library, the spread of the rounds,
+[the run]({details}#the-run) that a figure is of, what the floors leave out, the aims, and where the
+time goes.
 
 ![Acquire and release, and hand-over, as shares of the floor's rate]({picture})
 
