@@ -22,12 +22,13 @@ class NoTables(ValueError):
 
 
 def create(url: str | None = None) -> bool:
-    """Create the tables in the database at ``url`` (None: ``LEASEHOLD_URL``).
+    """Create the tables in the database at ``url`` (None: ``LEASEHOLD_URL``), or upgrade those of an earlier version.
 
-    Its user needs the right to create tables; the users of locks do not. Calling it twice is harmless.
+    Its user needs the right to create tables; the users of locks do not. Calling it twice is harmless. Clients of the
+    earlier version acquire nothing more after an upgrade, see the page of the database.
 
     Returns:
-        Whether any was missing.
+        Whether any was missing, or of an earlier layout.
 
     Raises:
         ValueError: the URL is malformed, or names a store that has no tables.

@@ -14,9 +14,11 @@ from leasehold.stores.registry import shown
 @click.command()
 @click.argument("store", required=False, metavar="[URL]")
 @click.option("--url", metavar="URL", help="The same as the argument. Default: the environment's LEASEHOLD_URL.")
-@click.option("--print", "print_", is_flag=True, help="Print the SQL for your migrations, and send nothing.")
+@click.option("--print", "print_", is_flag=True, help="Print the SQL that creates them, and send nothing.")
 def init(store: str | None, url: str | None, print_: bool) -> None:
-    """Create the tables in the database at URL, unless they exist.
+    """Create the tables in the database at URL, or upgrade those of an earlier version.
+
+    Clients of that version acquire nothing more after the upgrade; --print has no upgrade.
 
     The user in URL needs the right to create tables. Users of the locks do not need it. For a store without tables the
     command says so, and does nothing.
