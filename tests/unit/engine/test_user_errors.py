@@ -13,11 +13,12 @@ from leasehold._engine import lease
 from leasehold.events import Event, Lost
 from leasehold.observability.combined import Combined
 from leasehold.stores.memory import Memory
+from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import ASYNCIO, BLOCKING, both
 from support.patience import until_in
 
-LEASE = 0.6
+LEASE = LASTING
 SOON = 10.0
 
 
