@@ -7,9 +7,7 @@ rows must be alike, but for times and the numbers of tokens.
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,72 +15,16 @@ from typing import Any
 import pytest
 
 from leasehold import NameInUse
-from leasehold._model import Granted, Kind, LeaseTerms, LockMode, Owner, ReleaseReason, RenewalResult, Ticket, ticket_id
-from leasehold.stores._sql import plain
+from leasehold._model import Granted, ReleaseReason, Ticket
 from leasehold.stores._sql.plain import PlainCase
 from leasehold.stores._sql.transport import Statement
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
+from support.stores.plain_case import MODES, Database, database, known, ticket
+
+__all__ = ["database"]  # pytest finds the fixture here
 
 LENGTH, HISTORIES = 60, 6
-MODES = (LockMode(), LockMode(), LockMode(fair=True), LockMode(Kind.SEMAPHORE, limit=2))
-COLUMNS = (
-    "ticket, place, token, expires, kind, exclusive, upgradeable, permits, most, fair, lease, delay, owner, meta, "
-    "alongside"
-)
-HOLDER = "holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
-
-
-class Database:
-    """A real server, and what is looked at and changed there."""
-
-    def __init__(self, server: Any, url: str) -> None:
-        self.server = server
-        self.url = url
-
-    def run(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
-        connection = self.server.connect()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(text, args)
-            return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.commit()
-            connection.close()
-
-    def rows(self, space: str) -> tuple[list[Any], list[Any]]:
-        """Return names and entries, with what time is, and which token, in words that do not differ."""
-        names, entries = list[Any](), list[Any]()
-        found = self.run(
-            f"SELECT id, name, fence, entries, blocked_until > 1, holder, holder_token, holder_expires > 1, {HOLDER} "
-            "FROM leasehold_name WHERE space = %s ORDER BY name",
-            space.encode(),
-        )
-        for number, name, fence, count, late, holder, token, lasts, *terms in found:
-            in_row = (holder, token == fence, bool(lasts), *terms) if holder else ()
-            names.append((bytes(name), fence > 0, bool(late), *in_row))
-            some = self.run(f"SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = %s ORDER BY ticket", number)
-            assert count == len(some), (bytes(name), count, some)
-            entries += [(bytes(name), *row[:2], row[2] == fence, row[3] > 1, *row[4:]) for row in some]
-        return names, entries
-
-    def let_pass(self, space: str, what: str) -> None:
-        """Let leases end, or lock delays, or ten minutes."""
-        mine = "(SELECT id FROM leasehold_name WHERE space = %s)"
-        if what == "leases":
-            self.run(f"UPDATE leasehold_entry SET expires = 1 WHERE name_id IN {mine}", space.encode())
-            self.run("UPDATE leasehold_name SET holder_expires = 1 WHERE space = %s", space.encode())
-        else:
-            self.run(f"UPDATE leasehold_name SET {what} = 1 WHERE space = %s", space.encode())
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(plain, "CROWDED_FOR", 0.0)  # it calls each time
-    if request.param == "postgresql":
-        server = request.getfixturevalue("postgres_server")
-        return Database(server, server.url)
-    return Database(request.getfixturevalue("mariadb_server"), request.getfixturevalue("mariadb_url"))
 
 
 @pytest.fixture
@@ -104,11 +46,6 @@ def by_steps(client: Any) -> Any:
     """Let a client take its own steps alone."""
     client.store._plain._pause_until = float("inf")
     return client.store
-
-
-def ticket(mode: LockMode = MODES[0], delay: float = 0.0) -> Ticket:
-    terms = LeaseTerms(mode, Owner("höst", 1, "c"), 30.0, lock_delay=delay, meta='{"a": "; \'\\\\ $$ ü"}')
-    return Ticket(ticket_id(os.urandom(16)), terms)
 
 
 async def step(store: Any, chance: random.Random, tickets: Sequence[Ticket], tokens: dict[str, int]) -> str:
@@ -170,11 +107,9 @@ def test_a_claim_that_its_own_release_has_overtaken_does_nothing(
 ) -> None:
     async def body(harness: Harness) -> None:
         store = harness.client(database.url, namespace=namespace).store
-        for name, known in (("x", True), ("y", False), ("z", True)):
-            if known:
-                await store.release(name, ticket(), reason=ReleaseReason.RELEASE, within=5)
-                assert isinstance(await store.try_acquire(name, one := ticket(), join=False, within=5), Granted)
-                assert await store.release(name, one, reason=ReleaseReason.RELEASE, within=5)
+        for name, has_row in (("x", True), ("y", False), ("z", True)):
+            if has_row:
+                await known(store, name)
             late, other = ticket(), ticket()
             store._plain.unanswered[late.id] = None  # its claim is still on its way
             if name == "z":
@@ -185,153 +120,6 @@ def test_a_claim_that_its_own_release_has_overtaken_does_nothing(
             assert await store._plain.acquire(name, late, 5.0) is None
             assert isinstance(await store.try_acquire(name, other, join=False, within=5), Granted)
             assert await store.release(name, other, reason=ReleaseReason.RELEASE, within=5)
-
-    harness.run(body)
-
-
-CHANGES = {
-    "a holder": "holder = 'another', holder_expires = 4000000000000000000",
-    "entries": "entries = 1",
-    "a lock delay": "blocked_until = 4000000000000000000",
-    "a refusal": "refused = %s",
-    "nothing": "used = used + 1",
-}
-
-
-@both
-def test_a_statement_decides_by_the_row_as_it_is_when_it_has_locked_it(
-    database: Database, namespace: str, harness: Harness
-) -> None:
-    """Its own view is older: what was committed meanwhile counts all the same."""
-
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        if "postgres" in database.url:  # it does not wait for the lock, so it is slow to take it
-            dialect = store._plain._dialect
-            slow = dialect.acquire_free.replace("FOR UPDATE", "AND pg_sleep(0.7)::text IS NOT NULL FOR UPDATE")
-            store._plain._dialect = dataclasses.replace(dialect, acquire_free=slow)
-        for name, change in CHANGES.items():
-            one, late = ticket(), ticket()
-            await store.try_acquire(name, one, join=False, within=5)
-            assert await store.release(name, one, reason=ReleaseReason.RELEASE, within=5)
-            other = database.server.connect()
-            cursor = other.cursor()
-            args = *([f"x {late.id} y"] if "%s" in change else ()), namespace.encode(), name.encode()
-            text = f"UPDATE leasehold_name SET {change} WHERE space = %s AND name = %s"
-
-            def commit(text: str = text, args: Any = args, cursor: Any = cursor, other: Any = other) -> None:
-                if "postgres" in database.url:
-                    cursor.execute(text, args)
-                other.commit()
-
-            if "postgres" not in database.url:
-                cursor.execute("BEGIN")
-                cursor.execute(text, args)
-            committer = threading.Timer(0.3, commit)
-            committer.start()
-            granted = await store._plain.acquire(name, late, 30.0)
-            committer.join()
-            other.close()
-            assert (granted is not None) is (name == "nothing"), name
-
-    harness.run(body)
-
-
-@both
-def test_a_locked_row_is_given_up_for_the_steps(database: Database, namespace: str, harness: Harness) -> None:
-    """PostgreSQL passes over it at once, MySQL after a second."""
-
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        one = ticket()
-        assert isinstance(await store.try_acquire("x", one, join=False, within=5), Granted)
-        holder = database.server.connect()
-        cursor = holder.cursor()
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT 1 FROM leasehold_name WHERE space = %s FOR UPDATE", (namespace.encode(),))
-        assert not await store._plain.release("x", one, 30.0)
-        assert await store._plain.acquire("x", ticket(), 30.0) is None
-        holder.rollback()
-        holder.close()
-        assert await store._plain.release("x", one, 5.0)
-        assert await store._plain.acquire("x", ticket(), 5.0) is not None
-
-    harness.run(body)
-
-
-@both
-def test_a_statement_waits_for_no_row_but_its_own(database: Database, namespace: str, harness: Harness) -> None:
-    """Neither for other names and entries, nor for the row of the layout, which it reads."""
-
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        mine, others = ticket(), ticket()
-        for name, one in (("x", mine), ("y", others)):
-            assert isinstance(await store.try_acquire(name, one, join=False, within=5), Granted)
-        holder = database.server.connect()
-        cursor = holder.cursor()
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT 1 FROM leasehold_name WHERE space = %s AND name = %s FOR UPDATE", (namespace, "y"))
-        cursor.execute("UPDATE leasehold_meta SET fence = fence + 1")
-        cursor.execute("SELECT 1 FROM leasehold_entry FOR UPDATE")
-        try:
-            for _ in range(2):
-                assert await store._plain.release("x", mine, 2.0)
-                assert await store._plain.acquire("x", mine, 2.0) is not None
-        finally:
-            holder.rollback()
-            holder.close()
-
-    harness.run(body)
-
-
-@both
-def test_a_holder_in_the_row_of_its_name_is_renewed(database: Database, namespace: str, harness: Harness) -> None:
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        one = ticket()
-        assert isinstance(await store.try_acquire("x", one, join=False, within=5), Granted)
-        expiry = f"SELECT holder_expires FROM leasehold_name WHERE holder = '{one.id}'"
-        ((before,),) = database.run(expiry)
-        assert await store.renew([("x", one)], within=5) == [RenewalResult.HELD]
-        assert database.run(expiry)[0][0] > before
-        database.run("UPDATE leasehold_name SET holder_expires = 1 WHERE holder = %s", one.id)
-        assert await store.renew([("x", one)], within=5) == [RenewalResult.GONE]
-        assert database.run(expiry)[0][0] == 1
-
-    harness.run(body)
-
-
-@both
-def test_a_wrong_number_of_entries_is_set_right_by_the_next_step(
-    database: Database, namespace: str, harness: Harness
-) -> None:
-    """As an old client may leave it, which calls a function that an upgrade was not allowed to drop."""
-
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        first, second = ticket(), ticket()
-        await store.try_acquire("x", first, join=False, within=5)
-        assert await store.release("x", first, reason=ReleaseReason.RELEASE, within=5)
-        database.run("UPDATE leasehold_name SET entries = 5 WHERE space = %s", namespace.encode())
-        assert await store._plain.acquire("x", second, 5.0) is None
-        assert isinstance(await store.try_acquire("x", second, join=False, within=5), Granted)
-        assert database.rows(namespace)[1] == []
-        assert await store._plain.release("x", second, 5.0)
-
-    harness.run(body)
-
-
-@both
-def test_a_name_refuses_the_last_64_tickets(database: Database, namespace: str, harness: Harness) -> None:
-    async def body(harness: Harness) -> None:
-        store = harness.client(database.url, namespace=namespace).store
-        some = [ticket() for _ in range(65)]
-        for one in some:
-            store._plain.unanswered[one.id] = None
-            assert not await store.release("x", one, reason=ReleaseReason.RELEASE, within=5)
-        assert all([await store._plain.acquire("x", one, 5.0) is None for one in some[1:]])
-        assert await store._plain.acquire("x", some[0], 5.0) is not None
 
     harness.run(body)
 

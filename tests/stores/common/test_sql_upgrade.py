@@ -15,6 +15,7 @@ from leasehold import Client, LeaseholdError, StoreUnavailable, tables
 from leasehold._model import Granted, ReleaseReason, RenewalResult, Severity, Ticket, Wait, ticket_id
 from leasehold.stores._sql import tables as layout
 from leasehold.stores._sql.dialect import LAYOUT
+from leasehold.stores._sql.transport import Outcome, Refused, Transaction
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
 from support.patience import until
@@ -319,3 +320,32 @@ def test_functions_of_another_user_are_no_obstacle(database: OldTables) -> None:
         if database.system == "postgresql":
             database.run("DROP OWNED BY of_tables")
             database.run("DROP ROLE of_tables")
+
+
+@both
+@pytest.mark.parametrize(("outcome", "failures"), [(Outcome.AGAIN, 2), (Outcome.NOT_APPLIED, 1), (Outcome.AGAIN, 99)])
+def test_after_a_failed_last_step_old_clients_go_on(
+    database: OldTables, harness: Harness, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, failures: int
+) -> None:
+    """A conflict with another transaction is tried again, but not for ever."""
+    original, left = layout._count_entries, [failures]
+
+    async def failing(tx: Transaction) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise Refused("as told", outcome=outcome)
+        await original(tx)
+
+    monkeypatch.setattr(layout, "_count_entries", failing)
+
+    async def body(harness: Harness) -> None:
+        store = harness.client(database.url, namespace=SPACE.decode()).store
+        if failures == 2:
+            assert await store.prepare()
+            return
+        with pytest.raises(Refused, match="as told"):
+            await store.prepare()
+
+    harness.run(body)
+    assert database.version() == (LAYOUT if failures == 2 else layout.OLD)
+    assert left[0] == (99 - layout.CONFLICTS if failures == 99 else 0)

@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS leasehold_name (
     entries BIGINT NOT NULL DEFAULT 0,  -- how many rows of leasehold_entry it has; 0 with mode=session
     -- the ticket of the holder in this row; empty: none
     holder VARCHAR(22) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-    holder_token BIGINT NOT NULL DEFAULT 0,    -- its fencing token; without a holder, this and the next columns mean nothing
+    holder_token BIGINT NOT NULL DEFAULT 0,    -- its fencing token; this and the next mean nothing without a holder
     holder_expires BIGINT NOT NULL DEFAULT 0,  -- when its lease expires unless renewed
     holder_fair TINYINT NOT NULL DEFAULT 0,    -- 1: a fair lock
     holder_lease BIGINT NOT NULL DEFAULT 0,    -- length of its lease, nanoseconds

@@ -30,9 +30,18 @@ def upgrade(apps: Any, schema_editor: Any) -> None:
         if connection.vendor != "mysql" or str(error.args[0]) not in DIALECT.already_there:
             raise
     for statement in drop_functions:
-        with suppress(DatabaseError):  # without the right to drop them they stay, and find no table of their layout
+        with suppress(DatabaseError):  # without the right to drop them they stay, as with ``leasehold init``
             _run(connection, statement)
     _run(connection, layout.STOP_CLIENTS)
+    try:
+        _count_entries(connection)
+    except BaseException:
+        with suppress(DatabaseError):
+            _run(connection, layout.LET_CLIENTS_GO_ON)
+        raise
+
+
+def _count_entries(connection: Any) -> None:
     savepoint: Any = transaction.atomic(connection.alias)
     with savepoint:
         if connection.vendor == "postgresql":  # with another level of the settings the count could be too old
