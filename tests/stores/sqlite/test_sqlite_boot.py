@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlite_peers import Peer, client_on, fake_proc, linux, raw, root, run_python
@@ -159,10 +160,24 @@ def test_hidden_process_counts_as_alive(tmp_path: Path) -> None:
 
 
 @linux
-def test_entry_of_a_reused_pid_is_void(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
+@pytest.mark.parametrize(
+    ("take", "began"),
+    [
+        ("take('x', lease=60)", "name SET holder_started = holder_started - 1"),
+        (
+            "holds.setdefault('x', locks.rw_lock('x', lease=60).writer().acquire()).token",
+            "entry SET started = started - 1",
+        ),
+    ],
+    ids=["in-its-row", "entry"],
+)
+def test_entry_of_a_reused_pid_is_void(
+    path: Path, locks: Client, peers: Callable[..., Peer], take: str, began: str
+) -> None:
+    """A plain lock is in its name's row, a writer has an entry."""
+    mine: Any = locks.lock("x") if take.startswith("take") else locks.rw_lock("x").writer()
     peer = peers()
-    peer.ask("take('x', lease=60)")
-    assert locks.lock("x").acquire(timeout=0.1) is None
-    raw(path, "UPDATE entry SET started = started - 1")
-    with locks.lock("x", timeout=1):
-        pass
+    peer.ask(take)
+    assert mine.acquire(timeout=0.1) is None
+    raw(path, f"UPDATE {began}")
+    assert mine.acquire(timeout=1)

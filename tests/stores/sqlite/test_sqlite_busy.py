@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlite_peers import boottime, linux, raw
 
 from leasehold import AsyncClient, Client, StoreUnavailable
+from leasehold.stores.sqlite import busy_wait, volume
 
 WRITER = """
 import sqlite3, sys
@@ -172,6 +174,25 @@ def test_a_busy_writer_yields_to_waiting_processes(path: Path, locks: Client) ->
             with locks.lock("x", timeout=30):
                 pass
         assert boottime() - began < 4.0
+
+
+def test_a_checkpoint_is_no_sign_that_others_wait(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes to the file, so the file's modification time is new after it."""
+    pauses: list[float] = []
+    with locks.lock("x"):
+        locks.store._database._connection.execute("PRAGMA wal_autocheckpoint=1")  # type: ignore[attr-defined]
+    monkeypatch.setattr(busy_wait, "LONGEST_PAUSE", 60.0)  # since its last transaction, on a busy machine
+    monkeypatch.setattr(busy_wait, "FRESH", 10.0)
+    monkeypatch.setattr(busy_wait, "time", SimpleNamespace(sleep=pauses.append))
+    os.utime(path.with_name("locks.db-shm"), (1.0, 1.0))
+    for _ in range(20):
+        with locks.lock("x"):
+            pass
+    assert not pauses
+    volume.mark(path)
+    with locks.lock("x"):
+        pass
+    assert len(pauses) == 2
 
 
 def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch) -> None:

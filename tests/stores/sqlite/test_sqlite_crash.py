@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlite_peers import Peer, boottime
+from sqlite_peers import Peer, boottime, raw
 
 from leasehold import Client
 from leasehold._model import Change, Granted, Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
@@ -36,6 +36,19 @@ def test_killed_holder(locks: Client, peers: Callable[..., Peer], reaped: bool, 
     with locks.lock("x", timeout=5, fair=fair) as hold:
         assert boottime() - killed[0] < 1.0
         assert hold.token > token
+
+
+def test_killed_holder_of_a_name_long_held(path: Path, locks: Client, peers: Callable[..., Peer]) -> None:
+    """A waiter writes the row of a name that was not used for long; the holder in it keeps its process."""
+    peer = peers()
+    peer.ask("take('x', lease=60)")
+    raw(path, "UPDATE name SET used = used - 700000000000")
+    assert locks.lock("x").acquire(timeout=0.05) is None
+    assert raw(path, "SELECT used > ? FROM name", round((boottime() - 600) * 1e9)) == [[1]]
+    peer.process.kill()
+    killed = boottime()
+    with locks.lock("x", timeout=5):
+        assert boottime() - killed < 1.0
 
 
 @pytest.mark.parametrize("side", ["reader", "upgradeable", "writer"])

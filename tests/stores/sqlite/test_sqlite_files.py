@@ -97,6 +97,13 @@ def test_newer_layout(path: Path, locks: Client) -> None:
     assert "upgrade it" in str(refused(path))
 
 
+def test_older_layout(path: Path, locks: Client) -> None:
+    with locks.lock("x"):
+        pass
+    raw(path, "PRAGMA user_version=1")
+    assert "remove it" in str(refused(path))
+
+
 def test_empty_file_is_taken(path: Path) -> None:
     path.touch()
     with Client.from_url(f"sqlite:{path}") as locks, locks.lock("x", timeout=0):

@@ -125,9 +125,9 @@ def test_the_plain_case_answers_and_writes_as_the_steps_do(
     stores = [SQLite(tmp_path / f"{way}.db").open(runtime, "n") for way in ("plain", "steps")]
     tickets: list[tuple[str, Ticket]] = []
     for _ in range(400):
-        what, old = chance.random(), chance.choice(tickets) if tickets else None
+        what, old = chance.random(), chance.choice(tickets[-6:]) if tickets else None
         if old is None or what < 0.4:
-            mode = chance.choice(RULES)
+            mode = chance.choice(RULES[:2] if chance.random() < 0.6 else RULES)
             terms = LeaseTerms(mode, Owner("h", 1, "c"), 30.0, lock_delay=chance.choice([0.0, 2.0]), meta='{"ü": 1}')
             tickets.append((f"{mode.kind} {chance.choice('ab')}", Ticket(ticket_id(chance.randbytes(16)), terms)))
         elif what > 0.9:
@@ -147,7 +147,7 @@ def test_the_plain_case_answers_and_writes_as_the_steps_do(
             tickets.remove(old)
         assert outcomes[:1] == outcomes[1:]
         assert found[0] == found[1]
-    assert min(taken[what] for what in ("acquire", "no acquire", "release", "no release")) > 10
+    assert min(taken[what] for what in ("acquire", "no acquire", "release", "no release")) > 10, taken
     for store in stores:
         finish(store.close())
 
@@ -246,7 +246,8 @@ def test_unused_rows_are_swept(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         left = raw(path, "SELECT CAST(name AS TEXT) FROM name ORDER BY name")
         assert left == [["kept"], ["used"]]
         assert raw(path, "SELECT CAST(name AS TEXT) FROM cell") == [["long"]]
-        assert raw(path, "SELECT count(*) FROM entry") == [[1]]
+        assert raw(path, "SELECT CAST(name AS TEXT) FROM name WHERE holder <> ''") == [["kept"]]
+        assert raw(path, "SELECT count(*) FROM entry") == [[0]]
         kept.raise_if_lost()
         with locks.lock("n149") as hold:  # forgotten, and the wall clock was set back to 1970
             assert hold.token > last

@@ -200,23 +200,30 @@ def test_a_request_that_the_program_cancels_has_the_other_result(steps: int) -> 
 
 
 def test_a_job_is_cancelled_once_so_that_its_request_can_clean_up() -> None:
-    runtime, done = AsyncioRuntime(), list[str]()
+    runtime, done, cancelled_twice = AsyncioRuntime(), list[str](), asyncio.Event()
 
     async def request() -> None:
         try:
             await asyncio.sleep(60.0)
         finally:
-            await asyncio.sleep(0.05)
+            await cancelled_twice.wait()
             done.append("cleaned up")
 
     async def work() -> None:
         await runtime.attempt(request(), "request", None)
 
     async def main() -> None:
-        job = runtime.spawn_loop(work, "cancelled twice")
+        job: Any = runtime.spawn_loop(work, "cancelled twice")
         await asyncio.sleep(0.01)
         job.cancel()
         await asyncio.sleep(0.01)
+        cancel = job.cancel
+
+        def cancel_again() -> None:
+            cancel()
+            cancelled_twice.set()
+
+        job.cancel = cancel_again
         assert not await job.join(0.0)
 
     asyncio.run(main())

@@ -12,13 +12,11 @@ from functools import cached_property
 from typing import ClassVar
 
 from leasehold.stores._sql.queue_snapshot import COLUMNS
+from leasehold.stores._sql.row_holder import HOLDER
 from leasehold.stores._sql.transport import Statement
 
 LAYOUT = 2
 """Version of the tables, stored in ``leasehold_meta.version``."""
-
-HOLDER = "holder, holder_token, holder_expires, holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
-"""The columns of a name that describe the holder in its row."""
 
 REFUSED_CHARACTERS = 64 * 23
 """Characters of the last 64 tickets of a name whose late claims are refused, each with a space."""

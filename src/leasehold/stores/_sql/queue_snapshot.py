@@ -69,6 +69,7 @@ class QueueSnapshot:
         window: tickets of the first waiters that have not expired and that no step passes over. An expired one goes to
             the end of the queue when it asks again.
         hints: the channel for messages of each entry.
+        own: the columns of each entry that only this store has.
         entries: how many rows of entries the name has, as its own row says.
         counted: how many it has, if all were read.
         row_holder: ticket of the holder that is stored in the name's row; empty: none.
@@ -81,6 +82,7 @@ class QueueSnapshot:
     last: int = 0
     window: frozenset[str] = frozenset()
     hints: dict[str, str] = field(default_factory=dict[str, str])
+    own: dict[str, EntryRow] = field(default_factory=dict[str, EntryRow])
     passed_over: tuple[QueueEntry, ...] = field(default=(), kw_only=True)
     entries: int = field(default=0, kw_only=True)
     counted: int | None = field(default=None, kw_only=True)
@@ -159,6 +161,7 @@ def snapshot_of(
             entry.ticket.id for entry in waiters if entry.ticket.id in seen and entry.expires > now and stops(entry)
         ),
         {one[0]: one[15] for one in found.values()},
+        {one[0]: one[16:] for one in found.values()},
     )
 
 

@@ -12,10 +12,13 @@ from leasehold._model import Kind, LockMode, QueueEntry, Ticket
 from leasehold._rules import Queue
 from leasehold.stores._sql.queue_snapshot import Added, Changed, Dropped, EntryRow, QueueSnapshot, ns
 
-COLUMNS = 8
-"""The columns of `dialect.HOLDER`."""
+HOLDER = "holder, holder_token, holder_expires, holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
+"""The columns of a name that describe the holder in its row."""
 
 NOBODY = ("", 0, 0, 0, 0, 0, "", "")
+"""What they are without one."""
+
+COLUMNS = len(NOBODY)
 
 MODES = (LockMode(), LockMode(fair=True))
 """How a plain lock holds its name."""
@@ -35,7 +38,7 @@ def as_entries(columns: Sequence[int | str]) -> list[EntryRow]:
 
 
 def columns_of(after: Queue, ticket: str) -> tuple[int | str, ...]:
-    """Return the columns of `dialect.HOLDER` for a ticket; empty: for nobody."""
+    """Return the columns of `HOLDER` for a ticket; empty: for nobody."""
     entry = next((one for one in after.holders if one.ticket.id == ticket), None) if ticket else None
     if entry is None or entry.token is None:
         return NOBODY
@@ -52,21 +55,18 @@ class Changes:
 
     Attributes:
         holder: the ticket in the name's row afterwards; empty: none.
-        entries: how many rows of entries there are afterwards.
-        name_differs: whether the name's row differs because of these two, or of the holder's lease.
+        name_differs: whether the name's row differs because of it, or of its lease.
         of_entries: what is written to entries.
     """
 
     holder: str
-    entries: int
     name_differs: bool
     of_entries: list[Dropped | Added | Changed]
 
 
 def changes(snapshot: QueueSnapshot, differences: Iterable[Dropped | Added | Changed]) -> Changes:
     """Sort the differences between a snapshot and the queue after a step."""
-    before = snapshot.entries if snapshot.counted is None else snapshot.counted  # a wrong number is set right
-    found = Changes(snapshot.row_holder, before, False, [])
+    found = Changes(snapshot.row_holder, False, [])
     for one in differences:
         if isinstance(one, Dropped) and one.ticket == found.holder:
             found.holder, found.name_differs = "", True
@@ -76,8 +76,6 @@ def changes(snapshot: QueueSnapshot, differences: Iterable[Dropped | Added | Cha
             found.holder, found.name_differs = one.entry.ticket.id, True
         else:
             found.of_entries.append(one)
-            found.entries += isinstance(one, Added) - isinstance(one, Dropped)
-    found.name_differs = found.name_differs or found.entries != snapshot.entries
     return found
 
 

@@ -38,7 +38,17 @@ from leasehold.stores._common.cells import EMPTY, apply_change
 from leasehold.stores._common.queues import Step
 from leasehold.stores._sql import queue_snapshot, row_holder, tables
 from leasehold.stores._sql.dialect import Dialect
-from leasehold.stores._sql.queue_snapshot import WINDOW, Added, Changed, EntryRow, Key, QueueSnapshot, ns, row_of
+from leasehold.stores._sql.queue_snapshot import (
+    WINDOW,
+    Added,
+    Changed,
+    Dropped,
+    EntryRow,
+    Key,
+    QueueSnapshot,
+    ns,
+    row_of,
+)
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores._sql.waiting import message
 
@@ -163,9 +173,11 @@ def writes(dialect: Dialect, snapshot: QueueSnapshot, after: Queue, now: float, 
     assert snapshot.row is not None
     name_id = snapshot.row[0]
     changes = row_holder.changes(snapshot, queue_snapshot.differences(snapshot, after, now, hint))
-    if changes.name_differs or queue_snapshot.name_differs(snapshot, after, now):
+    entries = snapshot.entries if snapshot.counted is None else snapshot.counted  # a wrong number is set right
+    entries += sum(isinstance(one, Added) - isinstance(one, Dropped) for one in changes.of_entries)
+    if changes.name_differs or entries != snapshot.entries or queue_snapshot.name_differs(snapshot, after, now):
         holder = row_holder.columns_of(after, changes.holder)
-        fixed = (after.fence, ns(after.blocked_until), ns(now), changes.entries)
+        fixed = (after.fence, ns(after.blocked_until), ns(now), entries)
         yield Statement(dialect.set_name, (*fixed, *holder, name_id))
     for one in changes.of_entries:
         if isinstance(one, Added):

@@ -46,7 +46,7 @@ OLDEST_SQLITE = (3, 24, 0)
 """The first with ``ON CONFLICT DO UPDATE``."""
 
 APPLICATION = 0x4C534844  # "LSHD"
-LAYOUT = 1
+LAYOUT = 2
 
 CLOCK = "SELECT boot, clock, fence FROM host"
 
@@ -181,6 +181,8 @@ class Database:
             raise Unsupported(
                 f"{self.path} has layout {layout}, made by a newer leasehold; this one knows {LAYOUT}: upgrade it"
             )
+        if 0 < layout < LAYOUT:
+            raise Unsupported(f"{self.path} has layout {layout}, of a version before 0.1: stop its users and remove it")
         mode = self._retry(connection, "PRAGMA journal_mode=WAL", ends)[0]
         if mode != "wal":
             raise Unsupported(f"{self.path}: write-ahead logging does not work on this file system; use a local one")
@@ -246,7 +248,7 @@ class Database:
             if not self._same_boot(connection, ends):
                 now = int(boottime() * 1e9)
                 connection.execute("DELETE FROM entry")
-                connection.execute("UPDATE name SET blocked_until = 0, used = ?", (now,))
+                connection.execute("UPDATE name SET blocked_until = 0, used = ?, holder = ''", (now,))
                 connection.execute("UPDATE cell SET expires = ? + ttl", (now,))
                 connection.execute("UPDATE host SET boot = ?, clock = ?", self._clock)
             connection.execute("COMMIT")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from leasehold._model import Cell
 from leasehold._rules import Queue
 from leasehold.stores._common.cells import EMPTY
-from leasehold.stores._sql import queue_snapshot
+from leasehold.stores._sql import queue_snapshot, row_holder
 from leasehold.stores._sql.queue_snapshot import (
     ALL,
     COLUMNS,
@@ -18,6 +17,7 @@ from leasehold.stores._sql.queue_snapshot import (
     Changed,
     EntryRow,
     Key,
+    QueueSnapshot,
     above,
     ns,
     row_of,
@@ -27,9 +27,14 @@ from leasehold.stores.sqlite.machine import Process
 __all__ = ["ALL", "WINDOW", "Key", "QueueSnapshot", "ns"]
 
 ENTRY = f"{COLUMNS}, pid, started, pids"
-FIND_NAME = "SELECT id, fence, blocked_until, used FROM name WHERE space = ? AND name = ?"
+HOLDER = f"{row_holder.HOLDER}, holder_pid, holder_started, holder_pids"
+"""The columns of the holder in a name's row, with its process."""
+NO_HOLDER = (*row_holder.NOBODY, 0, 0, "")
+"""What they are without one."""
+SET_HOLDER = f"({HOLDER}) = ({', '.join('?' * len(NO_HOLDER))})"
+FIND_NAME = f"SELECT id, fence, blocked_until, used, {HOLDER} FROM name WHERE space = ? AND name = ?"
 ADD_NAME = "INSERT INTO name (space, name, fence, blocked_until, used) VALUES (?, ?, ?, ?, ?)"
-SET_NAME = "UPDATE name SET fence = ?, blocked_until = ?, used = ? WHERE id = ?"
+SET_NAME = f"UPDATE name SET fence = ?, blocked_until = ?, used = ?, {SET_HOLDER} WHERE id = ?"
 FIRST_ENTRIES = f"""
     SELECT * FROM (SELECT {ENTRY} FROM entry WHERE name_id = ? AND place = 0)
     UNION ALL SELECT * FROM (SELECT {ENTRY} FROM entry WHERE name_id = ? AND place > 0 ORDER BY place LIMIT ?)
@@ -41,13 +46,15 @@ ADD_ENTRY = f"INSERT INTO entry (name_id, {ENTRY}) VALUES ({', '.join('?' * 20)}
 SET_ENTRY = "UPDATE entry SET place = ?, token = ?, expires = ?, hint = ? WHERE ticket = ? AND name_id = ?"
 DROP_ENTRY = "DELETE FROM entry WHERE ticket = ? AND name_id = ?"
 FIND_EXPIRY = """
-    SELECT entry.token, entry.expires, name.id FROM entry JOIN name ON name.id = entry.name_id
-    WHERE entry.ticket = ? AND name.space = ? AND name.name = ?
+    SELECT holder_token, holder_expires, id FROM name WHERE holder = ?1 AND space = ?2 AND name = ?3
+    UNION ALL SELECT entry.token, entry.expires, name.id FROM entry JOIN name ON name.id = entry.name_id
+    WHERE entry.ticket = ?1 AND name.space = ?2 AND name.name = ?3
 """
+SET_HOLDERS_EXPIRY = "UPDATE name SET holder_expires = ? WHERE holder = ? AND id = ?"
 SET_EXPIRY = "UPDATE entry SET expires = ? WHERE ticket = ? AND name_id = ?"
 NAMES_IN_USE = """
     SELECT name FROM name WHERE space = ? AND name >= ? AND name < ?
-    AND (blocked_until > ? OR EXISTS (SELECT 1 FROM entry WHERE name_id = name.id)) ORDER BY name
+    AND (holder <> '' OR blocked_until > ? OR EXISTS (SELECT 1 FROM entry WHERE name_id = name.id)) ORDER BY name
 """
 FIND_CELL = "SELECT value, version, fence FROM cell WHERE space = ? AND name = ? AND expires > ?"
 PUT_CELL = """
@@ -55,13 +62,6 @@ PUT_CELL = """
     ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, version = excluded.version, fence = excluded.fence,
     expires = excluded.expires, ttl = excluded.ttl
 """
-
-
-@dataclass(slots=True)
-class QueueSnapshot(queue_snapshot.QueueSnapshot):
-    """The queue of one name as it was read, with the process of each entry."""
-
-    processes: dict[str, Process] = field(default_factory=dict[str, Process])
 
 
 def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, window: int) -> QueueSnapshot:
@@ -75,11 +75,11 @@ def read(db: sqlite3.Connection, key: Key, ticket: str | None, now: float, windo
     if sum(1 for one in first if one[1]) >= window:
         more = db.execute(LAST_ENTRY, (row[0],)).fetchall() + db.execute(OWN_ENTRY, (ticket, row[0])).fetchall()
         more += db.execute(ALONGSIDE_ENTRIES, (row[0],)).fetchall()
-    snapshot = queue_snapshot.snapshot_of(name, row, first, more, now)
-    processes = {one[0]: Process(one[16], one[17], one[18]) for one in (*first, *(more or ()))}
-    return QueueSnapshot(
-        snapshot.row, snapshot.queue, snapshot.whole, snapshot.last, snapshot.window, snapshot.hints, processes
-    )
+    holder, process = row[4:-3], row[-3:]
+    first = [*((*one, *process) for one in row_holder.as_entries(holder)), *first]
+    snapshot = queue_snapshot.snapshot_of(name, row[:4], first, more, now)
+    snapshot.row_holder = holder[0]
+    return snapshot
 
 
 def write(
@@ -88,10 +88,16 @@ def write(
     """Write what differs from the snapshot. New entries get the process ``me`` and the hint."""
     if snapshot.row is None and not after.entries():
         return
-    name_id = _write_name(db, key, snapshot, after, now)
-    for one in queue_snapshot.differences(snapshot, after, now, hint):
+    changes = row_holder.changes(snapshot, queue_snapshot.differences(snapshot, after, now, hint))
+    name_id = snapshot.row[0] if snapshot.row else int(db.execute(ADD_NAME, (*key, 0, 0, 0)).lastrowid or 0)
+    mine = (me.pid, me.started, me.pids)
+    if changes.name_differs or queue_snapshot.name_differs(snapshot, after, now):
+        process = snapshot.own.get(changes.holder, mine) if changes.holder else NO_HOLDER[-3:]
+        holder = (*row_holder.columns_of(after, changes.holder), *process)
+        db.execute(SET_NAME, (after.fence, ns(after.blocked_until), ns(now), *holder, name_id))
+    for one in changes.of_entries:
         if isinstance(one, Added):
-            db.execute(ADD_ENTRY, (name_id, *row_of(one.entry, one.place, hint), me.pid, me.started, me.pids))
+            db.execute(ADD_ENTRY, (name_id, *row_of(one.entry, one.place, hint), *mine))
         elif isinstance(one, Changed):
             entry = one.entry
             db.execute(SET_ENTRY, (one.place, entry.token, ns(entry.expires), one.hint, entry.ticket.id, name_id))
@@ -112,6 +118,13 @@ def expiry(db: sqlite3.Connection, key: Key, ticket: str) -> tuple[int | None, f
     return None if row is None else (row[0], row[1] / 1e9, row[2])
 
 
+def set_expiry(db: sqlite3.Connection, name_id: int, ticket: str, expires: float) -> None:
+    """Write the expiry, in seconds, of a ticket that holds or waits."""
+    for statement in (SET_HOLDERS_EXPIRY, SET_EXPIRY):
+        if db.execute(statement, (ns(expires), ticket, name_id)).rowcount:
+            return
+
+
 def read_cell(db: sqlite3.Connection, key: Key, now: float) -> Cell:
     """Return the cell; an expired one is empty."""
     row = db.execute(FIND_CELL, (*key, ns(now))).fetchone()
@@ -121,12 +134,3 @@ def read_cell(db: sqlite3.Connection, key: Key, now: float) -> Cell:
 def write_cell(db: sqlite3.Connection, key: Key, cell: Cell, now: float, ttl: float) -> None:
     """Write the cell, to live so many seconds from now."""
     db.execute(PUT_CELL, (*key, cell.value, cell.version, cell.fence, ns(now + ttl), ns(ttl)))
-
-
-def _write_name(db: sqlite3.Connection, key: Key, snapshot: QueueSnapshot, after: Queue, now: float) -> int:
-    blocked_until = ns(after.blocked_until)
-    if snapshot.row is None:
-        return int(db.execute(ADD_NAME, (*key, after.fence, blocked_until, ns(now))).lastrowid or 0)
-    if queue_snapshot.name_differs(snapshot, after, now):
-        db.execute(SET_NAME, (after.fence, blocked_until, ns(now), snapshot.row[0]))
-    return snapshot.row[0]

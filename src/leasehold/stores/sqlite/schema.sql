@@ -1,16 +1,17 @@
--- The tables of the SQLite store, layout 1. Each column is explained here and nowhere else.
+-- The tables of the SQLite store, layout 2. Each column is explained here and nowhere else.
 -- A user who may read the file sees everything: names, holders, waiters, their meta data, and cells.
 -- All times are nanoseconds of this host's boot-time clock, so they mean nothing after a boot; see host.boot.
 
 -- One row: the clock to which the times in this file belong.
 CREATE TABLE host (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    boot TEXT NOT NULL,       -- identity of the boot; another one voids every entry and every delay
+    boot TEXT NOT NULL,       -- identity of the boot; another one voids every holder, entry and delay
     clock TEXT NOT NULL,      -- offset of the boot-time clock in this time namespace; empty where there is none
     fence INTEGER NOT NULL    -- highest token of all dropped names: new names begin above it
 );
 
 -- One row for each name in use, and for an hour after.
+-- The holder of a free name that was acquired as a plain lock is in this row, and has no entry.
 CREATE TABLE name (
     id INTEGER PRIMARY KEY,
     space BLOB NOT NULL,      -- the client's namespace, UTF-8
@@ -18,10 +19,22 @@ CREATE TABLE name (
     fence INTEGER NOT NULL,   -- highest token granted
     blocked_until INTEGER NOT NULL,  -- the name cannot be acquired before this time (lock delay)
     used INTEGER NOT NULL,    -- last use, within ten minutes: decides when to drop the row
+    holder TEXT NOT NULL DEFAULT '',            -- ticket of the holder in this row; empty: none, and what follows too
+    holder_token INTEGER NOT NULL DEFAULT 0,    -- its fencing token
+    holder_expires INTEGER NOT NULL DEFAULT 0,  -- when its lease expires unless renewed
+    holder_fair INTEGER NOT NULL DEFAULT 0,     -- 1: a fair lock
+    holder_lease INTEGER NOT NULL DEFAULT 0,    -- length of its lease
+    holder_delay INTEGER NOT NULL DEFAULT 0,    -- requested lock delay
+    holder_owner TEXT NOT NULL DEFAULT '',      -- host:pid:client, shown to people
+    holder_meta TEXT NOT NULL DEFAULT '',       -- meta data of the owner, JSON, shown to people
+    holder_pid INTEGER NOT NULL DEFAULT 0,      -- its process, as in table entry
+    holder_started INTEGER NOT NULL DEFAULT 0,
+    holder_pids TEXT NOT NULL DEFAULT '',
     UNIQUE (space, name)
 );
 
--- One row for each ticket that holds or waits. The key keeps holders first, then waiters in order of arrival.
+-- One row for each ticket that holds or waits, but for the holder in its name's row.
+-- The key keeps holders first, then waiters in order of arrival.
 CREATE TABLE entry (
     name_id INTEGER NOT NULL,   -- name.id
     place INTEGER NOT NULL,     -- 0: a holder; else the number in the queue

@@ -95,7 +95,7 @@ class Steps:
         alone = Queue(key[1].decode(), holders=(entry,))  # a renewal does not depend on other entries
         queue, result = queues.renew(alone, ticket.id, now)
         if result is not RenewalResult.GONE:
-            db.execute(rows.SET_EXPIRY, (rows.ns(queue.holders[0].expires), ticket.id, name_id))
+            rows.set_expiry(db, name_id, ticket.id, queue.holders[0].expires)
         return result
 
     def worth_retrying(self, db: sqlite3.Connection, key: rows.Key, first: str) -> list[str]:
@@ -170,7 +170,7 @@ class Steps:
         me, gone = self.process(), dict[Process, bool]()
 
         def alive(entry: QueueEntry) -> bool:
-            process = snapshot.processes.get(entry.ticket.id, me)
+            process = Process(*snapshot.own[entry.ticket.id]) if entry.ticket.id in snapshot.own else me
             if process not in gone:
                 gone[process] = self._machine.is_gone(process, me)
             return not gone[process]

@@ -79,7 +79,8 @@ class Files(NamedTuple):
     Attributes:
         which: the file, its write-ahead log and the log's index; None for each that is not there.
         log: bytes of the log.
-        touched: when the file was last written to or marked, in seconds of the wall clock.
+        touched: when the log's index was last marked, in seconds of the wall clock. It is written through shared
+            memory, so its modification time hardly changes otherwise, as that of the file does at each checkpoint.
     """
 
     which: tuple[Identity | None, ...]
@@ -101,13 +102,13 @@ def files(path: str, alongside: tuple[str, str]) -> Files:
         None if log is None else (log.st_dev, log.st_ino),
         None if index is None else (index.st_dev, index.st_ino),
     )
-    return Files(which, 0 if log is None else log.st_size, 0.0 if main is None else main.st_mtime)
+    return Files(which, 0 if log is None else log.st_size, 0.0 if index is None else index.st_mtime)
 
 
 def mark(path: Path) -> None:
-    """Set the modification time of the file, which shows a writer that another process waits to write."""
+    """Set the modification time of the log's index, which shows a writer that another process waits to write."""
     with suppress(OSError):  # the mark is optional
-        os.utime(path)
+        os.utime(companions(path)[1])
 
 
 def _stat(path: str) -> os.stat_result | None:

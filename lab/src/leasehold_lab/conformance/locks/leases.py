@@ -56,7 +56,7 @@ async def max_hold_ends_the_renewals(context: CaseContext) -> None:
 @case(MUTEX)
 async def renew_sets_the_lease_to_its_full_length(context: CaseContext) -> None:
     """A fixed lease that its holder renews counts from then on."""
-    lease = 3 * NOISE
+    lease = 5 * NOISE
     hold = await context.holder(lease=lease, renew=False)
     await context.harness.sleep(0.55 * lease)
     await hold.renew()

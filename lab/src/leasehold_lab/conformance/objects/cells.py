@@ -74,7 +74,7 @@ async def a_cell_refuses_an_older_token(context: CaseContext) -> None:
 async def a_cell_expires_after_its_ttl(context: CaseContext) -> None:
     """``ttl`` counts from the last change."""
     store = context.client().store
-    ttl = context.at_least_shortest(3 * NOISE)
+    ttl = context.at_least_shortest(5 * NOISE)
     assert (await store.compare_and_set(NAME, Change(b"a", ttl=ttl))).changed
     await context.harness.sleep(0.55 * ttl)
     assert (await store.compare_and_set(NAME, Change(b"b", ttl=ttl))).changed

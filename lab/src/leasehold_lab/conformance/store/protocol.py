@@ -123,7 +123,7 @@ async def renew_returns_a_result_for_each_ticket(context: CaseContext) -> None:
 async def renew_never_revives_an_expired_lease(context: CaseContext) -> None:
     """A lease renewed in time is kept; an expired one is gone, even if nobody has acquired the name since."""
     client = context.client()
-    lease = context.at_least_shortest(3 * NOISE)
+    lease = context.at_least_shortest(5 * NOISE)
     mine = _ticket(context, client, lease=lease)
     first = await _granted(client, mine)
     for _ in range(2):
