@@ -69,7 +69,7 @@ def _standard_error(kind: str) -> tuple[int, int | None]:
 @pytest.mark.parametrize("kind", ["gone", "full", "stalled"])
 def test_a_command_is_stopped_in_order_whoever_reads_the_messages(sqlite_shell: Shell, kind: str) -> None:
     writer, reader = _standard_error(kind)
-    options = ("--lease", "3", "--max-hold", "1.5", "--grace", "2")
+    options = ("--lease", "5", "--max-hold", "1.5", "--grace", "2")
     run = sqlite_shell.start("run", "job", *options, "--", sys.executable, "-c", CLEANS_UP, stderr=writer)
     try:
         assert sqlite_shell.file("cleaned") == "up"

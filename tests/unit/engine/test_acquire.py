@@ -12,7 +12,7 @@ from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
-LEASE = 1.0
+LEASE = 1.6
 BUSY = 0.3  # seconds of scheduling noise on a busy machine
 
 Body = Callable[[Harness], Awaitable[None]]

@@ -42,7 +42,7 @@ def test_a_hold_outlives_the_task_that_acquired_it(make: Make) -> None:
 
 @pytest.mark.parametrize("kind", ["rlock", "writer"])
 def test_a_hold_outlives_the_thread_that_acquired_it(kind: str) -> None:
-    lease, holds = 0.6, list[Any]()
+    lease, holds = 1.6, list[Any]()
     with Client(Memory(f"outlived thread {kind}")) as client:
         lock = client.rlock("a", lease=lease) if kind == "rlock" else client.rw_lock("a", lease=lease).writer()
         thread = threading.Thread(target=lambda: holds.append(lock.acquire()))

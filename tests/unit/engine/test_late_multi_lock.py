@@ -125,15 +125,15 @@ def test_a_member_lost_while_the_multi_lock_waits_for_the_next_is_acquired_again
 def test_a_member_lost_until_the_timeout_raises_lease_lost(harness: Harness) -> None:
     async def body(harness: Harness) -> None:
         memory = space()
-        slow = Fault(Kind.DELAY_REPLY, 0.6)
+        slow = Fault(Kind.DELAY_REPLY, 0.9)
         client = harness.client(Faulty(memory, lambda call: slow if call.method == "release" else None))
         other = harness.client(memory)
         first = await other.lock("b").acquire()
         assert first is not None
-        job = harness.spawn(lambda: client.multi_lock(["a", "b"], lease=30.0, renew=False).acquire(timeout=1.0))
-        await harness.sleep(0.3)
+        job = harness.spawn(lambda: client.multi_lock(["a", "b"], lease=30.0, renew=False).acquire(timeout=3.0))
+        await harness.sleep(0.7)
         await force_release(other, "a")
-        await harness.sleep(0.4)
+        await harness.sleep(1.6)
         await first.release()
         with pytest.raises(LeaseLost, match="'a'"):
             await job.result()

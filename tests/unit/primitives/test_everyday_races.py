@@ -90,7 +90,7 @@ def test_a_count_whose_reply_was_lost_among_too_many_others_is_told_as_unknown(
 
     async def body(harness: Harness) -> None:
         memory = space()
-        client = harness.client(Faulty(memory, At(compare_and_set={1: Fault(Kind.DROP_REPLY, 0.4)})))
+        client = harness.client(Faulty(memory, At(compare_and_set={1: Fault(Kind.DROP_REPLY, 1.5)})))
         job = harness.spawn(lambda: client.latch("a", 100).count_down())
         await harness.sleep(0.1)
         other = harness.client(memory).latch("a", 100)
@@ -109,7 +109,7 @@ def test_a_tick_that_an_earlier_holder_stamps_at_the_last_moment_runs_here_no_mo
 
     async def body(harness: Harness) -> None:
         memory, ran = space(), list[int]()
-        client = harness.client(Faulty(memory, At(compare_and_set={0: Fault(Kind.DELAY_REPLY, 0.4)})))
+        client = harness.client(Faulty(memory, At(compare_and_set={0: Fault(Kind.DELAY_REPLY, 1.5)})))
         job = harness.spawn(lambda: client.scheduled("a", at_least=60, at_most=5).run(lambda: ran.append(1)))
         await harness.sleep(0.1)
         other = harness.client(memory)

@@ -187,8 +187,8 @@ def test_a_step_without_any_answer_runs_nothing_here(harness: Harness, step: str
         memory, ran = space(), list[int]()
         client = harness.client(Faulty(memory, lost_from(method, number, kind)), response_timeout=0.3)
         with pytest.raises(StoreUnavailable):
-            await client.scheduled("a", at_most=0.6).run(lambda: ran.append(1), tick=1)
-        await harness.sleep(1.0)
+            await client.scheduled("a", at_most=1.6).run(lambda: ran.append(1), tick=1)
+        await harness.sleep(2.0)
         other = harness.client(memory).scheduled("a", at_most=10)
         written = step == "the stamp" and kind is Kind.DROP_REPLY
         assert await other.run(lambda: ran.append(2), tick=1) is not written
@@ -202,9 +202,9 @@ def test_one_that_falls_asleep_before_its_stamp_does_not_run_what_others_ran_mea
 
     async def body(harness: Harness) -> None:
         memory, ran = space(), list[str]()
-        slow = harness.client(Faulty(memory, nth(2, Fault(Kind.DELAY_REQUEST, 1.2), method="compare_and_set")))
-        job = harness.spawn(lambda: slow.scheduled("a", at_most=0.4).run(lambda: ran.append("slow"), tick=1))
-        await harness.sleep(0.8)
+        slow = harness.client(Faulty(memory, nth(2, Fault(Kind.DELAY_REQUEST, 3.0), method="compare_and_set")))
+        job = harness.spawn(lambda: slow.scheduled("a", at_most=1.0).run(lambda: ran.append("slow"), tick=1))
+        await harness.sleep(1.5)
         other = harness.client(memory).scheduled("a", at_most=10)
         assert await other.run(lambda: ran.append("first"), tick=1)
         assert await other.run(lambda: ran.append("second"), tick=2)

@@ -128,8 +128,8 @@ def test_a_watchdog_goes_on_in_the_next_loop_though_the_last_one_was_closed_whil
     client = AsyncClient(Memory("two loops"))
 
     async def hold() -> None:
-        async with client.lock("a", lease=0.6) as hold:
-            await asyncio.sleep(1.5)
+        async with client.lock("a", lease=1.6) as hold:
+            await asyncio.sleep(2.5)
             hold.raise_if_lost()
 
     asyncio.run(hold())
@@ -251,7 +251,7 @@ def test_an_interrupt_in_a_request_of_a_job_leaves_the_loop_once() -> None:
 
 def test_a_renewal_that_the_program_cancels_is_no_answer_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with AsyncClient(Memory("no answer")) as client, client.lock("a", lease=0.6):
+        async with AsyncClient(Memory("no answer")) as client, client.lock("a", lease=1.6):
             engine: Any = client._engine
             engine.contact.lost_since = engine.runtime.now()  # an outage
             sent = asyncio.Event()
