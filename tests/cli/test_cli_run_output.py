@@ -53,6 +53,23 @@ main(sys.argv[4:])
 """A run with a mistake of its own; it prints how many processes of its command there are when the lock is free."""
 
 
+CHILD_SIGNAL_LATE = """
+import signal, sys
+from asyncio.selector_events import BaseSelectorEventLoop
+from leasehold.cli.group import main
+
+closed = BaseSelectorEventLoop.close
+
+def close(self):
+    closed(self)
+    signal.raise_signal(signal.SIGCHLD)
+
+BaseSelectorEventLoop.close = close
+main(sys.argv[4:])
+"""
+"""A run that is told of a child, such as one that is stopped, while its event loop is being closed."""
+
+
 def _standard_error(kind: str) -> tuple[int, int | None]:
     """Return what the run gets, and the end at which it is read, if there is one."""
     if kind == "full":
@@ -90,3 +107,8 @@ def test_a_run_that_fails_kills_before_the_lock_is_free(sqlite_shell: Shell) -> 
     out, err = run.communicate(timeout=20)
     assert out == "0\n", err
     assert (run.returncode, "a mistake" in err) == (70, True)
+
+
+def test_a_signal_at_the_very_end_writes_nothing_to_standard_error(sqlite_shell: Shell) -> None:
+    run = sqlite_shell.start("run", "job", "--", "echo", "done", wrap=(sys.executable, "-c", CHILD_SIGNAL_LATE))
+    assert (*run.communicate(timeout=20), run.returncode) == ("done\n", "", 0)

@@ -21,6 +21,8 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
     with Client.from_url(f"sqlite:{path}") as before:
         held = before.lock("x", lease=600, lock_delay=500).acquire()
         assert held is not None
+        writer = before.rw_lock("rw", lease=600).writer().acquire()
+        assert writer is not None
         before.lock("broken", lock_delay=600).acquire()
         info = before.inspect("broken")
         assert info is not None
@@ -29,6 +31,7 @@ def test_new_boot_voids_all(path: Path, tmp_path: Path) -> None:
         before._core._engine.store._close()  # type: ignore[attr-defined]  # power fails: nothing is released
         with client_on(path, fake_proc(tmp_path / "p", boot="another boot")) as after:
             assert after.holds() == []
+            assert after.rw_lock("rw").writer().acquire(blocking=False) is not None
             for name in ("x", "broken"):
                 hold = after.lock(name).acquire(blocking=False)
                 assert hold is not None

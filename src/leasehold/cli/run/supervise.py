@@ -126,15 +126,19 @@ class Supervisor:
         self._catch_signals()
         options = self._options
         store = guarded_store(options.url, self._guard.pid)
-        async with AsyncClient(store, namespace=options.namespace, observer=self._observe) as client:
-            hold = await self._acquire(client)
-            if hold is not None:
-                code = self._start(hold)
-                return await self._release(hold, await self._ended(hold) if code is None else code)
-            if self._signalled is not None:
-                return SIGNALLED + self._signalled
-            await self._report_conflict(client)
-            return options.taken_code
+        try:
+            async with AsyncClient(store, namespace=options.namespace, observer=self._observe) as client:
+                hold = await self._acquire(client)
+                if hold is not None:
+                    code = self._start(hold)
+                    return await self._release(hold, await self._ended(hold) if code is None else code)
+                if self._signalled is not None:
+                    return SIGNALLED + self._signalled
+                await self._report_conflict(client)
+                return options.taken_code
+        finally:
+            # The loop closes its pipe before it removes its handlers, and a signal in between prints a traceback.
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     # --- signals -----------------------------------------------------------------------------------------------
 

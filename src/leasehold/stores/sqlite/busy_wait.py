@@ -17,7 +17,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.0001, 0.005
 """Seconds between two tries to become the writer: at first, and at most."""
 
 FRESH = 0.02
-"""Seconds for which the mark of a file means that another process waits to write; each of its tries renews it."""
+"""Seconds for which a mark means that another process waits to write; each of its tries renews it."""
 
 MAX_ATTEMPT = 0.01
 """Seconds that a call waits for other processes before other calls of its client run."""
@@ -63,8 +63,8 @@ class WriterYield:
     """A writer yields to waiting processes after its transaction: else a busy one would lock all others out.
 
     They find the file free only between two of its transactions, which is rarer on slow disks. So a process that has
-    waited for a while marks the file. A process that sees a fresh mark right after its own transaction pauses for the
-    length of one transaction before it tries again.
+    waited for a while marks the log's index. A process that sees a fresh mark right after its own transaction pauses
+    for the length of one transaction before it tries again.
     """
 
     __slots__ = ("_since", "_took", "_wrote")
@@ -80,6 +80,6 @@ class WriterYield:
         self._took = self._wrote - self._since
 
     def give_way(self, touched: float) -> None:
-        """Sleep if another process waits to write; ``touched`` is when the file was marked."""
+        """Sleep if another process waits to write; ``touched`` is when it was marked."""
         if abs(wall_us() / 1e6 - touched) < FRESH and boottime() - self._wrote < LONGEST_PAUSE:
             time.sleep(min(self._took, LONGEST_PAUSE) * (0.5 + random.random()))

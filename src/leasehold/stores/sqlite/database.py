@@ -5,9 +5,9 @@ Theory of operation
 * Every change is one ``BEGIN IMMEDIATE`` transaction: a deferred one that reads first can fail with BUSY, however long
   it waits. We wait for other writers ourselves, for a bounded time (see `busy_wait`): SQLite sleeps up to 100 ms.
 * ``synchronous=FULL`` in WAL mode: a granted token survives a loss of power.
-* Times in the file belong to one boot and one clock. A process that finds another boot voids all entries, but only if
-  no other process has the file open. After a real boot there is none. So a machine or container that merely has
-  another identity is detected. Each transaction checks the identity again.
+* Times in the file belong to one boot and one clock. A process that finds another boot voids all holders and entries,
+  but only if no other process has the file open. After a real boot there is none. So a machine or container that merely
+  has another identity is detected. Each transaction checks the identity again.
 * A fork copies SQLite's own record of its file locks, but not the locks. A child that opens the file anew would believe
   that it has them, and its commits could vanish. So the connection is closed before a fork and opened again after it. A
   child that inherited an open connection nevertheless refuses to use that file.
@@ -224,7 +224,7 @@ class Database:
         return int(fence)
 
     def _take_over(self, ends: float) -> None:
-        """Void all entries and delays of an earlier boot; or pause, while other processes have the file open.
+        """Void all holders, entries and delays of an earlier boot; or pause, while other processes have the file open.
 
         No connection is open during a pause: it would block another process that tries the same.
         """

@@ -1,9 +1,9 @@
 """The plain case: a free name is acquired as a plain lock, and one that nobody waits for is released.
 
-Nearly all acquires and releases are plain. `steps` reads a queue as objects, computes the queue afterwards, and writes
-what differs. Where there is no queue, these few statements do the same, in the same transaction: they write one row,
-that of the name, so a commit writes one page to the disk. If a call is not plain, they change nothing, and `steps` does
-it. Its steps are the specification: a test plays random histories in both ways.
+Nearly all acquires and releases of plain locks are such. `steps` reads a queue as objects, computes the queue
+afterwards, and writes what differs. Where there is no queue, these few statements do the same, in the same transaction:
+they write one row, that of the name, so a commit writes one page to the disk. If a call is not plain, they change
+nothing, and `steps` does it. Its steps are the specification: a test plays random histories in both ways.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FREE = f"UPDATE name SET used = ?, {SET_HOLDER} WHERE space = ? AND name = ? AND
 
 
 def acquire(db: sqlite3.Connection, key: Key, ticket: Ticket, now: float, floor: int, me: Process) -> int | None:
-    """Acquire for process ``me`` a name that has a row, but no entry; return the token, or None if it is not plain."""
+    """Acquire for process ``me`` a free name that has a row; return the token, or None if it is not plain."""
     if not is_plain(ticket):
         return None
     row = db.execute(FIND_FREE, (*key, ns(now))).fetchone()
@@ -41,6 +41,6 @@ def acquire(db: sqlite3.Connection, key: Key, ticket: Ticket, now: float, floor:
     return token
 
 
-def release(db: sqlite3.Connection, key: Key, ticket: str, now: float) -> bool:
+def release(db: sqlite3.Connection, key: Key, ticket: Ticket, now: float) -> bool:
     """Remove the holder of a name without entries; return whether that was plain."""
-    return db.execute(FREE, (ns(now), *NO_HOLDER, *key, ticket)).rowcount == 1
+    return is_plain(ticket) and db.execute(FREE, (ns(now), *NO_HOLDER, *key, ticket.id)).rowcount == 1

@@ -46,9 +46,9 @@ ADD_ENTRY = f"INSERT INTO entry (name_id, {ENTRY}) VALUES ({', '.join('?' * 20)}
 SET_ENTRY = "UPDATE entry SET place = ?, token = ?, expires = ?, hint = ? WHERE ticket = ? AND name_id = ?"
 DROP_ENTRY = "DELETE FROM entry WHERE ticket = ? AND name_id = ?"
 FIND_EXPIRY = """
-    SELECT holder_token, holder_expires, id FROM name WHERE holder = ?1 AND space = ?2 AND name = ?3
+    SELECT holder_token, holder_expires, id FROM name WHERE holder = ? AND space = ? AND name = ?
     UNION ALL SELECT entry.token, entry.expires, name.id FROM entry JOIN name ON name.id = entry.name_id
-    WHERE entry.ticket = ?1 AND name.space = ?2 AND name.name = ?3
+    WHERE entry.ticket = ? AND name.space = ? AND name.name = ?
 """
 SET_HOLDERS_EXPIRY = "UPDATE name SET holder_expires = ? WHERE holder = ? AND id = ?"
 SET_EXPIRY = "UPDATE entry SET expires = ? WHERE ticket = ? AND name_id = ?"
@@ -113,8 +113,8 @@ def names(db: sqlite3.Connection, space: bytes, prefix: bytes, now: float, *, ex
 
 
 def expiry(db: sqlite3.Connection, key: Key, ticket: str) -> tuple[int | None, float, int] | None:
-    """Return token, expiry in seconds and the name's row id of an entry; None if there is no such entry."""
-    row = db.execute(FIND_EXPIRY, (ticket, *key)).fetchone()
+    """Return token, expiry in seconds and the name's row id of a ticket; None if it neither holds nor waits."""
+    row = db.execute(FIND_EXPIRY, 2 * (ticket, *key)).fetchone()
     return None if row is None else (row[0], row[1] / 1e9, row[2])
 
 

@@ -19,8 +19,8 @@ CREATE TABLE name (
     fence INTEGER NOT NULL,   -- highest token granted
     blocked_until INTEGER NOT NULL,  -- the name cannot be acquired before this time (lock delay)
     used INTEGER NOT NULL,    -- last use, within ten minutes: decides when to drop the row
-    holder TEXT NOT NULL DEFAULT '',            -- ticket of the holder in this row; empty: none, and what follows too
-    holder_token INTEGER NOT NULL DEFAULT 0,    -- its fencing token
+    holder TEXT NOT NULL DEFAULT '',            -- ticket of the holder in this row; empty: none
+    holder_token INTEGER NOT NULL DEFAULT 0,    -- its fencing token; this and what follows mean nothing without one
     holder_expires INTEGER NOT NULL DEFAULT 0,  -- when its lease expires unless renewed
     holder_fair INTEGER NOT NULL DEFAULT 0,     -- 1: a fair lock
     holder_lease INTEGER NOT NULL DEFAULT 0,    -- length of its lease

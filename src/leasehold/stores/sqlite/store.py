@@ -165,7 +165,7 @@ class SQLiteStore:
             now, found, woken = self._runtime.now(), list[bool](), dict[str, str]()
             for name, ticket in leaves:
                 key = self._key(name)
-                if reason is ReleaseReason.RELEASE and plain.release(db, key, ticket.id, now):
+                if reason is ReleaseReason.RELEASE and plain.release(db, key, ticket, now):
                     found.append(True)
                     continue
                 snapshot, step = self._steps.release(db, key, ticket.id, reason, now, fence)

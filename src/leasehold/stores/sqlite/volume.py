@@ -80,7 +80,8 @@ class Files(NamedTuple):
         which: the file, its write-ahead log and the log's index; None for each that is not there.
         log: bytes of the log.
         touched: when the log's index was last marked, in seconds of the wall clock. It is written through shared
-            memory, so its modification time hardly changes otherwise, as that of the file does at each checkpoint.
+            memory, so its modification time changes otherwise by a process's first write alone. That of the file
+            changes at each checkpoint.
     """
 
     which: tuple[Identity | None, ...]
