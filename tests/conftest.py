@@ -30,8 +30,8 @@ from leasehold_lab.servers import (
 from leasehold_lab.servers.base import ROOTS
 from releases.archive import fetch
 from releases.catalogue import RELEASES
-from support import background, foreign_table, leaks, reruns, run_alone, summary, tiers
-from support.leaks import lasting
+from support.plugins import background, foreign_table, leaks, reruns, run_alone, stalls, summary, tiers
+from support.plugins.leaks import lasting
 
 pytest.register_assert_rewrite("leasehold_lab.conformance")
 
@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the long tests, too; implies --all")
     parser.addoption("--foreign", action="store_true", help="run only the tests with programs of other libraries")
     parser.addoption("--write-table", action="store_true", help="with --foreign: write what it measured to the docs")
+    parser.addoption("--stalls", type=float, metavar="SECONDS", help="stop each worker at random, for up to so long")
     named = f"one of {', '.join(RELEASES)}"
     parser.addoption(
         "--servers-of", action="append", default=[], metavar="RELEASE", choices=RELEASES,
@@ -64,7 +65,7 @@ def heed_signals() -> None:
 
 @pytest.hookimpl(trylast=True)  # when other plugins are ready
 def pytest_configure(config: pytest.Config) -> None:
-    for plugin in (background, foreign_table, leaks, reruns, summary, tiers):  # each has hooks or fixtures
+    for plugin in (background, foreign_table, leaks, reruns, stalls, summary, tiers):  # each has hooks or fixtures
         config.pluginmanager.register(plugin, plugin.__name__)
     run_alone.join(config)
     run_alone.send_at_once(config)

@@ -10,7 +10,7 @@ from deployments import SYSTEMS, Deployment
 
 from leasehold import AsyncClient
 from leasehold._runtimes.clock import boottime
-from support.leaks import alive
+from support.plugins.leaks import alive
 
 ANSWERED = 0.5
 """Seconds that the clients wait for a reply."""

@@ -36,6 +36,6 @@ def test_the_lists_of_all_rows_and_of_uncovered_rows() -> None:
 
 
 def test_a_reference_to_a_test_that_does_not_exist_is_reported() -> None:
-    assert missing("stores/redis/test_redis_faults.py::test_nothing") is not None
+    assert missing("stores/redis/errors/test_redis_faults.py::test_nothing") is not None
     assert missing("nowhere.py::test_nothing") is not None
     assert missing("kit:nothing") is not None

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from leasehold_lab.servers import MissingServer, RedisServer
-from support import foreign_table, lock_peers
+from support import lock_peers
+from support.plugins import foreign_table
 
 Share = Callable[..., AbstractContextManager[lock_peers.Peers]]
 

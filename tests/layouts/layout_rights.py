@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from layout_keys import BEFORE, SIGNAL
+import pytest
+from layout_keys import BEFORE, SIGNAL, url_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 
@@ -22,3 +23,14 @@ def rules(layout: str, namespace: str) -> list[str]:
     redisson = f"~redisson_lock_*:{{{namespace}:*", f"~{{{namespace}:*"
     ours = [f"~{BEFORE.get(layout, '')}{namespace}:*", "~leasehold:layout:*", f"~{SIGNAL}{namespace}:*", *redisson]
     return [*ours, *channels, *(f"+{command.lower()}" for command in commands())]
+
+
+@pytest.fixture
+def user(redis_server, namespace):
+    name = f"user-{namespace}"
+    yield name
+    redis_server.command("ACL", "DELUSER", name)
+
+
+def url_for(server, user: str, layout: str) -> str:
+    return url_of(f"redis://{user}:secret@127.0.0.1:{server.port}", layout)

@@ -18,7 +18,7 @@ from model_sequences import first_seed
 from leasehold.stores.redis import keys, scripts
 from leasehold.stores.redis.scripts import Script
 from leasehold_lab.servers import RedisServer
-from support.tiers import repetitions
+from support.plugins.tiers import repetitions
 
 LEAST, MOST, BY_NIGHT = 500, repetitions(5_000, 500), 100_000
 """Sequences that always run, however busy the machine is; those that may run by day; those that run by night."""

@@ -113,7 +113,7 @@ class Peers:
 
 
 noted: list[dict[str, Any]] = []
-"""What the present test has measured, for `support.foreign_table`."""
+"""What the present test has measured, for `support.plugins.foreign_table`."""
 
 
 def note(peers: Peers, kind: str, what: str, **figures: Any) -> None:

@@ -15,7 +15,7 @@ from workers import HERE, Site
 
 from leasehold.integrations.celery.clients import close_clients
 from leasehold_lab.servers import RedisServer
-from support.leaks import lasting
+from support.plugins.leaks import lasting
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from workers import PATIENCE, Program, Site, most_at_once
 
 from leasehold import Client
 from leasehold_lab.servers import RedisServer
-from support.leaks import lasting
 from support.patience import until
+from support.plugins.leaks import lasting
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "integrations" / "celery"
 

@@ -19,8 +19,8 @@ from leasehold import Client, StoreUnavailable
 from leasehold.integrations.celery import client_of, clients, locked_task
 from leasehold.stores import registry
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
-from support.leaks import lasting
 from support.patience import until
+from support.plugins.leaks import lasting
 
 
 @pytest.fixture(scope="module")

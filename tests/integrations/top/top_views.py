@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from textual.widgets import Static
 from leasehold import Client
 from leasehold.cli.top.app import Top
 from leasehold.cli.top.table import LockTable
+from support.patience import until
 
 Body = Callable[["View"], Coroutine[Any, Any, None]]
 
@@ -104,3 +107,21 @@ def locks() -> Iterator[Client]:
     """A store in memory, for what does not depend on the store."""
     with Client.from_url("memory:") as client:
         yield client
+
+
+@contextmanager
+def waiting(client: Client, name: str, count: int) -> Generator[None]:
+    """Have so many threads wait for a name until the end."""
+
+    def wait() -> None:
+        hold = client.lock(name, fair=True).acquire(timeout=60)
+        if hold is not None:
+            hold.release()
+
+    threads = [threading.Thread(target=wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    until(lambda: (info := client.inspect(name)) is not None and len(info.waiters) == count)
+    yield
+    for thread in threads:
+        thread.join()

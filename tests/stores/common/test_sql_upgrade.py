@@ -28,8 +28,7 @@ PLAIN = "without_rights"
 @pytest.fixture(params=["postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[OldTables]:
     server = request.getfixturevalue("postgres_server" if request.param == "postgresql" else "mariadb_server")
-    made = OldTables(request.param, server)
-    yield made
+    yield (made := OldTables(request.param, server))
     made.drop()
 
 

@@ -13,7 +13,7 @@ from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
-from support.leaks import sockets
+from support.plugins.leaks import sockets
 from support.stores.database_faults import queued, unavailable
 
 

@@ -24,7 +24,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Certificates, RedisServer
 from leasehold_lab.servers.base import free_port
 from support.flavors import both
-from support.stores.redis_refusals import cluster_node, refusal
+from support.stores.redis.refusals import cluster_node, refusal
 
 PASSWORD = "p@ss/wörd?#%:&= x"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import background
+from support.plugins import background
 
 NEIGHBOURS = """
 import os
@@ -20,8 +20,8 @@ def test_priority():
 """
 
 CONFTEST = """
-from support import background
-from support.background import in_the_background
+from support.plugins import background
+from support.plugins.background import in_the_background
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not background.computes(item))

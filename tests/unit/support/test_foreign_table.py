@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.foreign_table import BEGIN, END, HEAD, PAGE, ROWS, named, table, written
+from support.plugins.foreign_table import BEGIN, END, HEAD, PAGE, ROWS, named, table, written
 
 FOREIGN = Path(__file__).parents[2] / "foreign"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from support import reruns
+from support.plugins import reruns
 
 REPORTS = """
-from support import reruns
+from support.plugins import reruns
 
 def pytest_runtest_logreport(report):
     reruns.note(report)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support import background, run_alone
+from support.plugins import background, run_alone
 
 SUITE = """
 import json, os, time

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from support import tiers
 from support.patience import until
-from support.tiers import PARTS, TESTS, Part, part_of
+from support.plugins import tiers
+from support.plugins.tiers import PARTS, TESTS, Part, part_of
 
 FILES = sorted(TESTS.rglob("test_*.py"))
 
@@ -54,8 +54,8 @@ def test_a_run_has_fewer_repetitions_by_default(monkeypatch: pytest.MonkeyPatch)
 
 CONFTEST = """
 from pathlib import Path
-from support import tiers
-from support.tiers import Part, Tier
+from support.plugins import tiers
+from support.plugins.tiers import Part, Tier
 
 tiers.TESTS = Path(__file__).parent
 tiers.PARTS = (

@@ -21,7 +21,7 @@ import pytest
 from leasehold_lab.servers import MissingServer
 from leasehold_lab.servers.base import started
 from leasehold_lab.verify.report.figures import Spread
-from support import reruns, tiers
+from support.plugins import reruns, tiers
 
 REDIS = {"redis-server": "redis-server or valkey-server"}
 """The program that the default tier needs, by the Debian package that has it."""

@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from support import background
+from support.plugins import background
 
 LAST = 3
 """The run of a test that is its last."""

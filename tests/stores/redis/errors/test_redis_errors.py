@@ -29,7 +29,7 @@ from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
 from leasehold_lab.servers.base import free_port
-from support.stores.redis_errors import PROVOKED, RUNTIME, transport_to
+from support.stores.redis.errors import PROVOKED, RUNTIME, transport_to
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,9 @@ from typing import Any
 import pytest
 
 from leasehold_lab.runtimes.harnesses import SimulatedHarness
-from support.time_limits import has_wide_limits, measures
+from support.plugins.time_limits import has_wide_limits, measures
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 _run = {"whole": True, "named": False}
 """Whether this run has all tests, for `repetitions`; and whether it names files."""
@@ -116,7 +116,7 @@ def _foreign(path: str, why: str, **options: Any) -> Part:
 
 HISTORIES = "simulated/histories/test_histories.py"
 BROKEN = "simulated/histories/test_broken_locks.py"
-WATCHDOG = "unit/engine/test_watchdog.py"
+WATCHDOG = "unit/engine/watchdog/test_watchdog.py"
 
 PARTS = (
     _default("api", "imports, types, the same API in both flavors"),

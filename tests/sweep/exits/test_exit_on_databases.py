@@ -27,7 +27,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._sql.transport import LOOK_AGAIN, Permit, Semaphore
 from leasehold.stores.mysql.connection import transport
-from support.leaks import sockets
+from support.plugins.leaks import sockets
 from support.striking import HOME, Striking, tracing
 
 STORES = f"{HOME}/stores/"

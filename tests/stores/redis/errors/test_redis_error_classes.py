@@ -14,7 +14,7 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisReplicas, RedisServer
 from leasehold_lab.servers.base import free_port
 from support.flavors import both
-from support.stores.redis_refusals import cluster_node
+from support.stores.redis.refusals import cluster_node
 
 DOCUMENTED = {"StoreUnavailable", "StoreRefused", "Unsupported"}
 

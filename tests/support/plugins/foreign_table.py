@@ -21,7 +21,7 @@ import pytest
 FIGURES = "figures:foreign"
 """The property of a test's report with what it noted."""
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "interop.md"
 PEERS = ROOT / "tests" / "foreign" / "peers"
 

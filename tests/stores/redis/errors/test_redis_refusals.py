@@ -13,7 +13,7 @@ from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
 from leasehold_lab.servers.redis.resp import RedisError
-from support.stores.redis_refusals import refusal
+from support.stores.redis.refusals import refusal
 
 
 def of_store(server: RedisServer) -> StoreUnavailable:

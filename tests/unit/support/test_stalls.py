@@ -1,0 +1,29 @@
+"""A process that is stopped at random goes on, and takes its tormentor with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from support.patience import until
+from support.plugins import stalls
+
+STALLED = """
+import time
+from support.plugins import stalls
+child, last, longest, end = stalls.start(0.3), time.monotonic(), 0.0, time.monotonic() + 60
+while longest < 0.1 and last < end:
+    time.sleep(0.005)
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+print(child.pid, longest)
+"""
+
+
+def test_a_process_is_stopped_and_goes_on() -> None:
+    top = Path(stalls.__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", STALLED], cwd=top, capture_output=True, text=True, check=True)
+    child, longest = done.stdout.split()
+    assert float(longest) >= 0.1
+    until(lambda: not Path(f"/proc/{child}").exists() or "stalls" not in Path(f"/proc/{child}/cmdline").read_text())
