@@ -38,7 +38,7 @@ def test_only_the_folders_that_compute_have_a_lower_priority(tmp_path: Path) -> 
         (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(NEIGHBOURS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(background.__file__).parents[2])},
         capture_output=True,
         text=True,
         check=True,

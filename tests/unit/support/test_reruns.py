@@ -55,7 +55,7 @@ def test_each_run_that_was_not_the_last_has_its_reason(tmp_path: Path, workers: 
     (tmp_path / "conftest.py").write_text(REPORTS)
     (tmp_path / "test_flaky.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "--reruns", "2", *workers, "-p", "no:cacheprovider", "."]
-    environment = {"PYTHONPATH": str(Path(reruns.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(Path(reruns.__file__).parents[2]), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("AGAIN")) == [

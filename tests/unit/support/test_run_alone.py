@@ -54,7 +54,7 @@ PYTEST = (
 
 ENVIRONMENT = os.environ | {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    "PYTHONPATH": str(Path(run_alone.__file__).parents[1]),
+    "PYTHONPATH": str(Path(run_alone.__file__).parents[2]),
 }
 
 Run = list[Any]
@@ -76,7 +76,7 @@ def play(tmp_path: Path, text: str, *options: str, conftest: str = "", computing
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
     (suite / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
-    (suite / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n" + conftest)
+    (suite / "conftest.py").write_text("from support.plugins import run_alone\npytest_configure = run_alone.join\n" + conftest)
     (suite / "test_suite.py").write_text(text)
     (suite / "simulated").mkdir()
     (suite / "simulated" / "test_computing.py").write_text(computing)
@@ -264,7 +264,7 @@ def test_that_follows(server, tables):
 
 
 def test_shared_fixtures_are_made_anew_for_the_third_run(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from support import run_alone\npytest_configure = run_alone.join\n")
+    (tmp_path / "conftest.py").write_text("from support.plugins import run_alone\npytest_configure = run_alone.join\n")
     (tmp_path / "test_suite.py").write_text(SHARED)
     done = subprocess.run(
         [*PYTEST, "-n", "1", "--reruns", "2", tmp_path],
@@ -307,7 +307,7 @@ def test_it(pytestconfig):
 
 
 def test_a_worker_reports_reruns_without_delay(tmp_path: Path) -> None:
-    conftest = "import pytest\nfrom support import run_alone\n"
+    conftest = "import pytest\nfrom support.plugins import run_alone\n"
     conftest += "pytest_configure = pytest.hookimpl(trylast=True)(run_alone.send_at_once)\n"
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_suite.py").write_text(PROMPT)
