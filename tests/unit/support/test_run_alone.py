@@ -76,7 +76,9 @@ def play(tmp_path: Path, text: str, *options: str, conftest: str = "", computing
     notes, suite = tmp_path / "notes", tmp_path / "suite"
     suite.mkdir()
     (suite / "pytest.ini").write_text("[pytest]\nmarkers = timing:\n")
-    (suite / "conftest.py").write_text("from support.plugins import run_alone\npytest_configure = run_alone.join\n" + conftest)
+    (suite / "conftest.py").write_text(
+        "from support.plugins import run_alone\npytest_configure = run_alone.join\n" + conftest
+    )
     (suite / "test_suite.py").write_text(text)
     (suite / "simulated").mkdir()
     (suite / "simulated" / "test_computing.py").write_text(computing)
