@@ -336,7 +336,7 @@ def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_
     monkeypatch.setattr(Watchdog, "_take_over", taken_over_late)
     monkeypatch.setattr(BackupThread, "close", closed_meanwhile)
     client = Client(Memory("closing"))
-    hold = client.lock("a", lease=0.2, renew=False).acquire()
+    hold = client.lock("a", lease=1.0, renew=False).acquire()
     assert hold is not None
     hold.on_lost(stay)
     assert called.wait(SOON)
