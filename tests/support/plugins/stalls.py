@@ -23,6 +23,10 @@ BETWEEN = (2.0, 6.0)
 """Least and most time between two stops, as a multiple of the longest stop."""
 
 
+_children: list[subprocess.Popen[bytes]] = []
+"""Kept, for a child that runs must not be collected: Python warns of it, in whatever test that happens."""
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start the child, in whatever process runs tests."""
     longest = session.config.getoption("--stalls")
@@ -34,7 +38,9 @@ def start(longest: float) -> subprocess.Popen[bytes]:
     """Start a child that stops this process; it ends when this process does."""
     command = [sys.executable, "-m", "support.plugins.stalls", str(os.getpid()), str(longest)]
     # In a session of its own: Ctrl-C must not end it while this process is stopped.
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True)
+    child = subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True)
+    _children.append(child)
+    return child
 
 
 def stall(process: int, longest: float) -> None:
