@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal, random_bytes
 
 if TYPE_CHECKING:
     from leasehold._runtimes.worker import Worker
@@ -35,7 +35,7 @@ class AsyncioRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(os.urandom)
+    random_bytes = staticmethod(random_bytes)
     jitter = staticmethod(random.random)
 
     def __init__(self) -> None:

@@ -23,6 +23,9 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
+random_bytes: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
+"""Returns so many random bytes. Where it can, it keeps the interpreter lock, for which other threads may wait."""
+
 CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
 INTERRUPTS_MESSAGE = (

@@ -18,6 +18,7 @@ from leasehold.stores.redis.connection.base import Redirected, ReplyError, SlotM
 from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.replies import Replies
 
+RUNTIME = BlockingRuntime()
 FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
 MESSAGE = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\nword\r\n"
 SHARDED = b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$4\r\nmore\r\n"
@@ -91,17 +92,17 @@ def test_each_call_has_its_own_time_limit() -> None:
     """The kernel's time limit is the same for all, and short; a call with a longer limit reads again."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
+        line = Connection(SimpleNamespace(_sock=ours), RUNTIME, "there", lambda _: None)
         theirs.sendall(b"+FIRST\r\n")
-        assert line.exchange(b"x", 1, 0.5) == [b"FIRST"]
+        assert line.exchange(b"x", 1, RUNTIME.now() + 0.5) == [b"FIRST"]
         answer = threading.Timer(0.7, theirs.sendall, (b"+SECOND\r\n",))
         answer.start()
-        assert line.exchange(b"x", 1, 4.0) == [b"SECOND"]
+        assert line.exchange(b"x", 1, RUNTIME.now() + 4.0) == [b"SECOND"]
         answer.join()
         for limit in (0.1, 0.4):
             start = time.monotonic()
             with pytest.raises(StoreUnavailable, match="too slowly"):
-                line.exchange(b"x", 1, limit)
+                line.exchange(b"x", 1, RUNTIME.now() + limit)
             assert time.monotonic() - start > limit - 0.02, "a tick of the kernel's clock"
 
 
@@ -120,11 +121,11 @@ def test_signals_do_not_lengthen_a_time_limit(command: bytes) -> None:
     striking = threading.Thread(target=strike)
     try:
         with ours, theirs:
-            line = Connection(SimpleNamespace(_sock=ours), BlockingRuntime(), "there", lambda _: None)
+            line = Connection(SimpleNamespace(_sock=ours), RUNTIME, "there", lambda _: None)
             striking.start()
             start = time.monotonic()
             with pytest.raises(StoreUnavailable, match="too slowly"):
-                line.exchange(command, 1, 0.2)
+                line.exchange(command, 1, RUNTIME.now() + 0.2)
             took = time.monotonic() - start
     finally:
         over.set()
@@ -137,9 +138,7 @@ def test_a_subscription_that_another_thread_has_just_ended_has_news() -> None:
     """Under Sentinel all threads look for a message of a failover before each command, and the first ends it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Connection(
-            SimpleNamespace(_sock=ours, disconnect=ours.close), BlockingRuntime(), "there", lambda _: None
-        )
+        line = Connection(SimpleNamespace(_sock=ours, disconnect=ours.close), RUNTIME, "there", lambda _: None)
         assert line.quiet()
         line.close()
         assert not line.quiet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import release
@@ -233,7 +233,13 @@ class AsyncHold(AsyncContext):
         return self._enter(opened(self))
 
     async def _enter(self, block: Block | None) -> Self:
-        """Begin a block, and give it the handle that keeps the lease alive."""
+        error = self._begin(block)
+        if error is not None:
+            await self._refuse(error)
+        return self
+
+    def _begin(self, block: Block | None) -> LeaseLost | NotHeld | None:
+        """Begin a block, and give it the handle that keeps the lease alive; return what `_refuse` is to raise."""
         scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter(block)
@@ -243,13 +249,17 @@ class AsyncHold(AsyncContext):
         try:
             self.raise_if_lost()  # the block of a lock that was lost by now never begins
         except (LeaseLost, NotHeld) as error:
-            self._leave_scope(error)
-            await self.release()  # it raises the loss, too
-            raise
+            return error
         if block is not None:
             block.hold, block.handle = self, self._handle
             self._handle = None
-        return self
+        return None
+
+    async def _refuse(self, error: LeaseLost | NotHeld) -> NoReturn:
+        """Release what a block must not begin with, and raise."""
+        self._leave_scope(error)
+        await self.release()  # it raises the loss, too
+        raise error
 
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease alive until the release."""

@@ -111,7 +111,9 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         if isinstance(got, NotAcquired):
             raise self._timed_out(got)
         got = self._taken(got)
-        await got._enter(block)
+        error = got._begin(block)
+        if error is not None:
+            await got._refuse(error)
         if block is None:
             if self._entered is NOTHING_ENTERED:
                 self._entered = {}

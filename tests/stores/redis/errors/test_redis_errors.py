@@ -24,7 +24,8 @@ from leasehold.stores.redis.connection.base import (
     pack,
     refused,
 )
-from leasehold.stores.redis.connection.blocking import BlockingTransport
+from leasehold.stores.redis.connection.blocking import IN_USE, BlockingTransport
+from leasehold.stores.redis.connection.connection import ESTABLISHED
 from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
@@ -127,6 +128,7 @@ def test_no_reply_is_unknown_unless_nothing_was_sent(server: RedisServer, fault:
             proxy.blackhole()
         elif fault == "refusal":
             proxy.stop()
+            time.sleep(IN_USE)  # then the connection is looked at before the call
         elif fault == "reset":
             proxy.cut_at(where=b"TIME")
         else:
@@ -136,3 +138,20 @@ def test_no_reply_is_unknown_unless_nothing_was_sent(server: RedisServer, fault:
         assert caught.value.unknown is (fault != "refusal")
         assert re.search(r"did not answer|cannot connect", str(caught.value))
         finish(transport.close())
+
+
+def test_a_connection_that_was_used_just_now_is_not_looked_at(server: RedisServer) -> None:
+    """A look is a system call, which short blocks would pay twice."""
+    transport = BlockingTransport(RUNTIME, settings.from_url(parse(server.url)), b"", lambda _: None, lambda: None)
+    finish(transport.call(pack(b"TIME"), within=5.0))
+    (connection,) = transport._idle
+    looks: list[float] = []
+    connection.state = lambda: looks.append(connection.used) or ESTABLISHED  # type: ignore[func-returns-value]
+    connection.used = RUNTIME.now() + 60.0  # however late this machine is
+    finish(transport.call(pack(b"TIME"), within=5.0))
+    assert looks == []
+    before = connection.used = RUNTIME.now() - IN_USE * 1.01
+    finish(transport.call(pack(b"TIME"), within=5.0))
+    assert looks == [before]
+    assert transport._idle == [connection]
+    finish(transport.close())

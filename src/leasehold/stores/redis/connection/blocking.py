@@ -15,6 +15,12 @@ from leasehold.stores.redis.connection.pipelining import PipelinedConnections
 IDLE_CONNECTIONS = 32
 """Connections kept open for later calls; further ones are closed after use."""
 
+IN_USE = 0.010
+"""Seconds after the start of its last call for which a connection is not looked at.
+
+A look is a system call, and short blocks would pay it twice.
+"""
+
 
 class BlockingTransport(ServerTransport[Connection]):
     """See `leasehold.stores.redis.connection.base.Transport`, and `leasehold.stores.redis.connection.pipelining`."""
@@ -23,6 +29,7 @@ class BlockingTransport(ServerTransport[Connection]):
 
     def _forget(self) -> None:
         super()._forget()
+        self._now = self._runtime.now
         self._idle: list[Connection] = []  # in a forked child dropped, not shut down: the parent goes on using them
         self._subscription = subscription = Channel(self._runtime, self._subscribed, self.where, self._on_silence)
         self.listen, self.receive, self.notify = subscription.open, subscription.receive, subscription.notify
@@ -39,17 +46,18 @@ class BlockingTransport(ServerTransport[Connection]):
     def ask(self, commands: bytes, within: float, count: int = 1) -> list[Any]:
         """Send commands on an idle connection that the server has not closed meanwhile, or on a new one.
 
-        Each is looked at, also one that was used just now: a release that was sent to a server that is gone would
-        count as one without an answer. The next server may know nothing of the lock, and its holder must learn that.
+        One that was not used just now is looked at. A release that was sent to a server that had gone would count as
+        one without an answer. The next server may know nothing of the lock, and its holder must learn that.
         """
-        idle = self._idle
+        idle, now = self._idle, self._now()
         try:
-            while (connection := idle.pop()).state() != ESTABLISHED:
+            while (connection := idle.pop()).used < now - IN_USE and connection.state() != ESTABLISHED:
                 connection.close()
         except IndexError:
             connection = finish(self.connect(within))
+        connection.used = now
         try:
-            replies = connection.exchange(commands, count, within)
+            replies = connection.exchange(commands, count, now + within)
         except BaseException as error:
             connection.close()  # a reply may still come, and no other call must ever read it
             if isinstance(error, StoreUnavailable):
@@ -109,7 +117,7 @@ class BlockingTransport(ServerTransport[Connection]):
         return Connection(made, self._runtime, self.where, self._on_message)
 
     async def _exchange(self, connection: Connection, commands: Sequence[bytes], within: float) -> list[Any]:
-        return connection.exchange(b"".join(commands), len(commands), within)
+        return connection.exchange(b"".join(commands), len(commands), self._now() + within)
 
     async def _end(self, connection: Connection) -> None:
         connection.close()

@@ -49,6 +49,7 @@ class Connection(Replies):
         self._connection = connection
         self._now = runtime.now
         self.socket: socket.socket = connection._sock
+        self.used = 0.0  # boot-time clock at the start of its last call
         self._send, self._recv = self.socket.send, self.socket.recv
         # TLS and gevent need Python's time limits.
         self.plain = (
@@ -64,16 +65,20 @@ class Connection(Replies):
         )
         """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
 
-    def exchange(self, commands: bytes, count: int, within: float) -> list[Any]:
-        """Send commands in one write, and return their replies, so many.
+    def exchange(self, commands: bytes, count: int, until: float) -> list[Any]:
+        """Send commands in one write, and return their replies, so many, until a reading of the clock.
 
         Raises:
             StoreUnavailable: they did not all come in time. A late one may: the connection must not be used any more.
         """
         replies: list[Any] = []
-        until = self._now() + within
         try:
-            self.send_all(commands, until)
+            try:
+                sent = self._send(commands, AT_ONCE) if self.plain else 0  # most often there is room for all at once
+            except BlockingIOError:
+                sent = 0
+            if sent < len(commands):
+                self.send_all(commands[sent:], until)
             while True:
                 try:
                     data = self._recv(CHUNK)
@@ -135,7 +140,7 @@ class Connection(Replies):
         return ESTABLISHED if self.quiet() else b""
 
     def send_all(self, commands: bytes, until: float) -> None:
-        """Send commands; most often there is room for all at once.
+        """Send commands, waiting for room.
 
         Raises:
             OSError: there was not by then.
