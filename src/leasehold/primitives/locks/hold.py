@@ -276,11 +276,12 @@ class AsyncHold(AsyncContext):
     def _leave_scope(self, error: BaseException | None) -> bool:
         if not self._scopes:
             return False
-        # Tasks that have blocks of one hold may end them in any order
-        scope = next((scope for scope in reversed(self._scopes) if scope.is_mine()), self._scopes[-1])
-        self._scopes = tuple(other for other in self._scopes if other is not scope)
+        scope = self._scopes[-1]
+        if len(self._scopes) > 1:  # tasks that have blocks of one hold may end them in any order
+            scope = next((each for each in reversed(self._scopes) if each.is_mine()), scope)
+        self._scopes = _without(scope, self._scopes)
         for lease in self._leases():
-            lease.scopes = tuple(other for other in lease.scopes if other is not scope)
+            lease.scopes = _without(scope, lease.scopes)
         interrupted = scope.exit(error)
         self._engine.wake_close()
         return interrupted
@@ -298,6 +299,12 @@ class AsyncHold(AsyncContext):
 
     def __reduce__(self) -> str:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
+
+
+def _without(scope: Scope, scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    if len(scopes) == 1 and scopes[0] is scope:
+        return ()
+    return tuple(each for each in scopes if each is not scope)
 
 
 class Hold(ContextFacade[AsyncHold]):
