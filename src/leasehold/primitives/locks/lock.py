@@ -19,7 +19,8 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList, Listed
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.hold_list import NOTHING_HELD, HoldList, Listed
 from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")

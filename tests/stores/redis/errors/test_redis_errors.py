@@ -24,8 +24,8 @@ from leasehold.stores.redis.connection.base import (
     pack,
     refused,
 )
-from leasehold.stores.redis.connection.blocking import IN_USE, BlockingTransport
-from leasehold.stores.redis.connection.connection import ESTABLISHED
+from leasehold.stores.redis.connection.blocking import BlockingTransport
+from leasehold.stores.redis.connection.connection import ESTABLISHED, IN_USE
 from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
@@ -145,13 +145,13 @@ def test_a_connection_that_was_used_just_now_is_not_looked_at(server: RedisServe
     transport = BlockingTransport(RUNTIME, settings.from_url(parse(server.url)), b"", lambda _: None, lambda: None)
     finish(transport.call(pack(b"TIME"), within=5.0))
     (connection,) = transport._idle
-    looks: list[float] = []
-    connection.state = lambda: looks.append(connection.used) or ESTABLISHED  # type: ignore[func-returns-value]
-    connection.used = RUNTIME.now() + 60.0  # however late this machine is
+    looks: list[str] = []
+    connection.state = lambda: looks.append("a look") or ESTABLISHED  # type: ignore[func-returns-value]
+    connection._used = RUNTIME.now() + 60.0  # however late this machine is
     finish(transport.call(pack(b"TIME"), within=5.0))
     assert looks == []
-    before = connection.used = RUNTIME.now() - IN_USE * 1.01
+    connection._used = RUNTIME.now() - IN_USE
     finish(transport.call(pack(b"TIME"), within=5.0))
-    assert looks == [before]
+    assert looks == ["a look"]
     assert transport._idle == [connection]
     finish(transport.close())

@@ -8,18 +8,12 @@ from typing import Any
 from leasehold._runtimes.base import Flavor, finish
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.channel import Channel
-from leasehold.stores.redis.connection.connection import ESTABLISHED, Connection
+from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.handshake import ServerTransport
 from leasehold.stores.redis.connection.pipelining import PipelinedConnections
 
 IDLE_CONNECTIONS = 32
 """Connections kept open for later calls; further ones are closed after use."""
-
-IN_USE = 0.010
-"""Seconds after the start of its last call for which a connection is not looked at.
-
-A look is a system call, and short blocks would pay it twice.
-"""
 
 
 class BlockingTransport(ServerTransport[Connection]):
@@ -46,16 +40,15 @@ class BlockingTransport(ServerTransport[Connection]):
     def ask(self, commands: bytes, within: float, count: int = 1) -> list[Any]:
         """Send commands on an idle connection that the server has not closed meanwhile, or on a new one.
 
-        One that was not used just now is looked at. A release that was sent to a server that had gone would count as
-        one without an answer. The next server may know nothing of the lock, and its holder must learn that.
+        A release that was sent to a server that had gone would count as one without an answer. The next server may
+        know nothing of the lock, and its holder must learn that.
         """
         idle, now = self._idle, self._now()
         try:
-            while (connection := idle.pop()).used < now - IN_USE and connection.state() != ESTABLISHED:
+            while not (connection := idle.pop()).established(now):
                 connection.close()
         except IndexError:
             connection = finish(self.connect(within))
-        connection.used = now
         try:
             replies = connection.exchange(commands, count, now + within)
         except BaseException as error:

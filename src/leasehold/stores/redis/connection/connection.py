@@ -30,6 +30,12 @@ Each signal begins them anew: calls and waits keep their time limits at up to 20
 AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 """The flag of a send that does not wait for room in the buffer; Windows has none, and needs none here."""
 
+IN_USE = 0.010
+"""Seconds after the start of its last call for which a connection is not looked at.
+
+A look is a system call, and short blocks would pay it twice.
+"""
+
 ESTABLISHED = b"\x01"
 """The state of a TCP connection that neither side has closed: the first byte of TCP_INFO."""
 
@@ -47,9 +53,9 @@ class Connection(Replies):
     def __init__(self, connection: Any, runtime: Runtime, where: str, on_message: OnMessage) -> None:
         super().__init__(where, on_message)
         self._connection = connection
-        self._now = runtime.now
+        self.now = runtime.now
         self.socket: socket.socket = connection._sock
-        self.used = 0.0  # boot-time clock at the start of its last call
+        self._used = 0.0  # boot-time clock at the start of its last call
         self._send, self._recv = self.socket.send, self.socket.recv
         # TLS and gevent need Python's time limits.
         self.plain = (
@@ -64,6 +70,11 @@ class Connection(Replies):
             partial(self.socket.getsockopt, socket.IPPROTO_TCP, socket.TCP_INFO, 1) if tcp else self._polled
         )
         """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
+
+    def established(self, now: float) -> bool:
+        """Return, before a call, whether the server has not closed the connection, as far as is known."""
+        before, self._used = self._used, now
+        return now - before < IN_USE or self.state() == ESTABLISHED
 
     def exchange(self, commands: bytes, count: int, until: float) -> list[Any]:
         """Send commands in one write, and return their replies, so many, until a reading of the clock.
@@ -94,7 +105,7 @@ class Connection(Replies):
                         replies.append(reply)
                         if len(replies) == count:
                             return replies
-                if self._now() > until:
+                if self.now() > until:
                     raise TimeoutError(TOO_SLOW)
         except SILENT as error:
             raise no_answer(self.where, error, unknown=True) from error
@@ -146,7 +157,7 @@ class Connection(Replies):
             OSError: there was not by then.
         """
         if not self.plain:
-            self.socket.settimeout(max(until - self._now(), 0.001))
+            self.socket.settimeout(max(until - self.now(), 0.001))
             self.socket.sendall(commands)
             return
         sent = 0
@@ -164,7 +175,7 @@ class Connection(Replies):
         """
         poll = select.poll()
         poll.register(self.socket, event)
-        left = until - self._now()
+        left = until - self.now()
         if left <= 0 or not poll.poll(left * 1000):
             raise TimeoutError(TOO_SLOW)
 

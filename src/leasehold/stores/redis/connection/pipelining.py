@@ -25,7 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from leasehold._runtimes.base import finish
 from leasehold.stores.redis.connection.base import no_answer
-from leasehold.stores.redis.connection.connection import ESTABLISHED, SILENT, Connection, WakeUp
+from leasehold.stores.redis.connection.connection import SILENT, Connection, WakeUp
 from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, PendingReply
 
 MOST_CONNECTIONS = 32
@@ -115,7 +115,8 @@ class PipelinedConnection:
 
     def usable(self) -> bool:
         """Return whether it is open, as far as is known here."""
-        return self.open and (bool(self.pending) or self._connection.state() == ESTABLISHED)
+        connection = self._connection
+        return connection.open and (bool(self.pending) or connection.established(connection.now()))
 
     def end(self, why: object) -> None:
         """Close it, and report to all pending callbacks that no reply will come."""
