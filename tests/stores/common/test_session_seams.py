@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import threading
@@ -13,11 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold import Cancellation, Client
+from leasehold import AsyncClient, Cancellation, Client
 from leasehold._runtimes.base import finish
+from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session import sessions
 from leasehold.stores._sql.transport import Permit
+from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer, PostgresServer
 from support.flavors import both
@@ -27,9 +30,15 @@ class Database:
     """A server, what locks the rows of a namespace's names, and what ends its sessions that have a lock."""
 
     def __init__(
-        self, url: str, connect: Callable[[], Any], lock_rows: Callable[[str], str], end_holders: Callable[[], object]
+        self,
+        url: str,
+        connect: Callable[[], Any],
+        lock_rows: Callable[[str], str],
+        end_holders: Callable[[], object],
+        sent: Callable[[str], bytes] = str.encode,
     ) -> None:
         self.url = f"{url}?mode=session"
+        self.sent = sent  # what our client sends for a text
         self.end_holders = end_holders
         self._connect = connect
         self._lock_rows = lock_rows
@@ -61,7 +70,7 @@ def database(request: pytest.FixtureRequest) -> Database:
     url: str = request.getfixturevalue("mariadb_url")
     maria: MariaDBServer = request.getfixturevalue("mariadb_server")
     rows = "SELECT id FROM leasehold_name WHERE LOCATE('{}', space) FOR UPDATE"
-    return Database(url, maria.connect, rows.format, maria.end_sessions)
+    return Database(url, maria.connect, rows.format, maria.end_sessions, lambda text: text.encode().hex().encode())
 
 
 def sessions_of(client: Client) -> Any:
@@ -92,6 +101,49 @@ def test_a_cancellation_while_the_token_is_taken_lets_only_one_in(
         assert await (await client.lock("x").acquire(timeout=5)).release()
 
     harness.run(body)
+
+
+@pytest.mark.parametrize("cancelled", [0, 2], ids=["who writes", "for whom another writes"])
+def test_the_row_of_a_cancelled_wait_is_removed(database: Database, namespace: str, cancelled: int) -> None:
+    """It was still on its way when the release removed it in vain: people saw a waiter that had gone."""
+    port = parse(database.url).hosts[0][1]
+
+    async def body(proxy: FaultProxy) -> None:
+        url = database.url.replace(f":{port}/", f":{proxy.port}/")
+        async with (
+            AsyncClient.from_url(url, namespace=namespace) as locks,
+            AsyncClient.from_url(database.url, namespace=namespace) as others,
+        ):
+            hold = await others.lock("x").acquire(timeout=5)
+            assert hold is not None
+            late = [proxy.hold(where=database.sent(mark), nth=1) for mark in ("mark-0", "mark-2")]
+            waits = list[asyncio.Task[Any]]()
+            for number in range(3):  # the first writes its own row; the second then writes that of the third, too
+                lock = locks.lock("x", lease=60, meta=f"mark-{number}")
+                waits.append(asyncio.ensure_future(lock.acquire(timeout=20)))
+                await asyncio.sleep(0.1)
+            for row in late[: 1 + cancelled // 2]:
+                async with asyncio.timeout(10.0):
+                    while not row.hits:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                if row is not late[cancelled // 2]:
+                    row.remove()
+            waits[cancelled].cancel()
+            await asyncio.sleep(0.5)
+            proxy.heal()
+            with pytest.raises(asyncio.CancelledError):
+                await waits[cancelled]
+            await asyncio.sleep(0.5)  # what the server has received comes to its end
+            view = await others.inspect("x")
+            assert view is not None
+            assert f"mark-{cancelled}" not in [waiter.meta for waiter in view.waiters]
+            for task in waits:
+                task.cancel()
+            await asyncio.wait(waits)
+            await hold.release()
+
+    with FaultProxy(port) as proxy:
+        asyncio.run(body(proxy))
 
 
 def test_a_session_that_was_returned_is_left_alone(database: Database, namespace: str) -> None:

@@ -261,6 +261,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
     async def _forget(self, waiter: Waiter[S], until: float) -> None:
         """Remove the row of a waiter that has left, if the server may have it."""
         if waiter.stored:
+            await self._waiter_table.over(until)
             await self._write([statements.remove_entry(self._row_key(waiter.name), waiter.ticket.id)], until)
 
     def _row_key(self, name: str) -> Key:

@@ -1,7 +1,10 @@
 """Stores waiters in the tables for people to see: many waiters of a client in one transaction.
 
 These rows decide nothing, so writing them must not delay the waiters. One transaction at a time is under way. A waiter
-that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came.
+that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came. A waiter may
+leave while its row is on its way to the server. So a transaction goes on to its end even if its task is cancelled, and
+whoever removes a row waits for that end first (`over`). A thread that is interrupted leaves such a row until it
+expires.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class WaiterTable(Generic[S]):
     """The rows of one client's waiters. Used by many threads or tasks at once."""
 
     def __init__(self, runtime: Runtime, write: Write[S]) -> None:
+        self._runtime = runtime
         self._write = write
         self._turn = Semaphore(runtime, 1)
         self._pending: dict[PendingRow[S], None] = {}  # in order; without a mutex, since each step is atomic
@@ -62,15 +66,27 @@ class WaiterTable(Generic[S]):
         if pending.failed is not None:
             raise pending.failed
 
+    async def over(self, until: float) -> None:
+        """Wait until the transaction that is under way has ended, at most until a reading of the clock."""
+        turn = list[Permit]()
+        try:
+            await self._turn.take(until, turn)
+        finally:
+            turn.clear()
+            self._turn.notify()
+
     async def _send(self, pending: PendingRow[S], until: float) -> None:
-        """Store this waiter and all that came meanwhile. If it is cancelled, the next one stores them."""
+        """Store this waiter and all that came meanwhile."""
         others = [one for one in list(self._pending) if not one.done and one is not pending]
         batch = [pending, *others[: MAX_BATCH - 1]]
         failed: StoreUnavailable | None = None
         held_by: Sequence[Owner | None] = [None] * len(batch)
         try:
-            held_by = await self._write([one.waiter for one in batch], until)
+            held_by = await self._runtime.shield(self._stored(batch, until))
         except StoreUnavailable as error:
             failed = error
         for one, owner in zip(batch, held_by, strict=True):
             one.waiter.held_by, one.failed, one.done = owner, failed, True
+
+    async def _stored(self, batch: Sequence[PendingRow[S]], until: float) -> Sequence[Owner | None]:
+        return await self._write([one.waiter for one in batch], until)
