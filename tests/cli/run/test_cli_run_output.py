@@ -53,7 +53,7 @@ main(sys.argv[4:])
 """A run with a mistake of its own; it prints how many processes of its command there are when the lock is free."""
 
 
-CHILD_SIGNAL_LATE = """
+LATE_SIGNALS = """
 import signal, sys
 from asyncio.selector_events import BaseSelectorEventLoop
 from leasehold.cli.group import main
@@ -62,12 +62,13 @@ closed = BaseSelectorEventLoop.close
 
 def close(self):
     closed(self)
-    signal.raise_signal(signal.SIGCHLD)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.raise_signal(number)
 
 BaseSelectorEventLoop.close = close
 main(sys.argv[4:])
 """
-"""A run that is told of a child, such as one that is stopped, while its event loop is being closed."""
+"""A run that is told of a child, such as one that is stopped, and to end, while its event loop is being closed."""
 
 
 def _standard_error(kind: str) -> tuple[int, int | None]:
@@ -110,5 +111,5 @@ def test_a_run_that_fails_kills_before_the_lock_is_free(sqlite_shell: Shell) -> 
 
 
 def test_a_signal_at_the_very_end_writes_nothing_to_standard_error(sqlite_shell: Shell) -> None:
-    run = sqlite_shell.start("run", "job", "--", "echo", "done", wrap=(sys.executable, "-c", CHILD_SIGNAL_LATE))
+    run = sqlite_shell.start("run", "job", "--", "echo", "done", wrap=(sys.executable, "-c", LATE_SIGNALS))
     assert (*run.communicate(timeout=20), run.returncode) == ("done\n", "", 0)

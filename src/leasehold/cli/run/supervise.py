@@ -139,6 +139,8 @@ class Supervisor:
         finally:
             # The loop closes its pipe before it removes its handlers, and a signal in between prints a traceback.
             asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+            for number in PASSED_ON:  # there is nobody to pass them on to any more
+                signal.signal(number, signal.SIG_IGN)
 
     # --- signals -----------------------------------------------------------------------------------------------
 
