@@ -203,7 +203,7 @@ class Engine:
 
     def begin_release(self, lease: Lease) -> bool:
         """End the lease and its renewals; return False if it was lost before."""
-        ours = lease.ticket.terms.owner is self.owner or self.owns(lease)
+        ours = self.owns(lease)
         holding = lease.begin_release()
         self.watchdog.forget(lease)
         if ours and not holding and not self.closed:  # a close releases all of them itself

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+REPEAT_CANCEL = 0.05
+"""Seconds after which a task that goes on is cancelled once more."""
+
 OUTSIDE = "an asyncio lock is used outside a task; await it inside one"
 """The message of the RuntimeError for a call by a callback of the event loop."""
 
@@ -79,14 +82,21 @@ class AsyncioRuntime:
             raise result
         return result
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
+        left: float | None = None
+        until = 0.0
         while not task.done():
             try:
-                await asyncio.wait((task,))
+                await asyncio.wait((task,), timeout=left)
             except asyncio.CancelledError as error:
+                if cancelled is None and grace is not None:
+                    until = self.now() + grace
                 cancelled = error
+            if until and (left := until - self.now()) <= 0.0:
+                task.cancel()
+                left = REPEAT_CANCEL
         if cancelled is not None:
             if not task.cancelled():
                 task.exception()  # counts as retrieved: the caller gets the cancellation instead

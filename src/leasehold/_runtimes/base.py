@@ -23,8 +23,17 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
-random_bytes: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
-"""Returns so many random bytes. Where it can, it keeps the interpreter lock, for which other threads may wait."""
+
+def _random_bytes() -> Callable[[int], bytes]:
+    try:
+        os.getrandom(1, os.GRND_NONBLOCK)
+    except (AttributeError, OSError):  # another system, an old kernel, it is forbidden, or too early after a boot
+        return os.urandom
+    return os.getrandom
+
+
+random_bytes = _random_bytes()
+"""Returns so many random bytes. Where possible it does not release the interpreter lock: others could delay it."""
 
 CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
@@ -168,8 +177,11 @@ class Runtime(Protocol):
         """Run ``work`` for a job of `spawn_loop`; return ``otherwise`` if the program cancelled all its tasks."""
         ...
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish ``work`` even if the caller is cancelled; raise the cancellation afterwards."""
+    async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
+        """Finish ``work`` even if the caller is cancelled; raise the cancellation afterwards.
+
+        With ``grace``, ``work`` has so many seconds from the cancellation on, and is then cancelled, too.
+        """
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:

@@ -86,7 +86,7 @@ class BlockingRuntime:
             thread.join()
         return results
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         return await work  # nothing cancels a thread
 
     async def offload(self, call: Callable[[], T]) -> T:

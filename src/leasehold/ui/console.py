@@ -123,9 +123,9 @@ class Console:
     def routes(self) -> list[Any]:
         """Return the routes; those that change something exist only where this is allowed."""
         found: list[Any] = [
-            Route("/", self._page("list.html")),
-            Route("/lock", self._page("lock.html")),
-            Route("/doctor", self._page("doctor.html")),
+            Route("/", self._page("list", "Locks")),
+            Route("/lock", self._page("lock", "Lock")),
+            Route("/doctor", self._page("doctor", "Doctor")),
             Route("/api/locks", self._locks),
             Route("/api/lock", self._lock),
             Route("/api/doctor", self._doctor),
@@ -140,15 +140,21 @@ class Console:
 
     # --- pages -----------------------------------------------------------------------------------------------------
 
-    def _page(self, name: str) -> Callable[[Request], Any]:
+    def _page(self, name: str, title: str) -> Callable[[Request], Any]:
+        at = {f"at_{each}": "page" if each == name else "false" for each in ("list", "doctor")}
+
         async def page(request: Request) -> Response:
-            response = HTMLResponse(self._html(name))
+            html = text_of("page.html").replace("{{main}}", text_of(f"{name}.html"))
+            response = HTMLResponse(self._filled(html, page=name, title=title, **at))
             csrf_cookie(request, response)
             return response
 
         return page
 
-    def _html(self, name: str, **extra: str) -> str:
+    def _login_page(self, message: str) -> str:
+        return self._filled(text_of("login.html"), message=message)
+
+    def _filled(self, html: str, **extra: str) -> str:
         store, namespace = self._source.place
         facts = {
             "store": printable(without_secrets(store)),
@@ -158,20 +164,20 @@ class Console:
             "login": "yes" if self._login is not None else "no",
             **extra,
         }
-        return filled((STATIC / name).read_text(encoding="utf-8"), facts)
+        return filled(html, facts)
 
     async def _log_in(self, request: Request) -> Response:
         assert self._login is not None
         if request.method == "GET":
-            return HTMLResponse(self._html("login.html", message=""))
+            return HTMLResponse(self._login_page(""))
         if foreign(request):
-            return HTMLResponse(self._html("login.html", message="Log in from this page."), 403)
+            return HTMLResponse(self._login_page("Log in from this page."), 403)
         try:
             given = parse_qs((await body_of(request)).decode("utf-8", "replace")).get("token", [""])[0]
         except Malformed:
             given = ""
         if not self._login.accepts(given.strip()):
-            return HTMLResponse(self._html("login.html", message="That is not the token."), 403)
+            return HTMLResponse(self._login_page("That is not the token."), 403)
         response = RedirectResponse("./", 303)
         secure = request.url.scheme == "https"
         session = self._login.session()
@@ -277,6 +283,11 @@ async def static(request: Request) -> Response:
     response = await FILES.get_response(name, request.scope)
     response.headers["cache-control"] = "no-cache"  # asked for again each time, and answered with 304
     return response
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file of the pages."""
+    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def filled(page: str, facts: dict[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -149,9 +149,6 @@ class SimulatedPostgresTransport(PostgresTransport):
 
     async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
         return ()
-
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        return await self._runtime.shield(work)
 
     def alive(self, connection: PostgresConnection) -> bool:
         return connection.open

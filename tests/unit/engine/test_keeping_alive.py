@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from engine_cases.holding import LEASE, LOCKS, Make, simulate, taken
 
-from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, StoreUnavailable
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.locks import lock
 from leasehold.stores.memory import Memory
 from leasehold_lab.conformance.case_context import LASTING
@@ -117,6 +117,35 @@ def test_a_dropped_hold_of_the_third_attempt_is_released_without_garbage_collect
     gc.disable()
     try:
         harness.run(body)
+    finally:
+        gc.enable()
+
+
+@every_lock
+def test_a_block_that_does_not_begin_keeps_nothing_alive(make: Make) -> None:
+    """An error that is kept has a traceback, and refers to the frame of its caller, and to what is held there."""
+
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
+        async def tries_in_vain() -> None:
+            hold = await make(client).acquire()
+            over = await client.lock("other", lease=LEASE).acquire()
+            await over.release()
+            try:
+                async with over:
+                    raise AssertionError("it was released")
+            except NotHeld:
+                del over
+            assert hold is not None
+
+        await tries_in_vain()
+        start = harness.now()
+        while await taken(client):
+            await harness.sleep(0.05)
+            assert harness.now() - start <= LEASE / 3 + 0.5
+
+    gc.disable()
+    try:
+        simulate(body)
     finally:
         gc.enable()
 

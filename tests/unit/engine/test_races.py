@@ -264,7 +264,7 @@ class JustOver(ThreadSignal):
 
     async def wait(self, timeout: float | None) -> bool:
         assert self.backup_thread is not None
-        calling = self.backup_thread._calling
+        calling, _ = self.backup_thread._round
         self.waited_for.set()
         while calling:
             time.sleep(0.0001)  # noqa: ASYNC251 it is a thread that waits
@@ -277,8 +277,9 @@ def test_callbacks_that_end_with_the_patience_keep_the_schedule() -> None:
     async def take_over(job: Job) -> None:
         taken.append(job)
 
-    backup_thread, over = BackupThread(BlockingRuntime(), take_over), JustOver()
-    backup_thread._over, over.backup_thread = over, backup_thread
+    runtime, over = BlockingRuntime(), JustOver()
+    backup_thread = over.backup_thread = BackupThread(runtime, take_over)
+    runtime.signal = lambda: over  # type: ignore[method-assign]
     for _ in range(20):
         over.waited_for.clear()
         assert backup_thread.call([lambda: over.waited_for.wait(SOON) and None])

@@ -86,13 +86,20 @@ class SimulatedRuntime:
             raise cancelled
         return [task.error if task.error is not None else task.result() for task in tasks]
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         task = self.start(work, "shielded")
         cancelled: asyncio.CancelledError | None = None
+
+        async def end() -> None:
+            await self.sleep(grace or 0.0)
+            task.cancel()
+
         while not task.ended.fired:
             try:
                 await self._until(task)
             except asyncio.CancelledError as error:
+                if cancelled is None and grace is not None:
+                    self.start(end(), "grace")
                 cancelled = error
         if cancelled is not None:
             raise cancelled

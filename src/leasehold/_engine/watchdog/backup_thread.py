@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._engine.lease import Later
-from leasehold._runtimes.base import Flavor, Job, Runtime
+from leasehold._runtimes.base import Flavor, Job, Runtime, Signal
 
 PATIENCE = 0.01  # seconds that callbacks may take before the backup thread takes over the schedule
 LINGER = 30.0  # seconds after which an unused backup thread ends; the next callback starts another
@@ -34,8 +34,9 @@ class BackupThread:
         self._runtime = runtime
         self._take_over = take_over
         self._began = runtime.signal()
-        self._over = runtime.signal()
-        self._calling: list[bool] = []  # of the callbacks under way; empty if there are none, or if they were overtaken
+        # Of the callbacks that began last: a list that is empty when they have ended or were overtaken, and their end.
+        # Each round has its own: one that was overtaken may end in the middle of the next.
+        self._round: tuple[list[bool], Signal] = ([], runtime.signal())
         self._job: Job | None = None
         self._closed = False
 
@@ -57,8 +58,7 @@ class BackupThread:
 
     def call(self, calls: Later) -> bool:
         """Make calls; return whether the calling thread still has the schedule."""
-        mine = self._calling = [True]
-        self._over.clear()
+        mine, over = self._round = [True], self._runtime.signal()
         self._began.set()
         self.prepare()  # after the set: a thread that is about to end sees the signal, or is seen here to have ended
         try:
@@ -66,7 +66,7 @@ class BackupThread:
                 call()
         finally:
             still = _take(mine)
-            self._over.set()
+            over.set()
         return still
 
     async def close(self, within: float) -> None:
@@ -74,7 +74,7 @@ class BackupThread:
         self._closed = True
         job = self._job
         self._began.set()
-        self._over.set()
+        self._round[1].set()
         if job is not None:
             await job.join(within)
 
@@ -82,7 +82,7 @@ class BackupThread:
         while True:
             needed = await self._began.wait(LINGER)
             self._began.clear()
-            theirs = self._calling
+            theirs, over = self._round
             if self._closed:
                 return
             if not needed and not theirs:
@@ -91,7 +91,7 @@ class BackupThread:
                     return
                 self._job = job
                 continue
-            while theirs and not self._closed and not await self._over.wait(PATIENCE):
+            while theirs and not self._closed and not await over.wait(PATIENCE):
                 if self._job is None:  # the thread that started this one has not stored it yet
                     continue
                 if not _take(theirs):

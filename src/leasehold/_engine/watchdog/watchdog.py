@@ -25,7 +25,7 @@ reads afterwards until when the watchdog sleeps. The watchdog sets that time fir
 
 One thread or task at a time runs the schedule. All others put actions into its inbox and wake it. They take no mutex: a
 signal handler may interrupt any of them, at any line, and call again. One mutex is left, for starting and ending the
-thread; no renewal, deadline or callback needs it.
+thread, and the run of the schedule; no renewal, deadline or callback needs it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Watchdog:
         self._reset()
 
     def _reset(self) -> None:
-        self._starting = self._runtime.recursive_mutex()  # held to start or end the job, and for nothing else
+        self._starting = self._runtime.recursive_mutex()  # held to start or end the job or its run, and for nothing else
         self._wake = self._runtime.signal()
         self._inbox: deque[Callable[[], None]] = deque()  # actions of other threads on the schedule
         self._timers = LeaseTimers(self._runtime)
@@ -210,7 +210,9 @@ class Watchdog:
         self._timers.add_fresh()
 
     async def _run(self) -> None:
-        mine = self._current_run = object()
+        mine = object()
+        with self._starting:
+            self._current_run = mine
         try:
             while not self._closed and self._current_run is mine:
                 if not self._step():
@@ -218,9 +220,11 @@ class Watchdog:
                 if not await self._sleep() and self._stop_if_idle(mine):
                     return
         finally:
-            if self._current_run is mine:
-                self._current_run = None
-            else:  # another run has begun, as the start of this one was interrupted: it may have missed a wake-up
+            with self._starting:  # another run may begin just now
+                last = self._current_run is mine
+                if last:
+                    self._current_run = None
+            if not last:  # it may have missed a wake-up
                 self._wake.set()
 
     def _stop_if_idle(self, mine: object) -> bool:

@@ -1,19 +1,100 @@
-"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade."""
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade; lock objects list them."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NoReturn, Self
+from contextlib import suppress
+from typing import Any, Self, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import release
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
-from leasehold._runtimes.base import Scope, run_sync
+from leasehold._runtimes.base import Caller, Scope, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import AsyncContext, ContextFacade, refuse_callback
-from leasehold.primitives.locks.hold_list import HoldList
+
+
+class HoldList:
+    """The holds that threads and tasks acquired through one lock object and have not released, in that order.
+
+    The lock's ``release`` and ``owned`` need them. A lock object keeps a hold that `acquire` returned alive, since its
+    user may drop the hold and call ``lock.release()``. It does so for the thread or task that acquired, and only while
+    that one runs: nobody else may release it through the lock object. The hold of a ``with`` block belongs to the block
+    (`leasehold._runtimes.blocks`); here it is only listed.
+
+    Attributes:
+        listed: all of them, by weak references.
+        owned: those that it keeps alive. A public ``acquire`` adds its hold in the statement before its ``return``.
+            Python runs no signal handler between the two, if that statement is no call. So an ``acquire`` that raises
+            has left nothing behind.
+    """
+
+    __slots__ = ("__weakref__", "listed", "owned", "ref")
+
+    def __init__(self) -> None:
+        self.listed: list[Listed] = []  # most have one entry, for which a dictionary would take twice as much
+        self.owned: list[Any] = []
+        self.ref = weakref.ref(self)
+
+    def add(self, caller: Caller, hold: Any) -> None:
+        """List a hold of a thread or task, without keeping it alive."""
+        listed = Listed(hold)
+        listed.caller = caller
+        self.listed.append(listed)
+
+    def last(self, caller: Caller) -> Any:
+        """Return the hold that a thread or task acquired last and has not released."""
+        for listed in reversed(self.listed[:]):
+            hold, owner = listed(), listed.caller
+            # Python reuses the key of a thread or task that has ended.
+            if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
+                return hold
+        return None
+
+    def remove(self, hold: Any) -> None:
+        """Remove a hold from the list, and those that nobody refers to any more."""
+        if self.owned:
+            with suppress(ValueError):  # it is the hold of a block
+                self.owned.remove(hold)
+        for listed in self.listed[:]:
+            one = listed()
+            if one is hold or one is None:
+                try:
+                    self.listed.remove(listed)
+                except ValueError:  # another thread has removed it
+                    pass
+
+    def lists(self, lease: object, caller: Caller) -> bool:
+        """Return whether a hold of a thread or task is, or includes, this lease."""
+        mine = [(listed(), listed.caller) for listed in self.listed[:] if listed.caller.key == caller.key]
+        return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in mine)
+
+    def drop_ended_callers(self) -> None:
+        """Drop the holds of threads and tasks that have ended."""
+        for listed in self.listed[:]:
+            hold = listed()
+            if hold is None or not listed.caller.alive():
+                with suppress(ValueError):  # another thread may have removed it
+                    self.listed.remove(listed)
+                with suppress(ValueError):
+                    self.owned.remove(hold)
+
+
+class Listed(weakref.ref[Any]):
+    """A hold, without keeping it alive, and who acquired it."""
+
+    __slots__ = ("caller",)
+
+    caller: Caller
+
+
+NOTHING_HELD = HoldList()
+"""What a lock object has until its first hold: many may wait at a time without one. Nothing can be put there."""
+
+NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, ())
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
@@ -135,8 +216,7 @@ class AsyncHold(AsyncContext):
         except AttributeError:
             return True
         self._released = True
-        hold_list = self._hold_list()
-        if hold_list is not None:
+        if (hold_list := self._hold_list()) is not None:
             hold_list.remove(self)
         try:
             return await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
@@ -150,13 +230,13 @@ class AsyncHold(AsyncContext):
         return self._enter(opened(self))
 
     async def _enter(self, block: Block | None) -> Self:
-        error = self._begin(block)
-        if error is not None:
-            await self._refuse(error)
+        if not self._begin(block):
+            await self.release()  # it raises the loss
+            self.raise_if_lost()
         return self
 
-    def _begin(self, block: Block | None) -> LeaseLost | NotHeld | None:
-        """Begin a block, and give it the handle that keeps the lease alive; return what `_refuse` is to raise."""
+    def _begin(self, block: Block | None) -> bool:
+        """Begin a block, and give it the handle that keeps the lease alive; return False if it cannot begin."""
         scope = self._engine.runtime.scope()
         if scope is not None:
             scope.enter(block)
@@ -165,18 +245,13 @@ class AsyncHold(AsyncContext):
                 lease.scopes = (*lease.scopes, scope)
         try:
             self.raise_if_lost()  # the block of a lock that was lost by now never begins
-        except (LeaseLost, NotHeld) as error:
-            return error
+        except (LeaseLost, NotHeld):  # not returned: an error that is kept keeps the frames of all callers alive
+            self._leave_scope(None)
+            return False
         if block is not None:
             block.hold, block.handle = self, self._handle
             self._handle = None
-        return None
-
-    async def _refuse(self, error: LeaseLost | NotHeld) -> NoReturn:
-        """Release what a block must not begin with, and raise."""
-        self._leave_scope(error)
-        await self.release()  # it raises the loss, too
-        raise error
+        return True
 
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease alive until the release."""
@@ -193,12 +268,12 @@ class AsyncHold(AsyncContext):
     def _leave_scope(self, error: BaseException | None) -> bool:
         if not self._scopes:
             return False
-        scope = self._scopes[-1]
-        if len(self._scopes) > 1:  # tasks that have blocks of one hold may end them in any order
-            scope = next((each for each in reversed(self._scopes) if each.is_mine()), scope)
-        self._scopes = _without(scope, self._scopes)
+        scope, *others = self._scopes
+        if others:  # tasks that have blocks of one hold may end them in any order
+            scope = next((each for each in reversed(self._scopes) if each.is_mine()), others[-1])
+        self._scopes = tuple([each for each in self._scopes if each is not scope])
         for lease in self._leases():
-            lease.scopes = _without(scope, lease.scopes)
+            lease.scopes = tuple([each for each in lease.scopes if each is not scope])
         interrupted = scope.exit(error)
         self._engine.wake_close()
         return interrupted
@@ -216,12 +291,6 @@ class AsyncHold(AsyncContext):
 
     def __reduce__(self) -> str:
         raise TypeError("a hold cannot be copied or sent elsewhere; send its name and token")
-
-
-def _without(scope: Scope, scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    if len(scopes) == 1 and scopes[0] is scope:
-        return ()
-    return tuple(each for each in scopes if each is not scope)
 
 
 class Hold(ContextFacade[AsyncHold]):

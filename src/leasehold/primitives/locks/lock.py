@@ -19,8 +19,7 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.primitives.locks.hold_list import NOTHING_HELD, HoldList, Listed
+from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList, Listed
 from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
@@ -112,9 +111,8 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         if isinstance(got, NotAcquired):
             raise self._timed_out(got)
         got = self._taken(got)
-        error = got._begin(block)
-        if error is not None:
-            await got._refuse(error)
+        if not got._begin(block):
+            await got._enter(block)  # it raises the reason
         if block is None:
             if self._entered is NOTHING_ENTERED:
                 self._entered = {}

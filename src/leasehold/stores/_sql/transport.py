@@ -51,6 +51,10 @@ class Transaction(Protocol):
         ...
 
 
+GRACE = 0.5
+"""Seconds that a transaction whose task was cancelled may take to end."""
+
+
 class SQLTransport(Protocol):
     """The connections of one client to one database. Used by many threads or tasks at once."""
 

@@ -25,7 +25,7 @@ from leasehold.stores.redis.connection.base import (
     refused,
 )
 from leasehold.stores.redis.connection.blocking import BlockingTransport
-from leasehold.stores.redis.connection.connection import ESTABLISHED, IN_USE
+from leasehold.stores.redis.connection.connection import ESTABLISHED, Connection
 from leasehold.stores.redis.strict.quorum import Strict
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisServer
@@ -128,7 +128,7 @@ def test_no_reply_is_unknown_unless_nothing_was_sent(server: RedisServer, fault:
             proxy.blackhole()
         elif fault == "refusal":
             proxy.stop()
-            time.sleep(IN_USE)  # then the connection is looked at before the call
+            time.sleep(0.02)  # then the connection is looked at before the call
         elif fault == "reset":
             proxy.cut_at(where=b"TIME")
         else:
@@ -150,8 +150,27 @@ def test_a_connection_that_was_used_just_now_is_not_looked_at(server: RedisServe
     connection._used = RUNTIME.now() + 60.0  # however late this machine is
     finish(transport.call(pack(b"TIME"), within=5.0))
     assert looks == []
-    connection._used = RUNTIME.now() - IN_USE
+    connection._used = RUNTIME.now() - 0.02
     finish(transport.call(pack(b"TIME"), within=5.0))
     assert looks == ["a look"]
     assert transport._idle == [connection]
     finish(transport.close())
+
+
+def test_a_slow_start_leaves_time_for_the_reply(server: RedisServer) -> None:
+    """Else every call would connect, send its command, and give up before the reply, for ever."""
+
+    async def slowly(within: float) -> Connection:
+        time.sleep(0.3)  # noqa: ASYNC251 such as a name server that does not answer
+        return await connect(within)
+
+    with FaultProxy(server.port) as proxy:
+        transport = BlockingTransport(
+            RUNTIME, settings.from_url(parse(f"redis://127.0.0.1:{proxy.port}")), b"", lambda _: None, lambda: None
+        )
+        connect = transport.connect
+        transport.connect = slowly  # type: ignore[method-assign]
+        proxy.delay(0.05, where=b"ECHO")
+        assert finish(transport.call(pack(b"ECHO", b"first"), within=0.25)) == b"first"
+        assert len(transport._idle) == 1
+        finish(transport.close())

@@ -9,6 +9,7 @@ import pytest
 
 from leasehold import Client, LeaseLost
 from leasehold._engine.watchdog.backup_thread import PATIENCE, BackupThread
+from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Job, finish
 from leasehold._runtimes.blocking import BlockingRuntime
@@ -70,6 +71,73 @@ def test_a_starter_that_is_held_up_does_not_keep_the_new_thread_from_taking_over
         assert not backup_thread.call([lambda: schedule.taken.acquire(timeout=SOON / 5) and None])
     finish(backup_thread.close(SOON))
     until(lambda: not threads("leasehold-backup"), SOON)
+
+
+def test_who_was_overtaken_and_comes_back_does_not_end_the_patience_with_the_next_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes back while the next callback is under way, which must be overtaken, too, if it is slow."""
+    monkeypatch.setattr("leasehold._engine.watchdog.backup_thread.PATIENCE", 0.5)
+    schedule, comes_back, overtaken = Schedule(), threading.Event(), list[bool]()
+
+    def slow() -> None:
+        comes_back.set()
+        first.join(SOON)
+        overtaken.append(schedule.taken.acquire(timeout=SOON / 2))
+
+    async def take_over(job: Job) -> None:
+        await schedule.take_over(job)
+        if not comes_back.is_set():
+            backup_thread.call([slow])
+
+    backup_thread = BackupThread(BlockingRuntime(), take_over)
+    first = threading.Thread(target=lambda: backup_thread.call([lambda: comes_back.wait(SOON) and None]))
+    first.start()
+    assert schedule.taken.acquire(timeout=SOON)
+    until(lambda: overtaken, SOON)
+    finish(backup_thread.close(SOON))
+    assert overtaken == [True]
+
+
+class Interleaved(Watchdog):
+    """One thread ends its run while another begins one: each waits for the other between its look and its step."""
+
+    @property
+    def _current_run(self) -> object:  # type: ignore[override]
+        run = self.__dict__["_current_run"]
+        if self.begins.is_set() and threading.current_thread().name == "leasehold-watchdog":
+            self.looked.set()
+            self.begun.wait(0.3)
+        return run
+
+    @_current_run.setter
+    def _current_run(self, run: object) -> None:
+        new = threading.current_thread().name == "leasehold-backup"
+        if new:
+            self.begins.set()
+            self.looked.wait(0.3)
+        self.__dict__["_current_run"] = run
+        if new:
+            self.begun.set()
+
+    def hook(self) -> None:
+        self.begins, self.looked, self.begun = threading.Event(), threading.Event(), threading.Event()
+
+
+def test_a_run_that_ends_as_the_next_one_begins_does_not_end_that_one() -> None:
+    with Client.from_url("memory:") as client:
+        watchdog = client._core._engine.watchdog
+        watchdog.__class__ = Interleaved
+        assert isinstance(watchdog, Interleaved)
+        watchdog.hook()
+        kept = client.lock("kept", lease=LASTING).acquire()
+        lost = client.lock("lost", lease=1.0, renew=False).acquire()
+        assert kept is not None
+        assert lost is not None
+        lost.on_lost(lambda error: watchdog.begins.wait(SOON) and None)
+        assert watchdog.begun.wait(SOON)
+        time.sleep(1.5 * LASTING)
+        kept.raise_if_lost()
 
 
 def test_callbacks_under_way_at_the_close_start_no_take_over() -> None:

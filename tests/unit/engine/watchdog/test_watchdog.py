@@ -75,7 +75,7 @@ def test_without_any_answer_it_is_lost_at_the_deadline_and_not_later(fault: Faul
 
 @pytest.mark.parametrize("ends_by", ["its deadline", "a renewal that finds nothing"])
 def test_a_slow_callback_costs_no_other_holder_its_hold(ends_by: str) -> None:
-    lease, called, go_on = 1.5, threading.Event(), threading.Event()
+    lease, called, go_on = 4.0, threading.Event(), threading.Event()  # the machine may be a second late
 
     def stay(error: LeaseLost) -> None:
         called.set()
@@ -83,8 +83,8 @@ def test_a_slow_callback_costs_no_other_holder_its_hold(ends_by: str) -> None:
 
     with Client.from_url("memory:") as client:
         kept = [client.lock(f"kept {number}", lease=lease).acquire() for number in range(3)]
-        lost = client.lock("lost", lease=lease, renew=ends_by != "its deadline").acquire()
-        also = client.lock("lost, too", lease=2 * lease, renew=False).acquire()
+        lost = client.lock("lost", lease=1.5, renew=ends_by != "its deadline").acquire()
+        also = client.lock("lost, too", lease=3.0, renew=False).acquire()
         last = client.lock("kept, too", lease=lease).acquire()
         assert lost is not None
         assert also is not None
@@ -98,7 +98,7 @@ def test_a_slow_callback_costs_no_other_holder_its_hold(ends_by: str) -> None:
         for hold in (*kept, last):
             assert hold is not None
             hold.raise_if_lost()
-        time.sleep(1.5 * lease)
+        time.sleep(1.25 * lease)
         for hold in (*kept, last):
             assert hold is not None
             hold.raise_if_lost()

@@ -69,7 +69,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
     def _forget_sessions(self) -> None:
         self._sessions: Sessions[S] = self._no_sessions()
         self._wait_queues: WaitQueues[S] = WaitQueues(self._runtime, self._sessions)
-        self._waiter_table: WaiterTable[S] = WaiterTable(self._runtime, self._store_waiters)
+        self._waiter_table: WaiterTable[S] = WaiterTable(self._runtime, self._store_waiters, self._remove_left)
         self._once = Semaphore(self._runtime, self._tries)
         self._watch_mutex = self._runtime.mutex()
         self._watch: Job | None = None
@@ -261,8 +261,14 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
     async def _forget(self, waiter: Waiter[S], until: float) -> None:
         """Remove the row of a waiter that has left, if the server may have it."""
         if waiter.stored:
-            await self._waiter_table.over(until)
-            await self._write([statements.remove_entry(self._row_key(waiter.name), waiter.ticket.id)], until)
+            await self._write(self._removals([waiter]), until)
+
+    async def _remove_left(self, waiters: Sequence[Waiter[S]], until: float) -> None:
+        with suppress(StoreUnavailable):  # then they stay until they expire
+            await self._write(self._removals(waiters), until)
+
+    def _removals(self, waiters: Sequence[Waiter[S]]) -> list[Statement]:
+        return [statements.remove_entry(self._row_key(each.name), each.ticket.id) for each in waiters]
 
     def _row_key(self, name: str) -> Key:
         return self._row_space, name.encode()

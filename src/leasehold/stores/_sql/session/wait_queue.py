@@ -136,6 +136,7 @@ class WaitQueues(Generic[S]):
         call keeps the session. Its caller releases what it was granted.
         """
         with self._mutex:
+            waiter.left = True
             session: S | None = None
             if not waiter.taking:
                 session, waiter.session = waiter.session, None

@@ -57,6 +57,7 @@ class Waiter(Generic[S]):
         taking: whether a call takes that token now: the session is that call's alone, whatever happens meanwhile.
         failed: why the session that was parked for it ended.
         answered: whether a call returned to its client, which will therefore release it.
+        left: whether it has given up: a row of it that is stored later must be removed.
         stored_at: when its row was written, for people to see.
         held_by: who held the name then.
     """
@@ -69,6 +70,7 @@ class Waiter(Generic[S]):
     taking: bool = False
     failed: StoreUnavailable | None = None
     answered: bool = False
+    left: bool = False
     stored_at: float | None = None
     held_by: Owner | None = None
 

@@ -1,9 +1,11 @@
 """Stores waiters in the tables for people to see: many waiters of a client in one transaction.
 
 These rows decide nothing, so writing them must not delay the waiters. One transaction at a time is under way. A waiter
-that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came. A waiter may
-leave while its row is on its way to the server. So a transaction goes on to its end even if its task is cancelled, and
-whoever removes a row waits for that end first (`over`). A thread that is interrupted leaves such a row until it
+that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came.
+
+A waiter may leave while a transaction that stores it is under way. Its release then finds no row to remove. So whoever
+stores waiters looks afterwards which of them have left by then, and removes these rows. A task that is cancelled does
+that before its end, if the server answers within `GRACE`. After that, and after an interrupt, the row stays until it
 expires.
 """
 
@@ -17,7 +19,7 @@ from leasehold._model import Owner
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.waiter import Waiter
-from leasehold.stores._sql.transport import Permit, Semaphore
+from leasehold.stores._sql.transport import GRACE, Permit, Semaphore
 
 S = TypeVar("S")
 
@@ -26,6 +28,9 @@ MAX_BATCH = 100
 
 Write = Callable[[Sequence[Waiter[S]], float], Awaitable[Sequence[Owner | None]]]
 """Stores waiters before a deadline on the boot-time clock; returns the holder of each one's name."""
+
+Remove = Callable[[Sequence[Waiter[S]], float], Awaitable[None]]
+"""Removes the rows of waiters that have left, before that deadline, if the server answers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,9 +45,10 @@ class PendingRow(Generic[S]):
 class WaiterTable(Generic[S]):
     """The rows of one client's waiters. Used by many threads or tasks at once."""
 
-    def __init__(self, runtime: Runtime, write: Write[S]) -> None:
+    def __init__(self, runtime: Runtime, write: Write[S], remove: Remove[S]) -> None:
         self._runtime = runtime
         self._write = write
+        self._remove = remove
         self._turn = Semaphore(runtime, 1)
         self._pending: dict[PendingRow[S], None] = {}  # in order; without a mutex, since each step is atomic
 
@@ -66,27 +72,19 @@ class WaiterTable(Generic[S]):
         if pending.failed is not None:
             raise pending.failed
 
-    async def over(self, until: float) -> None:
-        """Wait until the transaction that is under way has ended, at most until a reading of the clock."""
-        turn = list[Permit]()
-        try:
-            await self._turn.take(until, turn)
-        finally:
-            turn.clear()
-            self._turn.notify()
-
     async def _send(self, pending: PendingRow[S], until: float) -> None:
-        """Store this waiter and all that came meanwhile."""
+        """Store this waiter and all that came meanwhile. If that is interrupted, the next one stores them."""
         others = [one for one in list(self._pending) if not one.done and one is not pending]
-        batch = [pending, *others[: MAX_BATCH - 1]]
+        await self._runtime.shield(self._store([pending, *others[: MAX_BATCH - 1]], until), GRACE)
+
+    async def _store(self, batch: Sequence[PendingRow[S]], until: float) -> None:
         failed: StoreUnavailable | None = None
         held_by: Sequence[Owner | None] = [None] * len(batch)
         try:
-            held_by = await self._runtime.shield(self._stored(batch, until))
+            held_by = await self._write([one.waiter for one in batch], until)
         except StoreUnavailable as error:
             failed = error
         for one, owner in zip(batch, held_by, strict=True):
             one.waiter.held_by, one.failed, one.done = owner, failed, True
-
-    async def _stored(self, batch: Sequence[PendingRow[S]], until: float) -> Sequence[Owner | None]:
-        return await self._write([one.waiter for one in batch], until)
+        if left := [one.waiter for one in batch if one.waiter.left]:
+            await self._remove(left, until)

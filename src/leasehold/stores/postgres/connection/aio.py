@@ -11,16 +11,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait
-
-T = TypeVar("T")
-
-GRACE = 0.5
-"""Seconds that a transaction whose caller was cancelled may take to end."""
 
 
 class AioTransport(PostgresTransport):
@@ -62,24 +56,3 @@ class AioTransport(PostgresTransport):
         if not any(found):
             raise failed[0]
         return found
-
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await self._ended(task)
-            raise
-
-    async def _ended(self, task: asyncio.Future[Any]) -> None:
-        until = self._runtime.now() + GRACE
-        while not task.done():
-            left = until - self._runtime.now()
-            if left <= 0:
-                task.cancel()
-            try:
-                await asyncio.wait((task,), timeout=max(left, 0.05))
-            except asyncio.CancelledError:  # the first cancellation is raised soon
-                continue
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: the caller gets the cancellation

@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
-from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import GRACE, OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
 from leasehold.stores.postgres.connection.notifications import Subscriptions
@@ -127,10 +127,6 @@ class PostgresTransport(ABC):
     async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
         """Return the addresses of each host; nothing to leave that to libpq."""
 
-    @abstractmethod
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a transaction so that it is decided when a cancellation is raised (see `SQLTransport.transact`)."""
-
     # --- exchanges ---------------------------------------------------------------------------------------------
 
     async def run(self, steps: Steps[T], until: float | None, *, goes_on: bool = False) -> T:
@@ -165,7 +161,8 @@ class PostgresTransport(ABC):
     async def transact(
         self, work: Callable[[Transaction], Coroutine[Any, Any, T]], *, within: float, reserved: bool = False
     ) -> T:
-        return await self._shielded(self._transact(work, within, self._reserved if reserved else self._pool))
+        pool = self._reserved if reserved else self._pool
+        return await self._runtime.shield(self._transact(work, within, pool), GRACE)
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], within: float, pool: Pool) -> T:
         until, mine = self._runtime.now() + within, list[Permit]()

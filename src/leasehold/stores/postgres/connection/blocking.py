@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.exchange import SocketWait
-
-T = TypeVar("T")
 
 
 class BlockingTransport(PostgresTransport):
@@ -22,6 +19,3 @@ class BlockingTransport(PostgresTransport):
 
     async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
         return ()  # libpq resolves them, and blocks
-
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work  # nothing cancels a thread

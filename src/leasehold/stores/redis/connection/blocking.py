@@ -38,10 +38,10 @@ class BlockingTransport(ServerTransport[Connection]):
         return self.ask(b"".join(commands), within, len(commands)) if commands else []
 
     def ask(self, commands: bytes, within: float, count: int = 1) -> list[Any]:
-        """Send commands on an idle connection that the server has not closed meanwhile, or on a new one.
+        """Send commands on an idle connection, or on a new one.
 
-        A release that was sent to a server that had gone would count as one without an answer. The next server may
-        know nothing of the lock, and its holder must learn that.
+        Not on one that the server has closed, as far as is known: a release that was sent there would count as one
+        without an answer. The next server may know nothing of the lock, and its holder must learn that.
         """
         idle, now = self._idle, self._now()
         try:
@@ -49,6 +49,7 @@ class BlockingTransport(ServerTransport[Connection]):
                 connection.close()
         except IndexError:
             connection = finish(self.connect(within))
+            now = self._now()  # a slow start must not leave a command that was sent without time for its reply
         try:
             replies = connection.exchange(commands, count, now + within)
         except BaseException as error:

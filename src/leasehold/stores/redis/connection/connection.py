@@ -33,7 +33,8 @@ AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 IN_USE = 0.010
 """Seconds after the start of its last call for which a connection is not looked at.
 
-A look is a system call, and short blocks would pay it twice.
+A look is a system call, and short blocks would pay for it twice. For so long a close by the server is not noticed: a
+release then counts as one without an answer, as if the server had gone in the middle of it.
 """
 
 ESTABLISHED = b"\x01"
@@ -72,7 +73,7 @@ class Connection(Replies):
         """Returns `ESTABLISHED` unless the server has closed the connection since the last reply."""
 
     def established(self, now: float) -> bool:
-        """Return, before a call, whether the server has not closed the connection, as far as is known."""
+        """Record the start of a call; return False if the server is known to have closed the connection."""
         before, self._used = self._used, now
         return now - before < IN_USE or self.state() == ESTABLISHED
 
