@@ -17,16 +17,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal, random_bytes
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
 
 if TYPE_CHECKING:
     from leasehold._runtimes.worker import Worker
 
 T = TypeVar("T")
-
-REPEAT_CANCEL = 0.05
-"""Seconds after which a task that goes on is cancelled once more."""
-
 OUTSIDE = "an asyncio lock is used outside a task; await it inside one"
 """The message of the RuntimeError for a call by a callback of the event loop."""
 
@@ -38,7 +34,7 @@ class AsyncioRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(random_bytes)
+    random_bytes = staticmethod(os.urandom)
     jitter = staticmethod(random.random)
 
     def __init__(self) -> None:
@@ -85,18 +81,13 @@ class AsyncioRuntime:
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
-        left: float | None = None
-        until = 0.0
         while not task.done():
             try:
-                await asyncio.wait((task,), timeout=left)
+                await asyncio.wait((task,))
             except asyncio.CancelledError as error:
                 if cancelled is None and grace is not None:
-                    until = self.now() + grace
+                    task.get_loop().call_later(grace, task.cancel)
                 cancelled = error
-            if until and (left := until - self.now()) <= 0.0:
-                task.cancel()
-                left = REPEAT_CANCEL
         if cancelled is not None:
             if not task.cancelled():
                 task.exception()  # counts as retrieved: the caller gets the cancellation instead

@@ -23,18 +23,6 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
-def _random_bytes() -> Callable[[int], bytes]:
-    try:
-        os.getrandom(1, os.GRND_NONBLOCK)
-    except (AttributeError, OSError):  # another system, an old kernel, it is forbidden, or too early after a boot
-        return os.urandom
-    return os.getrandom
-
-
-random_bytes = _random_bytes()
-"""Returns so many random bytes. Where possible it does not release the interpreter lock: others could delay it."""
-
 CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
 INTERRUPTS_MESSAGE = (

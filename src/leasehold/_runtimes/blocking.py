@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -23,7 +24,6 @@ from leasehold._runtimes.base import (
     calls,
     finish,
     interrupts,
-    random_bytes,
     warn,
 )
 
@@ -40,7 +40,7 @@ class BlockingRuntime:
 
     now = staticmethod(clock.boottime)
     wall_us = staticmethod(clock.wall_us)
-    random_bytes = staticmethod(random_bytes)
+    random_bytes = staticmethod(os.urandom)
     jitter = staticmethod(random.random)
 
     def mutex(self) -> AbstractContextManager[Any]:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, LeaseLost, StoreUnavailable
-from leasehold._engine.cell_wait import LOST_MESSAGE
 from leasehold.primitives.coordination.barrier_members import LOOK
+from leasehold.primitives.coordination.journal import LOST_MESSAGE
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasehold import StoreUnavailable
-from leasehold._engine.cell_wait import LOST_MESSAGE
 from leasehold.primitives.coordination import journal
+from leasehold.primitives.coordination.journal import LOST_MESSAGE
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth, sometimes
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness

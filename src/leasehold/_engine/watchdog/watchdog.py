@@ -66,7 +66,7 @@ class Watchdog:
         self._reset()
 
     def _reset(self) -> None:
-        self._starting = self._runtime.recursive_mutex()  # held to start or end the job or its run, and for nothing else
+        self._starting = self._runtime.recursive_mutex()  # held to start or end the job, or its run, and no longer
         self._wake = self._runtime.signal()
         self._inbox: deque[Callable[[], None]] = deque()  # actions of other threads on the schedule
         self._timers = LeaseTimers(self._runtime)

@@ -29,7 +29,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leasehold import _validate
-from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import acquire, release
 from leasehold._engine.lease import Lease
@@ -49,7 +48,7 @@ from leasehold.errors import (
 from leasehold.primitives.bases import AsyncPrimitive
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
 from leasehold.primitives.coordination.barrier_rounds import SHORT, Met, Over, Rounds, Waiting
-from leasehold.primitives.coordination.journal import Journal, Seen
+from leasehold.primitives.coordination.journal import Journal, Pace, Seen
 from leasehold.primitives.locks.options import Options
 
 LOOK = 1.0

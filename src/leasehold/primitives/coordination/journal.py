@@ -20,14 +20,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from leasehold import _validate
-from leasehold._engine import cell_wait
-from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
+from leasehold._engine.retry import asked
 from leasehold._model import Cell, Change
+from leasehold.errors import StoreUnavailable
 from leasehold.primitives.values.register import StoredCell
+from leasehold.store_api import Watching
 
 S = TypeVar("S", bound=tuple[Any, ...])
 
@@ -44,6 +45,29 @@ FIRST_PAUSE = 0.004
 """Longest pause in seconds before an overtaken change is retried; each further one may be twice as long."""
 
 LONGEST_PAUSE = 0.1
+
+FIRST_POLL = 0.005
+"""Seconds before the first poll, where the store sends no notifications; later pauses are longer."""
+
+LONGEST_POLL = 0.25
+"""Seconds between two polls, at most: the longest delay of a wake-up without notifications."""
+
+LOST_MESSAGE = 1.0
+"""Seconds after which a waiter reads the cell without a notification: the cost of a lost one."""
+
+
+class Pace:
+    """How long to sleep between two polls."""
+
+    __slots__ = ("_pause",)
+
+    def __init__(self) -> None:
+        self._pause = FIRST_POLL
+
+    def next(self, jitter: float) -> float:
+        """Return the next pause; it grows from poll to poll, and jitter spreads the waiters."""
+        pause, self._pause = self._pause, min(self._pause * 1.5, LONGEST_POLL)
+        return pause * (0.75 + jitter / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +111,15 @@ class Journal(StoredCell, Generic[S]):
 
     async def changed(self, version: int, timeout: float, pace: Pace) -> None:
         """Sleep until the state may have another version, at most ``timeout`` seconds."""
-        await cell_wait.changed(self._engine, self._cell, version, timeout=timeout, pace=pace)
+        engine = self._engine
+        if engine.store.capabilities.watches:
+            try:
+                store = cast(Watching, engine.store)
+                return await asked(store.wait_for_cell(self._cell, version, timeout=min(timeout, LOST_MESSAGE)))
+            except StoreUnavailable as error:  # the next read detects whether the store is down
+                if error.lasting:
+                    raise
+        await engine.runtime.sleep(min(timeout, pace.next(engine.runtime.jitter())))
 
     async def _change(self, decide: Callable[[S | None], S | None], patience: float | None) -> Seen[S]:
         runtime, pause = self._engine.runtime, FIRST_PAUSE

@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from leasehold import _validate
-from leasehold._engine.cell_wait import Pace
 from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import NameInUse
 from leasehold.primitives.bases import AsyncNamed, NamedFacade
-from leasehold.primitives.coordination.journal import Journal
+from leasehold.primitives.coordination.journal import Journal, Pace
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 from leasehold.primitives.locks.semaphore import permits_of
 from leasehold.primitives.values.versioned import LONGEST_TTL

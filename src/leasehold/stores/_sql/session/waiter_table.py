@@ -3,10 +3,8 @@
 These rows decide nothing, so writing them must not delay the waiters. One transaction at a time is under way. A waiter
 that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came.
 
-A waiter may leave while a transaction that stores it is under way. Its release then finds no row to remove. So whoever
-stores waiters looks afterwards which of them have left by then, and removes these rows. A task that is cancelled does
-that before its end, if the server answers within `GRACE`. After that, and after an interrupt, the row stays until it
-expires.
+A waiter may leave meanwhile, and its release finds no row to remove. So whoever stores waiters then removes the rows of
+those that have left, also if its task is cancelled. Without an answer within `GRACE` the row stays until it expires.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 IN_USE = 0.010
 """Seconds after the start of its last call for which a connection is not looked at.
 
-A look is a system call, and short blocks would pay for it twice. For so long a close by the server is not noticed: a
-release then counts as one without an answer, as if the server had gone in the middle of it.
+A look is a system call, and short blocks would pay for it twice. Without it, a release at a server that is gone counts
+as one without an answer.
 """
 
 ESTABLISHED = b"\x01"
@@ -85,12 +85,7 @@ class Connection(Replies):
         """
         replies: list[Any] = []
         try:
-            try:
-                sent = self._send(commands, AT_ONCE) if self.plain else 0  # most often there is room for all at once
-            except BlockingIOError:
-                sent = 0
-            if sent < len(commands):
-                self.send_all(commands[sent:], until)
+            self.send_all(commands, until)
             while True:
                 try:
                     data = self._recv(CHUNK)
@@ -152,7 +147,7 @@ class Connection(Replies):
         return ESTABLISHED if self.quiet() else b""
 
     def send_all(self, commands: bytes, until: float) -> None:
-        """Send commands, waiting for room.
+        """Send commands; most often there is room for all at once.
 
         Raises:
             OSError: there was not by then.
@@ -161,10 +156,9 @@ class Connection(Replies):
             self.socket.settimeout(max(until - self.now(), 0.001))
             self.socket.sendall(commands)
             return
-        sent = 0
-        while sent < len(commands):
+        while commands:
             try:
-                sent += self._send(commands[sent:], AT_ONCE)
+                commands = commands[self._send(commands, AT_ONCE) :]
             except BlockingIOError:
                 self._wait_for(select.POLLOUT, until)
 
