@@ -207,6 +207,21 @@ def test_the_outer_of_two_locks_is_lost(harness: Harness) -> None:
     run(harness, body)
 
 
+def test_a_block_does_not_begin_with_a_hold_of_which_a_part_was_released(harness: Harness) -> None:
+    """The loss of one part is the loss of all."""
+
+    async def body(harness: Harness, client: AsyncClient) -> None:
+        part = client.rlock("a")
+        hold = await client.multi_lock([part, client.lock("b")]).acquire()
+        assert hold is not None
+        await part.release()
+        with pytest.raises(LeaseLost, match="'a' was lost"):
+            async with hold:
+                pytest.fail("the block began")
+
+    run(harness, body)
+
+
 def test_a_block_does_not_begin_with_a_lost_hold(harness: Harness) -> None:
     async def body(harness: Harness, client: AsyncClient) -> None:
         hold = await client.lock("a").acquire()

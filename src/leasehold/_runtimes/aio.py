@@ -81,13 +81,16 @@ class AsyncioRuntime:
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
+        timer: asyncio.TimerHandle | None = None
         while not task.done():
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError as error:
-                if cancelled is None and grace is not None:
-                    task.get_loop().call_later(grace, task.cancel)
+                if timer is None and grace is not None:
+                    timer = task.get_loop().call_later(grace, task.cancel)
                 cancelled = error
+        if timer is not None:
+            timer.cancel()
         if cancelled is not None:
             if not task.cancelled():
                 task.exception()  # counts as retrieved: the caller gets the cancellation instead

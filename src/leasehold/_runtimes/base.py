@@ -168,7 +168,7 @@ class Runtime(Protocol):
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         """Finish ``work`` even if the caller is cancelled; raise the cancellation afterwards.
 
-        With ``grace``, ``work`` has so many seconds from the cancellation on, and is then cancelled, too.
+        With ``grace``, ``work`` gets that many seconds after the cancellation; then it is cancelled, too.
         """
         ...
 

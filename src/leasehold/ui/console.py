@@ -6,6 +6,7 @@ without being told.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -292,6 +293,4 @@ def text_of(name: str) -> str:
 
 def filled(page: str, facts: dict[str, str]) -> str:
     """Return a page with ``{{name}}`` replaced by facts, as text."""
-    for name, text in facts.items():
-        page = page.replace("{{" + name + "}}", escape(text, quote=True))
-    return page
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: escape(facts[found[1]], quote=True), page)

@@ -165,6 +165,33 @@ def test_what_is_shielded_ends_before_its_caller_is_cancelled(tasks: Harness) ->
     tasks.run(body)
 
 
+def test_what_is_shielded_is_cancelled_when_its_grace_is_over(tasks: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        ended = list[str]()
+
+        async def work() -> None:
+            try:
+                await harness.sleep(3600.0)
+            finally:
+                ended.append("work")
+
+        async def caller() -> None:
+            try:
+                await harness.runtime.shield(work(), 0.05)
+            finally:
+                ended.append("caller")
+
+        job = harness.spawn(caller)
+        await harness.sleep(0.01)
+        assert ended == []
+        job.cancel()
+        assert await job.join(10.0)
+        assert isinstance(job.exception(), asyncio.CancelledError)
+        assert ended == ["work", "caller"]
+
+    tasks.run(body)
+
+
 def test_what_is_shielded_may_be_cancelled_itself_as_by_the_end_of_a_loop() -> None:
     ended = list[str]()
 

@@ -34,8 +34,8 @@ class BackupThread:
         self._runtime = runtime
         self._take_over = take_over
         self._began = runtime.signal()
-        # Of the callbacks that began last: a list that is empty when they have ended or were overtaken, and their end.
-        # Each round has its own: one that was overtaken may end in the middle of the next.
+        # The last round of callbacks: a list, empty when they have ended or were overtaken, and the signal of their
+        # end. Each round has its own, since one that was overtaken may end during the next.
         self._round: tuple[list[bool], Signal] = ([], runtime.signal())
         self._job: Job | None = None
         self._closed = False

@@ -24,8 +24,8 @@ A new lease has no timers yet (`timers`). The order of steps makes that safe. An
 reads afterwards until when the watchdog sleeps. The watchdog sets that time first and looks for new leases afterwards.
 
 One thread or task at a time runs the schedule. All others put actions into its inbox and wake it. They take no mutex: a
-signal handler may interrupt any of them, at any line, and call again. One mutex is left, for starting and ending the
-thread, and the run of the schedule; no renewal, deadline or callback needs it.
+signal handler may interrupt any of them, at any line, and call again. One mutex is left. It is held for a moment while
+the thread, or a run of the schedule, starts or ends.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Watchdog:
         self._reset()
 
     def _reset(self) -> None:
-        self._starting = self._runtime.recursive_mutex()  # held to start or end the job, or its run, and no longer
+        self._starting = self._runtime.recursive_mutex()  # held only while the job or its run starts or ends
         self._wake = self._runtime.signal()
         self._inbox: deque[Callable[[], None]] = deque()  # actions of other threads on the schedule
         self._timers = LeaseTimers(self._runtime)
@@ -211,9 +211,9 @@ class Watchdog:
 
     async def _run(self) -> None:
         mine = object()
-        with self._starting:
-            self._current_run = mine
         try:
+            with self._starting:
+                self._current_run = mine
             while not self._closed and self._current_run is mine:
                 if not self._step():
                     return
@@ -224,12 +224,14 @@ class Watchdog:
                 last = self._current_run is mine
                 if last:
                     self._current_run = None
-            if not last:  # it may have missed a wake-up
+            if not last:  # the other one may have missed a wake-up
                 self._wake.set()
 
     def _stop_if_idle(self, mine: object) -> bool:
         """End the job, unless something arrived just now. Whatever arrives later finds no job and starts one."""
         with self._starting:
+            if self._current_run is not mine:
+                return True
             job, self._job, self._current_run = self._job, None, None
             if not self._timers.fresh and not self._inbox:
                 return True

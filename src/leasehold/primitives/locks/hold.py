@@ -27,9 +27,8 @@ class HoldList:
 
     Attributes:
         listed: all of them, by weak references.
-        owned: those that it keeps alive. A public ``acquire`` adds its hold in the statement before its ``return``.
-            Python runs no signal handler between the two, if that statement is no call. So an ``acquire`` that raises
-            has left nothing behind.
+        owned: those that it keeps alive. A public ``acquire`` adds its hold in the statement before its ``return``,
+            between which Python runs no signal handler. So an ``acquire`` that raises has left nothing behind.
     """
 
     __slots__ = ("__weakref__", "listed", "owned", "ref")
@@ -93,7 +92,6 @@ class Listed(weakref.ref[Any]):
 
 NOTHING_HELD = HoldList()
 """What a lock object has until its first hold: many may wait at a time without one. Nothing can be put there."""
-
 NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, ())
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
@@ -231,8 +229,10 @@ class AsyncHold(AsyncContext):
 
     async def _enter(self, block: Block | None) -> Self:
         if not self._begin(block):
-            await self.release()  # it raises the loss
-            self.raise_if_lost()
+            try:
+                self.raise_if_lost()
+            finally:
+                await self.release()  # a loss that it finds is raised instead
         return self
 
     def _begin(self, block: Block | None) -> bool:

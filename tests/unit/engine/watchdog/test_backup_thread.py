@@ -1,5 +1,7 @@
 """Who has the watchdog's schedule while a holder is called back, and how many threads that takes."""
 
+import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import Client, LeaseLost
+from leasehold import AsyncClient, Client, LeaseLost
 from leasehold._engine.watchdog.backup_thread import PATIENCE, BackupThread
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._runtimes.aio import AsyncioRuntime
@@ -130,14 +132,54 @@ def test_a_run_that_ends_as_the_next_one_begins_does_not_end_that_one() -> None:
         watchdog.__class__ = Interleaved
         assert isinstance(watchdog, Interleaved)
         watchdog.hook()
-        kept = client.lock("kept", lease=LASTING).acquire()
+        kept = client.lock("kept", lease=4.0).acquire()
         lost = client.lock("lost", lease=1.0, renew=False).acquire()
         assert kept is not None
         assert lost is not None
         lost.on_lost(lambda error: watchdog.begins.wait(SOON) and None)
         assert watchdog.begun.wait(SOON)
-        time.sleep(1.5 * LASTING)
+        time.sleep(5.0)
         kept.raise_if_lost()
+
+
+class Struck(Exception):
+    """An exception of a signal handler."""
+
+
+class Strikes:
+    """A mutex after which a signal handler raises, once, as a run begins: Python may run one when a block ends."""
+
+    def __init__(self) -> None:
+        self._mutex, self.struck = threading.RLock(), False
+
+    def __enter__(self) -> None:
+        self._mutex.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._mutex.release()
+        if sys._getframe(1).f_code.co_name == "_run" and not self.struck:
+            self.struck = True
+            raise Struck
+
+    def _is_owned(self) -> bool:
+        return self._mutex._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_run_that_is_interrupted_as_it_begins_does_not_count_as_one() -> None:
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with AsyncClient.from_url("memory:") as client:
+            strikes = client._engine.watchdog._starting = Strikes()  # type: ignore[assignment]
+            first = await client.lock("first", lease=4.0).acquire()
+            await asyncio.sleep(0.1)
+            assert strikes.struck
+            second = await client.lock("second", lease=4.0).acquire()
+            await asyncio.sleep(5.0)
+            for hold in (first, second):
+                assert hold is not None
+                hold.raise_if_lost()
+
+    asyncio.run(body())
 
 
 def test_callbacks_under_way_at_the_close_start_no_take_over() -> None:

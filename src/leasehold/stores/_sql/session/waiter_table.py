@@ -3,8 +3,9 @@
 These rows decide nothing, so writing them must not delay the waiters. One transaction at a time is under way. A waiter
 that comes meanwhile is stored by the next one, which the first to have its turn sends for all that came.
 
-A waiter may leave meanwhile, and its release finds no row to remove. So whoever stores waiters then removes the rows of
-those that have left, also if its task is cancelled. Without an answer within `GRACE` the row stays until it expires.
+A waiter may leave meanwhile, and its release finds no row to remove. So after each transaction its sender removes the
+rows of waiters that have left, even if its task is cancelled. If the server then does not answer for about `GRACE`, the
+row stays until it expires.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class WaiterTable(Generic[S]):
         pending, turn = PendingRow(waiter), list[Permit]()
         try:
             self._pending[pending] = None
-            if not await self._turn.take(until, turn):
+            if not await self._turn.take(until, turn) and not pending.done:
                 raise StoreUnavailable("the connections of this client are busy storing its waiters")
             if not pending.done:
                 await self._send(pending, until)

@@ -1,9 +1,9 @@
 """The asyncio transport: driving an exchange suspends until the event loop reports that the socket is ready.
 
 A transaction runs in a task of its own. When its caller is cancelled, it runs to its end, mostly within milliseconds. A
-silent server gets `GRACE`, then the connection is closed. So the cancellation is raised soon. The release that the
-caller sends next cannot overtake the transaction: either its commit was sent, and the server keeps the name locked
-until it is done, or it never will be sent.
+silent server gets `_sql.transport.GRACE`, then the connection is closed. So the cancellation is raised soon. The
+release that the caller sends next cannot overtake the transaction: either its commit was sent, and the server keeps the
+name locked until it is done, or it never will be sent.
 """
 
 from __future__ import annotations

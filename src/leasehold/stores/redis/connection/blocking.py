@@ -40,18 +40,19 @@ class BlockingTransport(ServerTransport[Connection]):
     def ask(self, commands: bytes, within: float, count: int = 1) -> list[Any]:
         """Send commands on an idle connection, or on a new one.
 
-        Not on one that the server has closed, as far as is known: a release that was sent there would count as one
-        without an answer. The next server may know nothing of the lock, and its holder must learn that.
+        A connection that the server is known to have closed is not used: a release on it would count as one without an
+        answer. The next server may know nothing of the lock, and its holder must learn that.
         """
         idle, now = self._idle, self._now()
+        until = now + within
         try:
             while not (connection := idle.pop()).established(now):
                 connection.close()
         except IndexError:
             connection = finish(self.connect(within))
-            now = self._now()  # a slow start must not leave a command that was sent without time for its reply
+            until = max(until, self._now() + within / 4)  # connecting may be slow; the reply still gets some time
         try:
-            replies = connection.exchange(commands, count, now + within)
+            replies = connection.exchange(commands, count, until)
         except BaseException as error:
             connection.close()  # a reply may still come, and no other call must ever read it
             if isinstance(error, StoreUnavailable):
