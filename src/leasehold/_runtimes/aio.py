@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leasehold._runtimes.worker import Worker
 
 T = TypeVar("T")
+
 OUTSIDE = "an asyncio lock is used outside a task; await it inside one"
 """The message of the RuntimeError for a call by a callback of the event loop."""
 

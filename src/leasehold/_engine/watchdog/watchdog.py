@@ -230,7 +230,7 @@ class Watchdog:
     def _stop_if_idle(self, mine: object) -> bool:
         """End the job, unless something arrived just now. Whatever arrives later finds no job and starts one."""
         with self._starting:
-            if self._current_run is not mine:
+            if self._current_run is not mine:  # another run has the schedule
                 return True
             job, self._job, self._current_run = self._job, None, None
             if not self._timers.fresh and not self._inbox:

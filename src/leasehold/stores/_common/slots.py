@@ -138,15 +138,14 @@ class Slots:
     def remove(self, ticket: str) -> Slot | None:
         """Remove a ticket. If it watched the lease, return the slot that must watch it instead, if there is one."""
         slot = self._slots.pop(ticket, None)
-        return None if slot is None or not slot.listed else self._unlist(slot)
-
-    def _unlist(self, slot: Slot) -> Slot | None:
+        if slot is None or not slot.listed:
+            return None
         with self._mutex:
             waiting = self._by_name.get(slot.name)
             if waiting is None:
                 return None
-            watched = next(iter(waiting), "") == slot.ticket
-            waiting.pop(slot.ticket, None)
+            watched = next(iter(waiting), "") == ticket
+            waiting.pop(ticket, None)
             if not waiting:
                 del self._by_name[slot.name]
                 return None

@@ -79,11 +79,8 @@ class Waiters(Slots):
         return expiry + IDLE * ticket.terms.lease
 
     def granted(self, ticket: Ticket) -> None:
-        """Remove a ticket that was granted by a reply; most have not waited."""
-        slot = self._slots.pop(ticket.id, None)
-        if slot is None or not slot.listed:
-            return
-        next_waiter = self._unlist(slot)
+        """Remove a ticket that was granted by a reply."""
+        next_waiter = self.remove(ticket.id)
         if next_waiter is not None and is_shared(ticket):
             self.wake(next_waiter)  # one lease has ended, other holders may remain: it retries to learn their expiry
 

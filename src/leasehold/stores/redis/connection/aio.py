@@ -38,9 +38,8 @@ class AioTransport(ServerTransport[AioConnection]):
 
     def call(self, command: bytes, *, within: float) -> Awaitable[Any]:
         """Send at once if that is possible: most often this is the future of the reply, and no coroutine is made."""
-        connection = self._connection
-        here = connection is not None and connection.open and connection.loop is asyncio.get_running_loop()
-        if connection is None or connection.full or not here:
+        connection = self._live()
+        if connection is None or connection.full:
             return self._call_later(command, within)
         return connection.send(command, within)
 
