@@ -77,7 +77,7 @@ OWN = {
     "stores/sqlite/waiting.py": {"socket", "threading", "time"},
     "observability/_one_at_a_time.py": {"threading"},
     "observability/history.py": {"time"},
-    "observability/prometheus.py": {"threading"},
+    "observability/prometheus.py": {"threading", "time"},
 }
 """Files of stores that own a thread, a socket, or a file which others wait for, and sinks with a mutex or a clock."""
 

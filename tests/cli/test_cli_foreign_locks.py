@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import redis
 import redis_lock
 from click.testing import CliRunner, Result
+from shells import Shell
 
 from leasehold import Client
 from leasehold.cli import main
@@ -188,6 +190,37 @@ def test_our_own_keys_and_other_data_are_no_locks_of_others(
             texts = call("ls", prefix, url=redis_server.url).stderr
             assert not [line for line in texts.splitlines() if line.startswith((f"'{namespace}", "'leasehold"))]
     server.delete(*other, f"{namespace}:hash", f"{{{namespace}}}:timeout", f"{namespace}:list")
+
+
+@pytest.mark.parametrize("lease", [None, 60], ids=["without an end", "for a minute"])
+def test_a_lock_of_another_library_that_is_shared_is_shown_and_not_broken(
+    redis_server: RedisServer, server: redis.Redis, namespace: str, tmp_path: Path, lease: float | None
+) -> None:
+    name, url = f"{namespace}:shared", f"{redis_server.url}?layout=plain"
+    with Client.from_url(url) as ours, ours.lock(name):
+        pass  # so that `ls` knows the name
+    assert server.lock(name, timeout=lease).acquire()
+    shown = call("show", name, url=url)
+    assert "held by another program, no token, client " in shown.stdout
+    assert (", no end" in shown.stdout) is (lease is None)
+    assert ("remaining" in shown.stdout) is (lease is not None)
+    (listed,) = [line for line in call("ls", name, url=url).stdout.splitlines() if line.startswith(name)]
+    assert listed.split()[1:4] == ["-", "another", "program"]
+    assert ("no end" in listed) is (lease is None)
+    for command in ("show", "ls"):
+        text = call(command, name, "--json", url=url).stdout
+        json.loads(text, parse_constant=pytest.fail)
+        assert ('"remaining": null' in text) is (lease is None)
+    code, _, complaint = Shell(url, tmp_path).call("run", name, "--no-wait", "--", "true")
+    assert code == 75
+    assert "held by another program " in complaint
+    assert ("with no end (no token)" in complaint) is (lease is None)
+    for arguments in ((), ("--yes",), ("--json",)):
+        kept = call("break", name, *arguments, url=url)
+        assert kept.exit_code == 65
+        assert "held by another program" in kept.stderr
+    assert server.exists(name)
+    server.delete(name)
 
 
 def test_a_large_server_is_looked_at_in_part(

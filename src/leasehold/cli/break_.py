@@ -19,6 +19,8 @@ MEANING = (
     "the next holder's. A resource that checks tokens refuses its late writes."
 )
 
+OF_ANOTHER_PROGRAM = "held by another program, whose lock has no token: free it with that program's own tool"
+
 
 @click.command("break")
 @click.argument("name", shell_complete=lock_names)
@@ -57,13 +59,15 @@ def _choose(client: Client, name: str, *, yes: bool, json_: bool) -> int | None:
         if not json_:
             click.echo(f"not broken: nobody holds '{printable(name)}'")
         return None
-    holder, *others = info.holders
-    if others:
-        tokens = ", ".join(str(holder.token) for holder in info.holders)
-        raise Failed(f"{name!r} has several holders; choose one with --token, of {tokens}", Exit.USAGE)
+    tokens = [holder.token for holder in info.holders if holder.token is not None]
+    if not tokens:
+        raise Failed(f"{name!r} is {OF_ANOTHER_PROGRAM}", Exit.WRONG_KIND)
+    if len(info.holders) > 1:
+        choice = ", ".join(map(str, tokens))
+        raise Failed(f"{name!r} has several holders; choose one with --token, of {choice}", Exit.USAGE)
     if not yes:
-        _ask(info)
-    return holder.token
+        _ask(info, tokens[0])
+    return tokens[0]
 
 
 def on_terminal() -> bool:
@@ -71,10 +75,9 @@ def on_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _ask(info: LockInfo) -> None:
+def _ask(info: LockInfo, token: int) -> None:
     for line in describe(info):
         click.echo(line, err=True)
-    token = info.holders[0].token
     if not on_terminal():
         raise Failed(
             f"not broken: no terminal to ask at; give --token {token} for this holder, or --yes for any", Exit.USAGE

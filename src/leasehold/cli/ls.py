@@ -101,6 +101,13 @@ def _rows(info: LockInfo) -> list[tuple[str, ...]]:
         kept = f"free in {seconds(info.free_in)}" if info.free_in > 0 else "nobody"
         return [(name, "-", kept, "-", waiters, "")]
     return [
-        (name, str(holder.token), who(holder), seconds(holder.remaining), waiters, shortened(meta_text(holder.meta)))
+        (
+            name,
+            "-" if holder.token is None else str(holder.token),
+            who(holder),
+            seconds(holder.remaining),
+            waiters,
+            shortened(meta_text(holder.meta)),
+        )
         for holder in info.holders
     ]

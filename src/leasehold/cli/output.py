@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -63,7 +64,9 @@ def meta_text(meta: object) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a duration: tenths of seconds below a minute, then minutes, then hours."""
+    """Format a duration: tenths of seconds below a minute, then minutes, then hours; an infinite one is "no end"."""
+    if value == math.inf:
+        return "no end"
     if value < 60:
         return f"{value:.1f} s"
     whole = round(value)
@@ -72,9 +75,14 @@ def seconds(value: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def token_text(token: int | None) -> str:
+    """Return a holder's token; "no token" for a lock of another program."""
+    return "no token" if token is None else f"token {token}"
+
+
 def who(contender: Contender) -> str:
-    """Return the host and the pid of a holder or waiter."""
-    return f"{printable(contender.host)} pid {contender.pid}"
+    """Return the host and the pid of a holder or waiter; of another library's, which has no pid, its kind alone."""
+    return f"{printable(contender.host)} pid {contender.pid}" if contender.pid else printable(contender.host)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> str:
@@ -112,5 +120,20 @@ def width_of(text: str) -> int:
 
 
 def as_json(value: object) -> None:
-    """Print JSON in plain ASCII, so that it contains no control character for a terminal."""
-    click.echo(json.dumps(value, indent=2))
+    """Print JSON in plain ASCII, so that it contains no control character for a terminal.
+
+    JSON has no infinity: a duration without end is ``null``.
+    """
+    click.echo(json.dumps(_without_infinity(value), indent=2, allow_nan=False))
+
+
+def _without_infinity(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _without_infinity(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_without_infinity(one) for one in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

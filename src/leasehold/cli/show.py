@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict
 
@@ -10,7 +11,7 @@ import click
 from leasehold._inspection import Contender, LockInfo
 from leasehold.cli.completion import lock_names
 from leasehold.cli.options import Exit, json_option, store_options
-from leasehold.cli.output import as_json, meta_text, printable, seconds, who
+from leasehold.cli.output import as_json, meta_text, printable, seconds, token_text, who
 from leasehold.cli.store import connected, of_others, with_leaders
 
 
@@ -43,7 +44,7 @@ def describe(info: LockInfo) -> list[str]:
     """Return the lines that describe a lock."""
     lines = [f"{printable(info.name)} ({info.kind}), last token {info.token}"]
     for holder in info.holders:
-        lines.append(f"held by {who(holder)}, token {holder.token}, {_facts(holder)}")
+        lines.append(f"held by {who(holder)}, {token_text(holder.token)}, {_facts(holder)}")
     if info.free_in > 0:
         lines.append(f"blocked for another {seconds(info.free_in)}: a holder's lease expired, and its lock delay runs")
     elif not info.holders:
@@ -54,5 +55,6 @@ def describe(info: LockInfo) -> list[str]:
 
 
 def _facts(contender: Contender) -> str:
-    text = f"client {printable(contender.owner.rpartition(':')[2])}, {seconds(contender.remaining)} remaining"
+    left = "no end" if contender.remaining == math.inf else f"{seconds(contender.remaining)} remaining"
+    text = f"client {printable(contender.owner.rpartition(':')[2])}, {left}"
     return text + (f", meta {meta_text(contender.meta)}" if contender.meta is not None else "")

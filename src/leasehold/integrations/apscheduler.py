@@ -214,8 +214,10 @@ def _of_here(events: Iterable[Any]) -> list[Any]:
 def _takes_tick(job: Any) -> bool:
     """Return whether the job has a parameter for the tick that its arguments leave free."""
     try:
-        return "tick" in inspect.signature(job.func).parameters and "tick" not in job.kwargs
-    except (TypeError, ValueError):  # a builtin
+        signature = inspect.signature(job.func)
+        given = signature.bind_partial(*job.args, **job.kwargs).arguments
+        return "tick" in signature.parameters and "tick" not in given
+    except (TypeError, ValueError):  # a builtin, or arguments that do not fit it, which its call will say
         return False
 
 

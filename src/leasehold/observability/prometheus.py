@@ -22,6 +22,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ HOLD_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 
 
 STORES = 20  # stores with a label of their own
 FLUSH_EVERY = 1.0  # seconds for which figures wait, with several processes
+FAILING = 300.0  # seconds after a failed request for which its client counts as one that cannot reach the store
 
 WANTED = frozenset({Queued, GaveUp, InDoubt, Lost, RequestFailed, Reconnected, RenewedLate})
 
@@ -127,7 +129,7 @@ class PrometheusObserver:
         self._label = Labels(names, limit)
         self._store_label = Labels(lambda store: store, STORES)
         self._make_metrics(tuple(acquire_buckets), tuple(hold_buckets))
-        self._failing: dict[str, set[str]] = {}  # clients without an answer, by store
+        self._failing: dict[str, dict[str, float]] = {}  # by store, clients without an answer: their last failure
         self._by_label: dict[str, _Series] = {}
         self._by_name: dict[str, _Series] = {}  # those used last
         self._buffered = Buffered(self._take, self._event, self._forked)
@@ -165,7 +167,7 @@ class PrometheusObserver:
         )
         self._errors = counter("store_errors", "Requests for locks that failed.", "store", "request")
         self._reconnects = counter("store_reconnects", "First answers of the store after failures.", "store")
-        self._unreachable = gauge("store_unreachable", "Clients whose last request for a lock failed.", "store")
+        self._unreachable = gauge("store_unreachable", "Clients whose last request failed, not long ago.", "store")
         self.metrics = (
             *(of.acquire, of.hold, of.held, of.waiting, of.acquired, of.timeouts, of.failures),
             *(of.lost, of.in_doubt, of.late, of.unconfirmed),
@@ -244,6 +246,8 @@ class PrometheusObserver:
             series.ended += 1
         for series in self._by_label.values():
             series.count()
+        for store in self._failing:
+            self._count_failing(store)
 
     def _event(self, event: Event) -> None:
         series = self._series(event.name)
@@ -266,17 +270,20 @@ class PrometheusObserver:
                 series.unconfirmed.inc()
             case RequestFailed():
                 self._errors.labels(self._store_label(event.store), event.request).inc()
-                self._failing.setdefault(event.store, set()).add(event.owner)
+                self._failing.setdefault(event.store, {})[event.owner] = time.monotonic()
                 self._count_failing(event.store)
             case Reconnected():
                 self._reconnects.labels(self._store_label(event.store)).inc()
-                self._failing.get(event.store, set()).discard(event.owner)
+                self._failing.get(event.store, {}).pop(event.owner, None)
                 self._count_failing(event.store)
             case _:
                 pass
 
     def _count_failing(self, store: str) -> None:
-        label = self._store_label(store)
+        """Set the gauge of a store. A client that was closed during an outage is counted no longer than `FAILING`."""
+        label, owners, now = self._store_label(store), self._failing.get(store, {}), time.monotonic()
+        for owner in [owner for owner, failed in owners.items() if now - failed > FAILING]:
+            del owners[owner]
         count = sum(len(owners) for each, owners in self._failing.items() if self._store_label(each) == label)
         self._unreachable.labels(label).set(count)
 

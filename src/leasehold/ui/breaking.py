@@ -3,7 +3,8 @@
 Two records frame each break, so that none happens unrecorded: ``asked`` before anything is sent to the store, and then
 ``broken``, ``gone`` (that holder was there no more) or ``unknown`` (the store did not answer, and may have done it). A
 record is a warning of the logger ``leasehold.ui.audit``, whose attribute ``leasehold`` has the fields. If a handler of
-the log raises at the first, nothing is broken; if at the second, the page is told so, with the result.
+the log raises at the first, or the logger is switched off, nothing is broken; if at the second, the page is told so,
+with the result.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from leasehold.ui.shown import error_text
 from leasehold.ui.source import Source
 
 audit = logging.getLogger("leasehold.ui.audit")
+audit.setLevel(logging.WARNING)  # of its own, so that a root logger of level ERROR does not switch it off
 
 LONGEST_REASON = 500
 LARGEST_BODY = 16 * 1024
@@ -114,7 +116,13 @@ class Breaker:
 
 
 def record(one: Break) -> None:
-    """Write a record of the audit log."""
+    """Write a record of the audit log.
+
+    Raises:
+        Unrecorded: the logger is switched off, as `logging.config` does with those that it does not name.
+    """
+    if audit.disabled or not audit.isEnabledFor(logging.WARNING):
+        raise Unrecorded
     args = (one.result, one.name, one.token, one.user, one.address, one.reason)
     extra = {"leasehold": {"event": "Break", **asdict(one)}}
     audit.warning("break %s: lock %r, token %d, by %s from %s, reason %r", *args, extra=extra)

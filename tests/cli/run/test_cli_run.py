@@ -288,6 +288,16 @@ def test_a_run_that_is_stopped_does_not_leave_the_command_unprotected(shell: She
     assert run.wait(5) == LOST
 
 
+def test_a_run_ends_with_its_command_though_its_guard_was_stopped(sqlite_shell: Shell) -> None:
+    run = sqlite_shell.start("run", "job", "--", "sh", "-c", "echo $$ >pid; read x; exit 5", stdin=subprocess.PIPE)
+    command = sqlite_shell.file("pid").strip()
+    (guard,) = [int(one) for one in _children(run.pid) if command in _children(int(one))]
+    os.kill(guard, signal.SIGSTOP)
+    run.communicate("\n", timeout=15)
+    assert run.returncode == 5
+    assert sqlite_shell.json("ls") == []
+
+
 def test_a_run_leaves_no_process(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--", "sh", "-c", "echo 1 >ready; read x", stdin=subprocess.PIPE)
     sqlite_shell.file("ready")

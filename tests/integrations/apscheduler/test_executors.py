@@ -69,6 +69,14 @@ def test_a_job_gets_its_arguments_and_the_tick_and_its_result_is_in_the_event(lo
     assert event.scheduled_run_time == job["run_date"]
 
 
+def test_a_tick_among_the_arguments_is_left_as_it_is(locks: Client) -> None:
+    with scheduler(locks) as (worker, events):
+        worker.add_job(lambda tick, more=0: (tick, more), id="by place", args=["metronome"], **now())
+        assert events.get(timeout=WITHIN).retval == ("metronome", 0)
+        worker.add_job(lambda tick: tick, id="by name", kwargs={"tick": "metronome"}, **now())
+        assert events.get(timeout=WITHIN).retval == "metronome"
+
+
 def test_a_run_that_another_worker_has_is_no_event(locks: Client) -> None:
     job = now()
     with scheduler(locks) as (one, ran), scheduler(locks) as (other, events):

@@ -89,6 +89,10 @@ def test_eager_tasks_run_under_the_lock(site: Site, shop: Any) -> None:
     assert shop.ship.apply(("i", 0)).get() == "i done"
     with Client.from_url(site.server.url) as rival, rival.lock("order:i"):
         assert isinstance(shop.ship.apply(("i", 0)).result, TimeoutError)
+        assert isinstance(shop.ship_or_reject.apply(("i", 0)).result, TimeoutError)
+        skipped = shop.ship_or_skip.apply(("i", 0))
+        assert (skipped.state, skipped.result) == ("SUCCESS", None)
+    assert len(site.records("i")) == 2, "one ran"
 
 
 def test_a_killed_process_of_the_pool_blocks_for_a_lease_only(site: Site, shop: Any) -> None:

@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from leasehold import AsyncClient, Client, StoreUnavailable
+from leasehold.observability import prometheus
 from leasehold.observability._figures import WAITING
 from leasehold.observability.prometheus import PrometheusObserver
 from leasehold.stores.memory import Memory
@@ -143,6 +145,29 @@ def test_a_store_that_fails_is_counted_until_it_answers() -> None:
     assert next(line for line in lines if "unreachable" in line).endswith(" 0.0")
     for request in ("acquire", "renew", "release"):
         assert f'request="{request}"' in scrape.text()
+
+
+def test_a_client_that_was_closed_during_an_outage_is_not_counted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Plan, scrape: Scrape) -> None:
+        plan.fault = Fault(Kind.REFUSE)
+        with pytest.raises(StoreUnavailable):
+            await client.lock("order:1").acquire()
+        await client.close()
+
+    clock = SimpleNamespace(monotonic=lambda: at[0])
+    at = [1000.0]
+    monkeypatch.setattr(prometheus, "time", clock)
+    scrape = simulate(body)
+
+    def unreachable() -> list[str]:
+        return [line[-3:] for line in scrape.text().splitlines() if line.startswith("leasehold_store_unreachable{")]
+
+    assert unreachable() == ["1.0"]
+    at[0] += prometheus.FAILING
+    assert unreachable() == ["1.0"]
+    at[0] += 1
+    assert unreachable() == ["0.0"]
+    assert all(not owners for owners in scrape.observer._failing.values())
 
 
 def test_a_loss_is_counted_and_measured() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 
@@ -10,6 +11,7 @@ from textual.widgets import Input
 from top_views import View, waiting, watch
 
 from leasehold import Client, LeaseLost
+from leasehold._inspection import Contender, LockInfo
 
 
 def test_inspecting_shows_holders_queue_and_meta_and_follows_the_store(client: Client) -> None:
@@ -128,3 +130,21 @@ def test_escape_breaks_nothing(locks: Client) -> None:
     with locks.lock("a") as hold:
         watch(locks, body)
         hold.renew()
+
+
+def test_a_lock_of_another_program_without_an_end_is_shown_and_not_broken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(view: View) -> None:
+        await view.until(lambda: view.names == ["stock"])
+        await view.press("enter")
+        assert "held by another program, no token, client 6b7b6e8c, no end" in view.over
+        await view.press("escape")
+        await view.press("b")
+        assert len(view.app.screen_stack) == 1
+        assert "'stock' is held by another program, whose lock has no token" in view.text("#message")
+
+    holder = Contender("another program:0:6b7b6e8c", "another program", 0, None, math.inf, None)
+    info = LockInfo("stock", "mutex", 0, (holder,), (), 0.0)
+    monkeypatch.setattr(Client, "holds", lambda self, prefix="": [info])
+    watch(client, body)

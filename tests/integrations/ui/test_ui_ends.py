@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -120,6 +120,33 @@ def test_an_error_of_a_break_is_not_called_a_break_that_was_not_made(monkeypatch
             asyncio.run(asked_for(client, {"name": "job", "token": "1", "reason": "it hangs"}))
     finally:
         audit.removeHandler(handler)
+
+
+def _disabled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(audit, "disabled", True)  # as `logging.config.dictConfig` does with loggers that it does not name
+
+
+def _all_disabled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    patch.setattr(audit, "_cache", {})
+
+
+@pytest.mark.parametrize("switch_off", [_disabled, _all_disabled])
+def test_nothing_is_broken_if_the_audit_log_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, switch_off: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    with Client.from_url("memory:") as client, client.lock("job") as hold:
+        switch_off(monkeypatch)
+        answer = asyncio.run(asked_for(client, {"name": "job", "token": str(hold.token), "reason": "it hangs"}))
+        assert answer.status_code == 500
+        assert "nothing was broken" in answer.json()["error"]
+        assert holds(client, hold)
+
+
+def test_a_root_logger_that_drops_warnings_does_not_drop_the_audit_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "level", logging.ERROR)
+    monkeypatch.setattr(audit, "_cache", {})
+    assert audit.isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize(("records", "status", "said"), [(0, 500, "nothing was broken"), (1, 200, "has no record")])

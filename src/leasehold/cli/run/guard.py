@@ -76,15 +76,20 @@ class Guard:
         with suppress(BlockingIOError):  # it is stopped, and has not read the last thousands; renewals go on
             self._send(deadline)
 
+    def resume(self) -> None:
+        """Let the guard continue if it was stopped: it alone knows when the command has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
     def kill_all(self) -> None:
         """Have the guard kill the command and all that it started; `Child.none_left` is set when it has."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)  # in case somebody has stopped it
+        self.resume()
         os.set_blocking(self.pipe, True)  # this one must arrive
         self._send(0.0)
 
     def dismiss(self) -> None:
         """End the guard without a kill, and wait until it has ended."""
+        self.resume()
         os.set_blocking(self.pipe, True)
         self._send(DISMISSED)
         os.close(self.pipe)

@@ -16,6 +16,7 @@ moment if this process is stopped or dies.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 from leasehold._runtimes.clock import boottime
 from leasehold.cli.options import SIGNALLED, Exit
-from leasehold.cli.output import complain, meta_text, printable, seconds
+from leasehold.cli.output import complain, meta_text, printable, seconds, token_text
 from leasehold.cli.run.guard import Guard, fork_guarded, guarded_store
 from leasehold.cli.run.processes import Child, in_foreground
 from leasehold.client import AsyncClient
@@ -219,8 +220,9 @@ class Supervisor:
             if info is not None and info.holders:
                 holder = info.holders[0]
                 meta = f", {meta_text(holder.meta)}" if holder.meta is not None else ""
-                address = f"{printable(holder.host)}:{holder.pid}"
-                why = f"held by {address} for another {seconds(holder.remaining)} (token {holder.token}{meta})"
+                address = printable(holder.host) + (f":{holder.pid}" if holder.pid else "")
+                left = "with no end" if holder.remaining == math.inf else f"for another {seconds(holder.remaining)}"
+                why = f"held by {address} {left} ({token_text(holder.token)}{meta})"
         within = f" within {options.timeout:g} s" if options.wait and options.timeout is not None else ""
         self._print(f"could not acquire '{printable(options.name)}'{within}: {why}")
 
@@ -282,6 +284,7 @@ class Supervisor:
 
     def _check(self, hold: AsyncHold) -> float:
         """Move the deadline, or stop the command, as the lease's state requires; return seconds to the next check."""
+        self._guard.resume()
         now, left = boottime(), hold.remaining
         kill_deadline = now + left - min(KILL_AHEAD, self._options.lease * KILL_AHEAD_PART)
         if left > 0 and abs(kill_deadline - self._kill_deadline) > 0.001:

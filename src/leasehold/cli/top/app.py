@@ -15,6 +15,7 @@ from textual.binding import Binding
 from textual.widgets import Footer, Input, Static
 
 from leasehold import Client
+from leasehold.cli.break_ import OF_ANOTHER_PROGRAM
 from leasehold.cli.output import printable, seconds, without_secrets
 from leasehold.cli.top.looks import SORTS, Looks, Row
 from leasehold.cli.top.poller import Look, Poller
@@ -247,6 +248,9 @@ class Top(App[None]):
             return
         if not info.holders:
             self._say(f"nobody holds '{printable(info.name)}'")
+            return
+        if all(holder.token is None for holder in info.holders):
+            self._say(f"'{printable(info.name)}' is {OF_ANOTHER_PROGRAM}")
             return
         self.push_screen(Break(info), lambda token: self._break(info.name, token))
 

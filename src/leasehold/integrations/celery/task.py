@@ -200,9 +200,9 @@ class LockedTask(Task):  # type: ignore[misc]
         raise self._again(AcquireTimeout(f"could not acquire {lock.name!r} within {self.wait} s", name=lock.name))
 
     def _refuse(self, name: str, holder: Contender) -> None:
-        if self.request.is_eager:
-            raise AcquireTimeout(f"could not acquire {name!r}: held by {holder.owner}", name=name)
         if self.on_busy == "reject":
+            if self.request.is_eager:  # there is no message to reject
+                raise AcquireTimeout(f"could not acquire {name!r}: held by {holder.owner}", name=name)
             raise Reject(f"{name!r} is held by {holder.owner}", requeue=False)
         log.info("%s[%s] skipped: %r is held by %s", self.name, self.request.id, name, holder.owner)
 

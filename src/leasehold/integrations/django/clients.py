@@ -8,6 +8,7 @@ Theory of operation:
 * An asyncio client belongs to one event loop. Under ASGI that is one for each process. Under WSGI an async view gets a
   loop for each request. So there is one client for each loop and alias, closed when its loop ends: an async generator
   is started in the loop, and both `asyncio.run` and Django's `async_to_sync` close such before they close the loop.
+  A loop that was closed without that is forgotten when the next one begins; its connections close with its clients.
 """
 # pyright: basic
 # (Django has no types)
@@ -116,6 +117,8 @@ class AsyncLocks(_ByAlias, Asyncio):
             ) from None
         clients = self._loops.get(loop)
         if clients is None:
+            for closed in [each for each in list(self._loops) if each.is_closed()]:
+                self._drop(closed)
             clients = self._loops[loop] = _OfLoop(self, loop)
         return clients.client(alias)
 

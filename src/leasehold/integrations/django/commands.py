@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
-from leasehold import Hold
+from leasehold import Client, Hold
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.integrations.django.clients import locks
@@ -77,8 +77,7 @@ class RunOnceMixin:
         except StoreUnavailable as error:
             raise _not_run(name, error) from error
         if hold is None:
-            info = client.inspect(name)
-            return self._taken(name, f" ({info.holders[0].owner})" if info is not None and info.holders else "")
+            return self._taken(name, _holder(client, name))
         with hold:
             self.hold = hold
             try:
@@ -108,6 +107,15 @@ class RunOnceMixin:
         if self.lock_busy != "skip":
             raise CommandError(said, returncode=TAKEN)
         self.stderr.write(f"{said}: skipped")  # type: ignore[attr-defined]
+
+
+def _holder(client: Client, name: str) -> str:
+    """Return who has the lock, in parentheses; an empty text if that cannot be known."""
+    try:
+        info = client.inspect(name)
+    except StoreUnavailable:
+        return ""
+    return f" ({info.holders[0].owner})" if info is not None and info.holders else ""
 
 
 def _not_run(name: str, error: StoreUnavailable) -> CommandError:

@@ -207,7 +207,7 @@ class LayoutStore(RedisStore):
         return results, refusals
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        views, names = list[View](), [prefix]
+        views, names = dict[str, View](), [prefix]
         if not exact:
             names = await inspecting.names(self._transport, self.where, self.layout, self._namespace, prefix)
         looked = [(name, kind) for name in names for kind in self.layout.kinds]
@@ -221,9 +221,9 @@ class LayoutStore(RedisStore):
                 if isinstance(reply, ReplyError):
                     raise await self._calls.refused(reply, inspecting.WITHIN)
                 view = inspecting.view(self.layout, name, kind, reply)
-                if (view.holders or view.waiters) and name not in {view.name for view in views}:
-                    views.append(view)
-        return views
+                if view.holders or view.waiters:
+                    views.setdefault(name, view)
+        return list(views.values())
 
     async def compare_and_set(self, name: str, change: Change) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")

@@ -60,12 +60,12 @@ function drawHolders(lock) {
 
 function person(entry, lock) {
   const seen = past.intervals.find((one) => one.token === entry.token && one.until === null);
-  const rows = [["Token", entry.token, "mono"], ["Client", entry.client, "mono"]];
+  const rows = [["Token", entry.token ?? "none: a lock of another program", "mono"], ["Client", entry.client, "mono"]];
   if (seen) rows.push([seen.begun ? "Held since" : "Held before", clock(seen.since)]);
   if (entry.delay) rows.push(["Lock delay", duration(entry.delay)]);
   const terms = rows.flatMap(([term, value, kind]) => [h("dt", {}, term), h("dd", { class: kind }, value)]);
   const meta = (entry.meta ?? []).flatMap(([key, value]) => [h("dt", {}, key || (lock.kind === "election" ? "Value" : "Meta")), h("dd", { class: "mono" }, value)]);
-  const button = breaks ? h("div", { class: "actions" }, h("button", { class: "danger", onclick: () => ask(entry, lock), "aria-label": `Break the hold of ${entry.host} pid ${entry.pid}` }, "Break …")) : null;
+  const button = breaks && entry.token !== null ? h("div", { class: "actions" }, h("button", { class: "danger", onclick: () => ask(entry, lock), "aria-label": `Break the hold of ${entry.host} pid ${entry.pid}` }, "Break …")) : null;
   return h("article", { class: "card person" },
     h("header", {}, h("h3", {}, entry.host, " ", h("small", {}, `pid ${entry.pid}`)), entry.role ? h("span", { class: "kind" }, entry.role) : null),
     h("dl", {}, h("dt", {}, "Lease left"), h("dd", { "data-left": true }), ...terms, ...meta), button);

@@ -65,6 +65,19 @@ class Clients(SimpleTestCase):
             seen.pop()
         gc.collect()
 
+    def test_loops_that_were_closed_without_ending_their_generators_are_forgotten(self):
+        async def view():
+            async with alocks.lock("x", timeout=1):
+                pass
+
+        for _ in range(5):
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(view())
+            loop.close()
+            assert len(alocks._loops) == 1
+        asyncio.run(view())
+        assert len(alocks._loops) == 0
+
     def test_clients_of_a_cancelled_loop_are_closed(self):
         async def view():
             await alocks.lock("kept").acquire(timeout=1)

@@ -3,6 +3,7 @@
 import io
 import json
 import tempfile
+from unittest import mock
 
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
@@ -10,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
+from leasehold import StoreUnavailable
 from leasehold.integrations.django import locks
 from leasehold.integrations.django.commands import RunOnceMixin
 
@@ -95,6 +97,15 @@ class Commands(SimpleTestCase):
                     self.run_it(lock_busy=busy, lock_timeout=timeout)
                 assert failed.exception.returncode == 75
         assert self.run_it(lock_busy="wait")[0] == "done"
+
+    def test_it_is_skipped_though_nobody_knows_which_process_runs_it(self):
+        client = locks["default"]
+        with client.lock("once"), mock.patch.object(client, "inspect", side_effect=StoreUnavailable("it is down")):
+            assert self.run_it()[0] is None
+            assert "skipped" in self.err.getvalue()
+            with self.assertRaises(CommandError) as failed:
+                self.run_it(lock_busy="fail")
+            assert failed.exception.returncode == 75
 
     def test_once_within(self):
         attributes = {"lock_name": "nightly", "once_within": 30}
