@@ -175,7 +175,8 @@ def _options(query: str) -> Veiled:
     if not query:
         return Veiled()
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
+        literal = query.replace("+", "%2B")  # in a form it would be a space, but a URL is no form
+        pairs = parse_qsl(literal, keep_blank_values=True, strict_parsing=True, errors="strict")
     except ValueError:
         raise _Malformed("is malformed; options are written ?name=value&name=value") from None
     options = Veiled(pairs)

@@ -135,6 +135,9 @@ class Facade(Generic[Core]):
     def __repr__(self) -> str:
         return repr(self._core).replace("<Async", "<", 1)
 
+    def __reduce__(self) -> Any:
+        return self._core.__reduce__()  # it refuses, for a shallow copy too
+
 
 class HasName(Protocol):
     """What has a name."""

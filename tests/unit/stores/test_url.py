@@ -24,6 +24,7 @@ SECRET = "s3cr3t-p4ss"
         ("redis://[::1]:6379", (("::1", 6379),), "", {}),
         ("redis://a:1,b:2,c", (("a", 1), ("b", 2), ("c", None)), "", {}),
         ("redis://h?a=1&b=", (("h", None),), "", {"a": "1", "b": ""}),
+        ("redis://h?a=x+y&b=x%20y", (("h", None),), "", {"a": "x+y", "b": "x y"}),
         ("sqlite:/var/lib/my%20locks.db", (), "/var/lib/my locks.db", {}),
     ],
 )
