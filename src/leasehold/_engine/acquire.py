@@ -14,7 +14,7 @@ from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import ENDED, State
 from leasehold._engine.retry import FIRST_PAUSE, documented, retry
 from leasehold._model import AcquireRequest, Granted, Nested, NotAcquired, Owner, Wait
-from leasehold._runtimes.base import warn
+from leasehold._runtimes.base import Caller, warn
 from leasehold._runtimes.process import ending
 from leasehold.errors import StoreUnavailable
 from leasehold.events import Acquired, GaveUp, Queued
@@ -257,18 +257,19 @@ class AcquireLoop(LeaseHandle):
     def _check_nested(self, nested: Nested, held_by: Owner | None) -> None:
         """Warn, or raise, if the calling thread or task begins to wait for a hold of its own.
 
-        Neither is certain to last for ever: another thread may release that hold. A wait with a timeout ends by itself.
+        Neither is certain to last for ever: another thread may release that hold. A wait with a timeout ends by itself,
+        and so does one for a lease that is not renewed: outside of a block it may be a limit of the rate.
         """
         if (nested == "warn" and self._until is not None) or (held_by or self._engine.owner) != self._engine.owner:
             return
         holder = self._engine.watchdog.holder_of(self.lease.name)
-        lock = None if holder is None else holder.lock_object()
-        if lock is None or not lock.lists(holder, self._engine.runtime.me()):
+        if holder is None or not _acquired_by(holder, self._engine.runtime.me()):
             return
         text = NESTED.format(self.lease.name)
         if nested == "raise":
             raise RuntimeError(text)
-        warn(text)
+        if holder.renews or holder.lock_object() is not None:
+            warn(text)
 
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self.lease
@@ -310,3 +311,11 @@ async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None
         if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
             raise SystemExit
         engine.refuse_closed()
+
+
+def _acquired_by(lease: Lease, caller: Caller) -> bool:
+    """Return whether a thread or task holds a lease; also where the lock object is gone, and only the hold is left."""
+    lock, entry = lease.lock_object(), lease.entry
+    if lock is not None:
+        return lock.lists(lease, caller)
+    return lease.handle() is not None and isinstance(entry, Caller) and entry.key == caller.key and entry.alive()

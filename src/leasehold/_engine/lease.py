@@ -132,7 +132,7 @@ class Lease:
         self.failure: StoreUnavailable | None = None  # why the last renewal failed, in doubt and if that lost the lease
         self.scopes: tuple[Scope, ...] = ()  # the blocks that a loss interrupts, outermost first
         self.handle = self.lock_object = _nothing  # the lock object keeps the hold for who acquired it
-        self.entry: object = None  # the record of a re-entrant lock; it lives as long as the lease
+        self.entry: object = None  # of a re-entrant lock: its record, which lives as long; of a plain one: its `Caller`
         self._ends: list[tuple[State, str]] = []  # how it ended: the first entry counts
         self._callbacks: list[OnLost] | None = None  # each is removed before it is called
 

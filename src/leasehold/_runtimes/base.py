@@ -18,7 +18,7 @@ from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,8 +55,9 @@ class Signal(Protocol):
         ...
 
 
+@runtime_checkable
 class Caller(Protocol):
-    """A thread or a task: the owner of a re-entrant lock."""
+    """A thread or a task: the one that acquired a lock."""
 
     @property
     def key(self) -> int: ...

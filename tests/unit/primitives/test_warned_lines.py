@@ -146,6 +146,10 @@ NESTED = {
         first = AWAIT lock.acquire()
         AWAIT lock.acquire()  # warns
         """,
+    "through two objects, of which the first is gone": """
+        first = AWAIT client.lock("a").acquire()
+        AWAIT client.lock("a").acquire()  # warns
+        """,
     "decorated functions": """
         @client.lock("a")
         ASYNC def outer():
@@ -232,6 +236,13 @@ def test_a_nested_acquire_raises_if_the_lock_says_so_and_leaves_nothing(harness:
             for timeout in (None, 5):
                 with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
                     await client.lock("nested", nested="raise").acquire(timeout=timeout)
+        hold = await client.lock("nested").acquire()
+        assert hold is not None
+        for timeout in (None, 5):
+            with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
+                await client.lock("nested", nested="raise").acquire(timeout=timeout)
+        await hold.release()
+        async with client.lock("nested"):
             assert await client.lock("nested", nested="raise").acquire(blocking=False) is None
             info = await client.inspect("nested")
             assert info is not None
@@ -243,7 +254,7 @@ def test_a_nested_acquire_raises_if_the_lock_says_so_and_leaves_nothing(harness:
 
 @both
 def test_a_wait_for_others_is_no_nested_acquire(harness: Harness) -> None:
-    """Neither is a wait that has a timeout refused, nor one for another client, nor for another thread or task."""
+    """Neither is a wait that ends by itself refused, nor one for another client, nor for another thread or task."""
 
     async def body(harness: Harness) -> None:
         client, other = harness.client(), harness.client()
@@ -257,6 +268,8 @@ def test_a_wait_for_others_is_no_nested_acquire(harness: Harness) -> None:
         for each in waiting:
             assert await each.result() is None
         await hold.release()
+        for _ in range(2):
+            assert await client.lock("once in 0.1 s", lease=0.1, renew=False).acquire() is not None
 
     harness.run(body)
 

@@ -228,7 +228,7 @@ class AsyncLock(AsyncMutex):
         handle.lease.lock_object = hold_list.ref
         hold = AsyncHold(self._engine, handle.lease, None, hold_list.ref)
         listed = Listed(hold)
-        listed.caller = self._engine.runtime.me()
+        listed.caller = handle.lease.entry = self._engine.runtime.me()
         hold_list.listed += [listed]  # one entry needs less room than `append` makes
         return hold
 
