@@ -1,4 +1,4 @@
-"""Fetch an access token once for all instances, and renew it early: no stampede, and nobody waits for the renewal.
+"""Fetch an access token once for all instances, and renew it early: no stampede, and no caller waits for the renewal.
 
 Four processes use a token for 5 seconds; one is good for 1.5 seconds, and the partner's server takes 0.2 to issue it.
 """

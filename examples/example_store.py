@@ -54,7 +54,7 @@ class Name:
         self.waiters = {id: entry for id, entry in self.waiters.items() if entry.expires > now}
 
     def is_free(self, ticket: Ticket, now: float) -> bool:
-        """Return whether the ticket may hold: nobody holds, and it overtakes nobody, unless as an unfair newcomer."""
+        """Return whether the ticket may hold: there is no holder, and it overtakes no waiter, unless it is unfair."""
         newcomer = ticket.id not in self.waiters
         in_turn = next(iter(self.waiters), ticket.id) == ticket.id or (newcomer and not ticket.terms.mode.fair)
         return self.holder is None and now >= self.blocked_until and in_turn

@@ -1,4 +1,4 @@
-"""Count page views without a lock: compare-and-set, again if somebody else was faster.
+"""Count page views without a lock: compare-and-set, retried if another client was faster.
 
 Four processes count 50 views each of one page.
 """

@@ -69,8 +69,8 @@ async def crash_with_defaults(hall: Hall) -> Seen:
 
 @exhibit("the holder crashes while another waits", known="python-redis-lock #6", needs="redis leases")
 async def crash_while_another_waits(hall: Hall) -> Seen:
-    """A process holds the lock for 1 s and is killed; another waits with default settings, for ever. Nobody notifies it
-    of the expiry. Sound: it acquires the lock soon after the lease has ended."""
+    """A process holds the lock for 1 s and is killed; another waits with default settings, for ever. No message reports
+    the expiry. Sound: it acquires the lock soon after the lease has ended."""
     lock = await hall.lock()
     await asyncio.to_thread(hall.crash, LEASE)
     waiting = lock.begin_acquire(None)

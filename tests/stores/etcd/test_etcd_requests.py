@@ -38,7 +38,7 @@ def test_an_acquire_is_one_request_and_a_release_is_one(etcd_server, namespace, 
         before = etcd_server.calls()
         for _ in range(10):
             await (await make().acquire(timeout=5)).release()
-        assert calls_of(etcd_server, before) == {"Txn": 10 * (stated("acquire, nobody there") + stated("release"))}
+        assert calls_of(etcd_server, before) == {"Txn": 10 * (stated("acquire, free") + stated("release"))}
 
     harness.run(body)
 

@@ -113,7 +113,7 @@ async def costs(
     return found
 
 
-PLAIN = {"acquire": "acquire of a free name", "release": "release that nobody waits for"}
+PLAIN = {"acquire": "acquire of a free name", "release": "release without waiters"}
 
 
 @both

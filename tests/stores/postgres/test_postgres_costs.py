@@ -78,7 +78,7 @@ def test_what_each_operation_costs(
         assert cost() == stated("renewal of all holds of a client") == (2, 7)
         await hold.release()
         # one statement; else begin, limits, lock, entries; name, commit
-        assert cost() == (stated("release that nobody waits for") if way == "alone" else stated("release")) == release
+        assert cost() == (stated("release without waiters") if way == "alone" else stated("release")) == release
         await (await client.lock("new").acquire(timeout=5)).release()
         first, (once, again) = stated("first use of a name in an hour"), (stated("acquire"), stated("release"))
         both = (once, again) if way == "steps" else ((1, 1), once, release)  # a statement that finds no row
