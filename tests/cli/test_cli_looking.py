@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 
 import click
 import pytest
@@ -12,7 +13,8 @@ from shells import Shell, runner
 
 from leasehold import Client
 from leasehold._model import Finding, Severity
-from leasehold.cli import main
+from leasehold.cli import group, main
+from leasehold.cli.options import Exit
 from leasehold.cli.output import printable, without_secrets
 from leasehold_lab.servers import RedisServer
 from support.patience import until
@@ -249,6 +251,17 @@ def test_the_list_of_commands_and_each_help(locks: Client) -> None:
     for name in main.list_commands(context):
         assert call(name, "--help").exit_code == 0
         assert f"  {name} " in call("--help").stdout
+
+
+def test_a_command_of_the_laboratory_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sorted(point.name for point in entry_points(group=group.GROUP) if point.value.startswith("leasehold_lab."))
+    assert sorted(group.LAB) == own
+    assert set(own) <= set(group.LINES), "the list of commands would import it for its line"
+    monkeypatch.setattr(group, "_added", dict)  # as if it were not installed
+    for name in own:
+        result = call(name)
+        assert result.exit_code == Exit.MISSING, result.output
+        assert "./lab" in result.stderr, result.output
 
 
 def test_secrets_are_removed_from_any_text() -> None:

@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Where each command is."""
 
-LAB = ("demo", "bench", "servers", "verify")
+LAB = ("bench", "demo", "report", "servers", "verify")
 """Commands of the distribution ``leasehold-lab``."""
 
 LINES: Mapping[str, str] = {
@@ -46,6 +46,7 @@ LINES: Mapping[str, str] = {
     "completion": "Print or install what completes commands in your shell.",
     "demo": "See updates lost without a lock, and none lost with it.",
     "bench": "Measure locks in your store.",
+    "report": "Show who held which lock when, from records.",
     "servers": "Start servers on this machine, for development.",
     "verify": "Look for broken promises in your store under faults.",
 }
@@ -66,7 +67,9 @@ class LazyGroup(click.Group):
             command = point.load()
         elif cmd_name in LAB:
             raise Failed(
-                f"{cmd_name!r} belongs to leasehold-lab; install it with: pip install 'leasehold[lab]'", Exit.MISSING
+                f"{cmd_name!r} belongs to leasehold-lab; install it with: pip install 'leasehold[lab]', or in a clone: "
+                "pip install ./lab",
+                Exit.MISSING,
             )
         return command
 
