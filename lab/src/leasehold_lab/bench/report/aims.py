@@ -66,10 +66,11 @@ The reasons where an aim is missed follow; [where the time goes](#where-the-time
   any lock with a queue.
 - *1,000 tasks*: the state of 1,000 acquires does not fit the nearer caches, and the garbage collector walks through it.
   Where the floor itself hardly reaches the aim set against redis-py, no client of Redis could.
-- *Hand-over*: the floor is two commands and one wake-up. A hand-over is more. A release reads and rewrites a queue (25
-  commands in two scripts with the next acquire), and sends two messages: an empty one that counts the receivers, then
-  the grant. An acquire gets the answer "wait": one more answer to write, and one more to read. All of it delays the
-  next holder. It takes the same time whatever is done inside, so the longer the work, the nearer the ratio is to one.
+- *Hand-over*: the floor is two commands and one wake-up. A hand-over is more. A release reads and rewrites a queue (the
+  tables count its commands, in two scripts with the next acquire), and sends two messages: an empty one that counts the
+  receivers, then the grant. An acquire gets the answer "wait": one more answer to write, and one more to read. All of
+  it delays the next holder. It takes the same time whatever is done inside, so the longer the work, the nearer the
+  ratio is to one.
 - *Redlock*: the floor is one thread that sends five times and waits for three answers. leasehold does the same, and
   has more to do for each node: what was asked and by whom, whether the node is skipped, what its answer adds up to. And
   each node's script has a token to compare. Where one node is stalled, the first rounds of a trial find that out.

@@ -66,7 +66,7 @@ REPEAT = """\
 ## Repeat it
 
 ```
-pip install 'leasehold[redis,postgres,mysql,zookeeper,etcd,lab]'
+pip install '.[redis,postgres,mysql,zookeeper,etcd,cli]' ./lab    # in a clone
 python -m venv peers
 peers/bin/pip install --upgrade pip
 peers/bin/pip install --group bench    # in a checkout of leasehold: pyproject.toml lists the libraries

@@ -58,7 +58,7 @@ documentation tells its users.
 
 <!-- not run: it takes minutes -->
 ```console
-$ pip install 'leasehold[redis,lab]'
+$ pip install '.[redis,cli]' ./lab    # in a clone
 $ leasehold bench --quick                      # a few ratios on Redis and SQLite, in less than a minute
 $ leasehold bench redis://localhost:6379       # all measures on your store
 ```
