@@ -168,7 +168,7 @@ class AsyncClientBase:
     async def force_release(self, name: str, token: int) -> bool:
         """Release ``name`` for the holder that has ``token``, and for nobody else.
 
-        The holder notices the loss at its next renewal or check; its ``lock_delay`` applies. The next holder has a
+        The holder notices the loss at its next renewal; its ``lock_delay`` applies. The next holder has a
         higher token.
 
         Args:

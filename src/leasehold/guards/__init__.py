@@ -2,8 +2,8 @@
 
 A lock alone cannot promise that: a holder may be stopped between its last check of the lock and its write. The resource
 can, if it stores the highest token that ever wrote to it and refuses lower ones. One file here is one kind of
-resource: `guard.sql` for rows of a database, `guard.file` for a file, `guard.redis` for keys of Redis,
-`guard.etcd` for those of etcd.
+resource: `guards.sql` for rows of a database, `guards.file` for a file, `guards.redis` for keys of Redis,
+`guards.etcd` for those of etcd.
 
 Example:
     ```python
