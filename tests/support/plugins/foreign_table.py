@@ -34,11 +34,11 @@ HEAD = (
     "lock",
     "other program",
     "server",
-    "visits: theirs + ours",
+    "visits: other program + leasehold",
     "lost updates",
     "overlaps",
-    "served after the other's release: theirs, ours",
-    "free after kill -9 of: theirs, ours",
+    "served after the other's release: other program, leasehold",
+    "free after kill -9 of: other program, leasehold",
 )
 
 
