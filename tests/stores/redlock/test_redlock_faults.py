@@ -202,6 +202,31 @@ def test_without_a_majority_acquire_fails_with_the_reason(nodes, namespace, harn
     harness.run(body)
 
 
+@both
+def test_an_acquire_that_reached_no_node_leaves_nothing_in_the_client(nodes, namespace, harness):
+    """No release follows it: it would be for nothing."""
+
+    async def body(harness):
+        client = harness.client(nodes.url, namespace=namespace, response_timeout=1.0)
+        await (await client.lock("x").acquire()).release()
+        for node in nodes.nodes:
+            node.kill()
+        store, unknown = client.store, [True]
+        while unknown[-1]:  # a request on a connection that just ended may have been carried out
+            assert len(unknown) < 20
+            with pytest.raises(StoreUnavailable) as caught:
+                await client.lock("x").acquire(timeout=0.5)
+            unknown.append(caught.value.unknown)
+        before = len(store._waiting._notified), len(store._proposals._proposals)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as caught:
+                await client.lock("x").acquire(timeout=0.1)
+            assert not caught.value.unknown
+        assert (len(store._waiting._notified), len(store._proposals._proposals)) == before
+
+    harness.run(body)
+
+
 # --- a node that does not answer delays no caller ---------------------------------------------------------------
 
 

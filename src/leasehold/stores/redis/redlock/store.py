@@ -126,12 +126,13 @@ class RedlockStore:
         self._refuse(ticket)
         until = self._runtime.now() + within
         proposal = self._proposals.get_or_create(name, ticket)
+        asked_before = bool(proposal.asked)
         if join:
             self._waiting.add(name, ticket)
         try:
             answer = await self._rounds.try_acquire(proposal, join=join, until=until)
         except StoreUnavailable as error:
-            if not error.unknown and not proposal.asked:
+            if not error.unknown and not asked_before:
                 self._waiting.remove(ticket)  # no node knows it, so no release will follow
                 self._proposals.forget(proposal)
             raise
