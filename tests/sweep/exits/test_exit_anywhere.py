@@ -20,7 +20,7 @@ import pytest
 
 from leasehold import AcquireTimeout, AsyncClient, Client
 from leasehold.stores.memory import Memory
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by, tracing
 
 BLOCKS: dict[str, Callable[[Client], Any]] = {
     "lock": lambda client: client.lock("a", lease=60.0),
@@ -37,10 +37,8 @@ BLOCKS: dict[str, Callable[[Client], Any]] = {
 def struck(block: Callable[[Client], Any], memory: Memory, at: int, known: dict[CodeType, set[int]]) -> Striking:
     striking, client = Striking(at, known), Client(memory)
     try:
-        with tracing(striking), block(client):
+        with ended_by(striking), suppress(AcquireTimeout), block(client):
             pass
-    except (SystemExit, AcquireTimeout):
-        pass
     finally:
         client.close()
     return striking
