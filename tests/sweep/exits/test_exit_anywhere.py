@@ -103,6 +103,11 @@ def decorated(client: Client, name: str) -> None:
     work()
 
 
+def kinds(client: Client, name: str) -> list[Any]:
+    """Return members of a multi-lock that are released one after another."""
+    return [name, client.rlock(f"{name}, too", lease=LEASE), client.rw_lock(f"{name}, three", lease=LEASE).writer()]
+
+
 def block(make: Callable[[Client, str], Any]) -> Callable[[Client, str], None]:
     def run(client: Client, name: str) -> None:
         with make(client, name):
@@ -124,6 +129,7 @@ CALLS: dict[str, Callable[[Client, str], None]] = {
     "semaphore": block(lambda client, name: client.semaphore(name, 2, lease=LEASE)),
     "permits": block(lambda client, name: client.semaphore(name, 3, lease=LEASE).permits(2)),
     "multi_lock": block(lambda client, name: client.multi_lock([name, f"{name}, too"], lease=LEASE)),
+    "several kinds": block(lambda client, name: client.multi_lock(kinds(client, name), lease=LEASE)),
     "election": block(lambda client, name: client.election(name, lease=LEASE)),
     "acquire and release": acquired,
     "release of the lock": released_by_lock,
