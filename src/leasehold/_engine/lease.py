@@ -43,7 +43,7 @@ from typing import Protocol
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
-from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code, is_own_error
+from leasehold._runtimes.base import Caller, Flavor, Runtime, Scope, call_each, call_user_code, is_own_error
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed, RenewedLate
 
@@ -327,14 +327,14 @@ class Lease:
             except IndexError:  # another call has removed it
                 break
         if later is None:
-            for call in calls:
-                call()
+            call_each(calls)
 
     def _call(self, callback: OnLost) -> None:
         try:
             call_user_code(callback, self.error())
         except BaseException as error:  # SystemExit or CancelledError would end the watchdog, and with it all renewals
-            if not isinstance(error, SystemExit | GeneratorExit) and not is_own_error(error):
+            swallowed = GeneratorExit if self._runtime.flavor is Flavor.SYNC else (SystemExit, GeneratorExit)
+            if not isinstance(error, swallowed) and not is_own_error(error):
                 raise
             log.exception("an on_lost callback of lock %r failed", self.name)
 

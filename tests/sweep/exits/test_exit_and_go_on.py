@@ -27,7 +27,7 @@ from leasehold.stores.redis.connection import channel, failover, pipelining, rep
 from leasehold.stores.redis.connection.failover import SingleFlight
 from leasehold.stores.redis.redlock import node, nodes, quorum_call
 from leasehold_lab.servers import RedlockNodes
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by, tracing
 
 CHANNEL, FAILOVER = [channel.__file__], [failover.__file__]
 
@@ -116,7 +116,7 @@ def test_the_next_caller_finds_the_server_after_an_exception_at_any_step() -> No
 
     for at in itertools.count():
         flight, striking = SingleFlight(BlockingRuntime()), StrikingIn(FAILOVER, at, known)
-        with suppress(SystemExit), tracing(striking):
+        with ended_by(striking):
             finish(flight.run(work, SOON))
         if not striking.where:
             break

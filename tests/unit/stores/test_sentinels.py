@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.openers import sentinels_from_url
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, UnknownPrimary
+from support.striking import Striking, ended_by
 
 URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
 
@@ -85,6 +88,21 @@ def test_why_nobody_tells() -> None:
     assert not isinstance(refused.value, RetryableError)
     with pytest.raises(RetryableError, match="down"):
         finish(sentinels(DOWN, DOWN, DOWN)[0].primary(1.0))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_an_exit_at_any_step_of_the_search_ends_it() -> None:
+    """An exception of a signal handler is no answer of a sentinel."""
+    known, where = dict[CodeType, set[int]](), list[str]()
+    for at in itertools.count():
+        made, _ = sentinels(says(1, 4), says(1, 4), DOWN)
+        striking = Striking(at, known)
+        with ended_by(striking):
+            finish(made.primary(1.0))
+        if not striking.where:
+            break
+        where.append(striking.where)
+    assert len(where) > 10
 
 
 def test_word_of_a_failover_is_heard() -> None:

@@ -174,7 +174,7 @@ class AsyncHold(AsyncContext):
 
         It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
         no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
-        raises is logged.
+        raises is logged; a SystemExit in the main thread, as of a signal handler, is raised (not under asyncio).
 
         Raises:
             TypeError: it is no function, or a coroutine function.
