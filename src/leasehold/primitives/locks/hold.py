@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
@@ -25,7 +26,7 @@ class AsyncHold(AsyncContext):
     """
 
     __slots__ = (
-        *("__weakref__", "_engine", "_handle", "_hold_list", "_lease", "_leave", "_once"),
+        *("__weakref__", "_callbacks", "_engine", "_handle", "_hold_list", "_lease", "_leave", "_once"),
         *("_released", "_scopes", "_was_lost"),
     )
 
@@ -36,6 +37,7 @@ class AsyncHold(AsyncContext):
         self._lease = lease
         self._handle: object = lease.handle()  # None when a block has it, or a release is under way
         self._leave = leave  # None where one hold is one lease
+        self._callbacks: list[OnLost] | None = None if leave is None else []  # which its release takes off the lease
         self._hold_list = hold_list  # the list of the lock object through which it was acquired
         self._released = False
         self._was_lost = False  # it was lost when it was released
@@ -101,8 +103,24 @@ class AsyncHold(AsyncContext):
             TypeError: it is no function, or a coroutine function.
         """
         refuse_callback(callback)
-        self._lease.on_lost(callback)
+        self._call_when_lost(callback)
         self._engine.watchdog.prepare_callbacks()
+
+    def _call_when_lost(self, callback: OnLost) -> None:
+        """Have a callback called when a lease is lost, as long as this hold lasts: others may last longer."""
+        if self._leave is not None:
+            if self._callbacks is None:  # it was released
+                return
+            callback = partial(callback)  # another object than that of another hold
+            self._callbacks.append(callback)
+        for lease in self._leases():
+            lease.on_lost(callback)
+
+    def _drop_callbacks(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            for lease in self._leases():
+                lease.drop_callback(callback)
 
     async def renew(self) -> None:
         """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.
@@ -138,12 +156,15 @@ class AsyncHold(AsyncContext):
         if (hold_list := self._hold_list()) is not None:
             hold_list.remove(self)
         try:
-            return await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
+            confirmed = await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
         except LeaseLost:
             self._was_lost = True
             raise
         finally:
             del handle
+        if self._callbacks is not None:
+            self._drop_callbacks()
+        return confirmed
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._enter(opened(self))

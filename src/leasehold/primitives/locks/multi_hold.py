@@ -122,8 +122,8 @@ class AsyncMultiHold(AsyncHold):
                 return
             callback(error)
 
+        self._call_when_lost(tell)
         for part in self._parts:
-            part.lease.on_lost(tell)
             part.engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
