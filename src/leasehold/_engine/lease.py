@@ -38,6 +38,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -262,6 +263,11 @@ class Lease:
         self._callbacks.append(callback)
         if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
             self._call_back(None)
+
+    def drop_callback(self, callback: OnLost) -> None:
+        """Undo an `on_lost`, unless the callback was called."""
+        with suppress(ValueError):
+            (self._callbacks or []).remove(callback)
 
     def complete_end(self, later: Later | None = None) -> None:
         """Complete an end that is half done: a signal handler may have interrupted it before the notification."""

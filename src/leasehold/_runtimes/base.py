@@ -201,6 +201,10 @@ class Runtime(Protocol):
         """Return whether a signal handler calls that interrupted another call of its thread: it must not wait."""
         ...
 
+    def wake(self) -> None:
+        """Wake the event loop, if any: one that sleeps does not notice what a signal handler has set in its thread."""
+        ...
+
     def close(self) -> None:
         """End the threads of `offload`; a later `offload` starts new ones."""
         ...

@@ -122,6 +122,9 @@ class BlockingRuntime:
         if asyncio._get_running_loop() is not None:
             warn(IN_A_LOOP)
 
+    def wake(self) -> None:
+        pass  # each thread sleeps by itself
+
     def close(self) -> None:
         pass
 

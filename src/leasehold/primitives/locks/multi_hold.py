@@ -12,7 +12,8 @@ from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import ENDED
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import refuse_callback
-from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
+from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.locks.hold_list import HoldList
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,8 +122,8 @@ class AsyncMultiHold(AsyncHold):
                 return
             callback(error)
 
+        self._call_when_lost(tell)
         for part in self._parts:
-            part.lease.on_lost(tell)
             part.engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
