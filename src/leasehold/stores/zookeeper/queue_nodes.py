@@ -75,7 +75,7 @@ class TicketState:
         return next((node for path, node in self.nodes.items() if path.rpartition("/")[0] == folder), None)
 
     def node_at(self, path: str) -> Node:
-        """Return the ticket's node at ``path``, which existed just now, unless the ticket has expired meanwhile."""
+        """Return the ticket's node at ``path``, which existed just now, unless the ticket was released meanwhile."""
         node = self.nodes.get(path)
         if node is None:
             raise self._over_error()
@@ -87,8 +87,7 @@ class TicketState:
             raise self._over_error()
 
     def _over_error(self) -> StoreUnavailable:
-        text = f"ZooKeeper: the acquire of {self.name!r} took longer than its lease; use a longer lease"
-        return StoreUnavailable(text, unknown=True)
+        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} was released meanwhile", unknown=True)
 
     def keep(self, node: Node) -> None:
         """Record a node of ours.
@@ -172,7 +171,7 @@ class QueueNodes:
                 await self.make_parents(folder, until)
             elif child_of(mine.path) in children:
                 return parse(child_of(mine.path)), [parse(child) for child in children], answers
-            if mine is not None:  # it is gone: an operator removed it, or its expiry, which has recorded that
+            if mine is not None:  # it is gone: an operator removed it, or a release, which has recorded that
                 state.nodes.pop(mine.path, None)
 
     async def _make(
