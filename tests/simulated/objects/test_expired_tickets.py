@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncHold
-from leasehold._model import Granted, LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.client import AsyncClient
+from leasehold.errors import StoreUnavailable
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from models.history import quiet
 from models.system import GOOD
@@ -196,3 +197,39 @@ def test_a_ticket_does_not_expire_while_an_acquire_of_it_is_under_way(seed: int)
         assert (await try_acquire(scene, ticket)).token > first.token
 
     play(seed, story)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_create_in_a_later_session_than_its_acquire_began_in_is_found_again(seed: int) -> None:
+    """The old session ends while the create waits for a connection. No second node is made behind the first."""
+
+    async def story(scene: Scene) -> None:
+        scene.at_request(creates, lambda: scene.cut_off(6.0, arrives=True))
+        hold = await scene.mine().acquire(timeout=20.0)
+        assert hold is not None
+        assert len(scene.nodes()) == 1
+        await hold.release()
+        assert scene.nodes() == []
+
+    play(seed, story, session=4.0)
+
+
+@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_create_in_a_later_session_is_removed_by_a_release_or_when_its_ticket_expires(
+    seed: int, *, released: bool
+) -> None:
+    async def story(scene: Scene) -> None:
+        ticket = ticket_of(2.0)
+        scene.at_request(creates, lambda: scene.cut_off(6.0, arrives=True))
+        with pytest.raises(StoreUnavailable) as failed:
+            await try_acquire(scene, ticket)
+        assert failed.value.unknown
+        assert len(scene.nodes()) == 1
+        if released:
+            assert await scene.first.store.release("a", ticket, reason=ReleaseReason.RELEASE, within=10.0)
+        else:
+            await scene.harness.sleep(1.0)
+        assert scene.nodes() == []
+
+    play(seed, story, session=4.0)

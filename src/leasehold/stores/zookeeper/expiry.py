@@ -103,7 +103,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
 
     async def _remove_nodes(self, state: TicketState, until: float) -> bool:
         """Remove the nodes of a state; return False if they have ended with their session."""
-        lives = state.session == self._session()
+        lives = state.session == (session := self._session()) or state.may_be_in(session)
         if lives:
             await self._remove(state, until)
         return lives

@@ -100,8 +100,22 @@ class TicketState:
         self.nodes[node.path] = node
 
     def forget_nodes(self, session: int) -> None:
-        """Start again in a new session: the nodes of the old one are no longer ours."""
-        self.session, self.nodes, self.uncertain, self.token = session, {}, False, None
+        """Start again in a new session: the nodes of the old one are no longer ours.
+
+        What is uncertain stays so: a create may wait for a connection, and be sent in a later session than its acquire
+        began in.
+        """
+        self.session, self.nodes, self.token = session, {}, None
+
+    def may_be_in(self, session: int) -> bool:
+        """Return whether it may have nodes in ``session``, the present one and not its own; 0: there is none.
+
+        If so, it is from now on a state in that session.
+        """
+        if not (self.uncertain and session):
+            return False
+        self.forget_nodes(session)
+        return True
 
 
 class Signals:

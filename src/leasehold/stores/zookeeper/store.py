@@ -166,8 +166,8 @@ class ZooKeeperStore:
             return await self._acquirer.remove_all(paths, until)
         state.over = True
         self._wake_ups.forget(state.wake_up)
-        if state.session != self._session():  # its nodes ended with their session
-            return False
+        if state.session != (session := self._session()) and not state.may_be_in(session):
+            return False  # its nodes ended with their session
         uncertain = state.uncertain = state.uncertain or under_way
         try:
             found = await self._acquirer.remove(state, until)
