@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncHold
+from leasehold import AsyncHold, Cancellation
 from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.client import AsyncClient
 from leasehold.errors import StoreUnavailable
@@ -233,3 +233,50 @@ def test_a_create_in_a_later_session_is_removed_by_a_release_or_when_its_ticket_
         assert scene.nodes() == []
 
     play(seed, story, session=4.0)
+
+
+# --- a waiter ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_waiter_whose_lease_ran_out_is_woken_and_waits_in_the_queue_again(seed: int, *, cancels: bool) -> None:
+    """Its process stops for longer than the lease, and its session lives on."""
+
+    async def story(scene: Scene) -> None:
+        harness, cancel = scene.harness, Cancellation()
+        holder, ended = await scene.rival().acquire(), list[float]()
+
+        async def wait() -> None:
+            hold = await scene.mine().acquire(timeout=300.0, cancel=cancel)
+            ended.append(harness.now())
+            assert (hold is None) is cancels
+            if hold is not None:
+                await hold.release()
+
+        job = scene.machine.spawn(wait)
+        await harness.sleep(1.0)
+        assert len(scene.nodes()) == 2
+        scene.machine.stall(4.0)
+        await harness.sleep(6.0)
+        assert len(scene.nodes()) == 2, "its node is removed, and it has made another"
+        until = harness.now()
+        if cancels:
+            scene.machine.spawn(cancel_it(cancel))
+        else:
+            await holder.release()
+        await job.join(100.0)
+        assert [round(when - until) for when in ended] == [0]
+        if cancels:
+            await holder.release()
+        await harness.sleep(1.0)
+        assert scene.nodes() == []
+
+    play(seed, story)
+
+
+def cancel_it(cancel: Cancellation) -> Callable[[], Awaitable[None]]:
+    async def now() -> None:
+        cancel.cancel()
+
+    return now

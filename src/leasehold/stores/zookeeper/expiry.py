@@ -21,7 +21,7 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError
 from leasehold.stores._common.upkeep_job import UpkeepJob
-from leasehold.stores.zookeeper.queue_nodes import TicketState
+from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
 from leasehold.stores.zookeeper.tickets import Tickets
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
@@ -41,9 +41,12 @@ Remove = Callable[[TicketState, float], Coroutine[Any, Any, bool]]
 class ExpiryJob(UpkeepJob[TicketState]):
     """Expires tickets and repeats removals, for one client."""
 
-    def __init__(self, runtime: Runtime, tickets: Tickets, remove: Remove, session: Callable[[], int]) -> None:
+    def __init__(
+        self, runtime: Runtime, tickets: Tickets, wake_ups: Signals, remove: Remove, session: Callable[[], int]
+    ) -> None:
         super().__init__(runtime, "leasehold-zookeeper-expiry")
         self._tickets = tickets
+        self._wake_ups = wake_ups
         self._remove = remove
         self._session = session
 
@@ -73,6 +76,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
 
     async def _step(self) -> None:
         for state in self._tickets.expire(self._runtime.now()):
+            self._wake_ups.forget(state.wake_up)  # a waiter must join the queue again
             self._later(0.0, state, LOOK_AGAIN if state.uncertain else ())
         for state, again in self._due():
             await self._clear(state, again)

@@ -94,7 +94,7 @@ class ZooKeeperStore:
         self._wake_ups = Signals(self._runtime)
         self._acquirer = Acquirer(self._transport, self._wake_ups, self._runtime.now)
         self._cells = Cells(self._transport, self._acquirer, self._paths, self._runtime)
-        self._expiry = ExpiryJob(self._runtime, self._tickets, self._acquirer.remove, self._session)
+        self._expiry = ExpiryJob(self._runtime, self._tickets, self._wake_ups, self._acquirer.remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class ZooKeeperStore:
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released."""
+        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released or has expired."""
         state = self._states.get(ticket.id)
         if state is not None:
             await state.wake_up.wait(timeout)
