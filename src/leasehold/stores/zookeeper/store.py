@@ -100,7 +100,7 @@ class ZooKeeperStore:
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
-        session = await self._transport.ready(until)
+        session, state = await self._transport.ready(until), None
         try:
             while (state := self._state_for(name, ticket, session)) is None:
                 await self._expiry.finish(ticket.id, until)
@@ -111,6 +111,9 @@ class ZooKeeperStore:
                 answer = await self._try_once(state, since, session, join=join, until=until)
                 if answer is not None:
                     return answer
+        except StoreUnavailable as error:  # also one of a later step, which was not carried out itself
+            error.unknown = error.unknown or state is None or bool(state.nodes) or state.uncertain
+            raise
         finally:
             self._tickets.acquiring.discard(ticket.id)
 

@@ -1,7 +1,7 @@
-"""ZooKeeper: a ticket outlives its lease, and the session lives on: its nodes are removed, and it is acquired again.
+"""ZooKeeper: tickets of a client that is cut off while its session lives on. Their nodes are removed, by the client.
 
-The client itself removes the nodes of such a ticket, in the background. An acquire of the same ticket may be repeated
-meanwhile, since it is repeated for as long as the store does not answer, and that may be longer than a lease.
+A ticket may outlive its lease meanwhile: its nodes are removed in the background then. An acquire of the same ticket
+may be repeated at that time, since it is repeated for as long as the store does not answer.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ SEEDS = 30
 
 BEFORE = 0.004
 """Seconds after the acquire at which the outage begins at the latest: among its requests, unless it is quicker."""
+
+STEPS = 8
+"""Requests of a try, or groups of them that are sent together: more than any has."""
 
 KINDS = ("lock", "reader", "writer", "permits")
 
@@ -280,3 +283,45 @@ def cancel_it(cancel: Cancellation) -> Callable[[], Awaitable[None]]:
         cancel.cancel()
 
     return now
+
+
+# --- a try that fails in a later step ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_acquire_that_fails_after_any_of_its_requests_leaves_no_node_behind(kind: str, *, taken: bool) -> None:
+    """The outage is longer than the engine repeats the acquire. It releases a ticket if something may be stored."""
+    failures = 0
+
+    async def story(scene: Scene) -> None:
+        nonlocal failures
+        sent, holder = 0, None
+        if taken:
+            holder = await scene.rival().acquire()
+        before = scene.nodes()
+
+        def chosen(_: Sequence[Any]) -> bool:
+            nonlocal sent
+            sent += 1
+            return sent > step
+
+        scene.at_request(chosen, lambda: scene.cut_off(4.0, arrives=True))
+        try:
+            hold = await scene.mine().acquire(timeout=20.0)
+        except StoreUnavailable as error:
+            failures += 1
+            honest = error.unknown or scene.nodes() == before
+        else:
+            honest = (hold is None) is taken
+            if hold is not None:
+                await hold.release()
+        assert honest
+        await scene.harness.sleep(6.0)
+        assert scene.nodes() == before
+        if holder is not None:
+            await holder.release()
+
+    for step in range(STEPS):
+        play(step, story, kind=kind, lease=30.0, patience=2.0)
+    assert failures >= 1
