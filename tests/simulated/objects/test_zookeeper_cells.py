@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+
 import pytest
 
+from leasehold import Conflict
 from leasehold.client import AsyncClient
 from leasehold.stores.zookeeper.cells import SWEPT
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
@@ -83,6 +87,37 @@ def test_short_programs_find_expired_cells_where_the_first_cells_live() -> None:
     with quiet():
         harness.run(body)
     assert left[0] <= KEPT
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_of_two_clients_writes_an_expired_cell(seed: int) -> None:
+    """Both find it expired, and write on the condition that there is none."""
+    harness, won, versions = SimulatedHarness(seed), list[str](), list[int]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        machines = {name: harness.machine(name) for name in ("first", "second")}
+        cells = {name: machine.client(system.opener).versioned("v", ttl=TTL) for name, machine in machines.items()}
+        await cells["first"].put("old")
+        await cells["second"].get()
+        for _ in range(3):
+            await harness.sleep(2 * TTL)
+
+            async def put(name: str) -> None:
+                with suppress(Conflict):
+                    versions.append(await cells[name].put(name, if_version=0))
+                    won.append(name)
+
+            jobs = [machine.spawn(partial(put, name)) for name, machine in machines.items()]
+            for job in jobs:
+                await job.result()
+            assert (await cells["first"].get()).value == won[-1]
+        versions.append(await cells["second"].put("another", if_version=1))
+
+    with quiet():
+        harness.run(body)
+    assert len(won) == 3
+    assert versions == [1, 1, 1, 2]
 
 
 def test_a_sweep_that_fails_does_not_fail_the_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,13 @@
 """Cells: one node each. Its version is the node's data version; the server's clock decides when it expires.
 
 The node's data is a line of JSON (``fence``, ``ttl`` in seconds), followed by the value. An expired cell counts as
-missing. The next write deletes and creates its node in one transaction, so its versions start again. Each
-`SWEEP_EVERY`-th write also removes other expired cells. It checks more cells than were written since the last time, so
-expired ones do not pile up. The first check of a client comes at random, as many programs write only a few cells.
+missing, and its versions start again with the next write; ``base`` in the data says at which version of the node. That
+is a write of the same node, on the condition of its version. A new node would have a version that the old one had: of
+two clients that found the cell expired, both could write.
+
+Each `SWEEP_EVERY`-th write also removes other expired cells. It checks more cells than were written since the last
+time, so expired ones do not pile up. The first check of a client comes at random, as many programs write only a few
+cells.
 """
 
 from __future__ import annotations
@@ -37,11 +41,17 @@ SWEPT = 40
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cell, and its node if there is one; ``over``: whether it has expired."""
+    """A cell, and its node if there is one.
+
+    Attributes:
+        over: whether it has expired.
+        base: version of the node at which the cell began, or the next one does if it has expired.
+    """
 
     cell: Cell
     node: Node | None = None
     over: bool = False
+    base: int = 0
 
 
 class Cells:
@@ -98,13 +108,10 @@ class Cells:
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; return False if another client was faster."""
         transport = self._transport
-        data = json.dumps({"fence": after.fence, "ttl": ttl}).encode() + b"\n" + (after.value or b"")
+        fields = {"fence": after.fence, "ttl": ttl} | ({"base": found.base} if found.base else {})
+        data = json.dumps(fields).encode() + b"\n" + (after.value or b"")
         if found.node is None:
             request = transport.create(path, data, 0)
-        elif found.over:
-            request = transport.all_or_none(
-                transport.delete(path, found.node.version), transport.create_in_transaction(path, data, 0)
-            )
         else:
             request = transport.set(path, data, found.node.version)
         (done,) = await transport.ask_all((request,), until)
@@ -145,5 +152,6 @@ def _found(node: Node, now: float) -> Found:
     head, _, value = node.data.partition(b"\n")
     fields = json.loads(head)
     if node.changed_ms / 1000 + fields["ttl"] <= now:
-        return Found(EMPTY, node, over=True)
-    return Found(Cell(value, node.version + 1, fields["fence"]), node)
+        return Found(EMPTY, node, over=True, base=node.version + 1)
+    base = fields.get("base", 0)
+    return Found(Cell(value, node.version - base + 1, fields["fence"]), node, base=base)
