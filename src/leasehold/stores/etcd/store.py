@@ -102,6 +102,10 @@ class EtcdStore:
                 if state.unknown and not has_key:
                     await self._ensure_removed(state, until)
                 return self._wait_for(state, verdict, join=join)
+            except StoreUnavailable as error:
+                # This request was perhaps not carried out, but an earlier one was: the caller has to release.
+                error.unknown = error.unknown or state.written or state.unknown
+                raise
             except Refused:  # its lease has ended
                 self._sessions.ended(state.session)
                 self._forget(state)

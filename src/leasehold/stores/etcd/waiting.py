@@ -54,7 +54,7 @@ class TicketState:
 
     __slots__ = (
         *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
-        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until"),
+        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
     )
 
     def __init__(
@@ -70,6 +70,7 @@ class TicketState:
         self.mark = self.marks + entry  # written if it overtakes waiters of a shared lock
         self.tombstone = keys.tombstone(entry)
         self.held = False
+        self.written = False  # an acquire request wrote its key
         # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
         self.unknown = False
         self.acquiring = True  # a request is under way: its response decides, and the key must not be removed
