@@ -24,8 +24,8 @@ LEASE = float(LEAST_TTL)
 REQUESTS = 7
 """Those of an acquire and its release, and a few renewals."""
 
-FREE_WITHIN = LEASE + LATE
-"""Seconds after the outage: the release is repeated for a lease."""
+FREE_WITHIN = 2 * LEASE + LATE + 1.0
+"""Seconds after the outage: a new leader counts each lease anew, and then comes the next acquire of the client."""
 
 BUSY = 0.2
 """Seconds that each further hold of the client lasts: too short for a renewal."""
@@ -68,6 +68,14 @@ def refused(system: EtcdSystem, machine: SimulatedMachine) -> float:
         member.link(machine.machine.name).refused = system.harness.scheduler.time + LEASE / 20
         member.hang_up(machine.machine, arrives=True)
     return LEASE / 20
+
+
+def away(system: EtcdSystem, machine: SimulatedMachine) -> float:
+    """Stop all members for more than a lease; the next leader counts all leases anew."""
+    system.cluster.elect(system.harness.scheduler.time + 3 * LEASE)
+    for member in system.members:
+        member.restart(3 * LEASE)
+    return 3 * LEASE
 
 
 class Play:
@@ -135,7 +143,7 @@ class Play:
         http.ask = counted
 
 
-@pytest.mark.parametrize("outage", [refused])
+@pytest.mark.parametrize("outage", [refused, away])
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_what_an_outage_leaves_behind_ends_with_its_lease(
     primitive: str, outage: Callable[[EtcdSystem, SimulatedMachine], float]

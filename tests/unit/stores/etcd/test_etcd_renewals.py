@@ -80,3 +80,33 @@ def test_the_key_of_a_lost_hold_is_deleted_only_if_its_session_lives(over: bool)
     store._renewals.remove_keys = remove  # type: ignore[method-assign]
     assert finish(store.renew([("a", held.ticket)], within=5.0)) == [RenewalResult.GONE]
     assert removed == ([] if over else [held])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waiter(shared: bool) -> None:
+    """A shared session lives on by the acquires, and with it the key. One of a single ticket ends by itself."""
+    nothing: Any = None  # no request is sent
+    store, removed = (
+        EtcdStore(RUNTIME, Settings("nowhere", (Endpoint("nowhere", 1),)), "test", nothing),
+        list[TicketState](),
+    )
+    expired = ticket_state("a", Session(7, 30, 30.0, RUNTIME.now(), shared), store._keys, ends_in=-1.0)
+    living = ticket_state("b", Session(8, 30, 30.0, RUNTIME.now(), shared), store._keys, ends_in=30.0)
+    store._states = {one.ticket.id: one for one in (expired, living)}
+
+    async def remove(those: Any, until: float) -> dict[TicketState, StoreUnavailable]:
+        removed.extend(those)
+        return {}
+
+    async def no_session(*_: Any) -> Any:
+        raise StoreUnavailable("no session is granted here")
+
+    store._renewals.remove_keys = remove  # type: ignore[method-assign]
+    store._sessions.shared = no_session  # type: ignore[method-assign]
+    another = Ticket("c" * 32, living.ticket.terms)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            finish(store.try_acquire("x", another, join=True, within=5.0))
+    assert removed == ([expired] if shared else [])
+    assert list(store._states.values()) == [living]
+    assert (expired.notified, living.notified) == (True, False)
