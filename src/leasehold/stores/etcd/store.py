@@ -37,7 +37,7 @@ from leasehold._model import (
     Wait,
 )
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import answered
 from leasehold.stores.etcd import doctor, inspecting
 from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
@@ -254,7 +254,7 @@ class EtcdStore:
         except StoreUnavailable as error:
             state.unknown = state.unknown or error.unknown
             raise
-        except Refused:
+        except (Refused, NameInUse):
             raise
         except BaseException:
             state.unknown = True  # cancelled: the request may still arrive
