@@ -145,7 +145,7 @@ class Sessions:
         self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
-        self._uncertain: dict[int, tuple[int, float]] = {}  # by length: a lease that may exist, and since when
+        self._uncertain: dict[int, Session] = {}  # by length: a shared one that may exist, if its grant had no answer
         self._all: dict[Session, None] = {}
 
     async def shared(self, length: float, until: float) -> tuple[Session, KeepAlive]:
@@ -166,6 +166,7 @@ class Sessions:
         ttl = whole(length)
         while (session := self._take_spare(ttl)) is not None:
             if (renewal := await self.renew(session, until)) is not None:
+                self._all[session] = None
                 return session, renewal
         session = await self._granted(ttl, until, shared=False)
         return session, session.result
@@ -178,6 +179,12 @@ class Sessions:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
         else:
             self._all.pop(session, None)  # nothing is stored under it
+
+    def forget_ended(self, now: float) -> None:
+        """Forget the leases of single tickets that have ended, since nobody renewed them."""
+        for session in list(self._all):
+            if not session.shared and _has_ended(session, now):
+                self._all.pop(session, None)
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
         """Renew a session, a shared one only if that is due; return None if it has ended."""
@@ -241,7 +248,7 @@ class Sessions:
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
         now = self._runtime.now()
-        living = [session for session in self._all if not session.over and now < session.until + session.length]
+        living = [session for session in self._all if not _has_ended(session, now)]
         await self._runtime.gather(*(self._revoke(session, now + REVOKE_WITHIN) for session in living))
         self.forget()
 
@@ -257,21 +264,25 @@ class Sessions:
 
     async def _granted(self, ttl: int, until: float, *, shared: bool) -> Session:
         sent = self._runtime.now()
-        new = int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, sent
-        lease, first = self._uncertain.get(ttl, new) if shared else new
-        session = Session(lease, ttl, float(ttl), sent, shared)
+        session = self._uncertain.get(ttl) if shared else None
+        if session is None:
+            session = Session(int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, ttl, float(ttl), sent, shared)
+        if shared:
+            self._uncertain[ttl] = session  # the next attempt finds it if it was granted without an answer
         self._all[session] = None  # before the request: `close` revokes it even if no response came
         try:
-            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(lease)}, until)
+            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(session.id)}, until)
         except StoreUnavailable as error:
-            if error.unknown and shared:
-                self._uncertain[ttl] = lease, first  # the next attempt finds it if it was granted
+            if not shared and not error.unknown:
+                self._all.pop(session, None)
             raise
-        except Refused:  # it exists: it was granted after ``first``; a caller that needs more renews it
-            session.confirmed = first
+        except Refused:
+            pass  # it exists, and counts from before its first request; a caller that needs more renews it
         else:
+            session.confirmed = sent
             session.length = float(response["TTL"])
-        self._uncertain.pop(ttl, None)
+        if shared:
+            self._uncertain.pop(ttl, None)
         return session
 
     async def _revoke(self, session: Session, until: float) -> None:
@@ -282,6 +293,10 @@ class Sessions:
         except StoreUnavailable:
             return  # it ends by itself
         self.ended(session)
+
+
+def _has_ended(session: Session, now: float) -> bool:
+    return session.over or now >= session.until + session.length  # etcd may notice late
 
 
 def whole(length: float) -> int:

@@ -263,6 +263,7 @@ class EtcdStore:
     async def _sweep(self, now: float, until: float) -> None:
         """Delete the keys of expired tickets, as after a failed release: acquires may keep their session alive, too."""
         self._sweep_at = now + SWEEP_PAUSE
+        self._sessions.forget_ended(now)
         if abandoned := self._begin_removals(now)[:SWEPT]:
             not_removed = await self._renewals.remove_keys(abandoned, until)
             for one in abandoned:
