@@ -181,9 +181,11 @@ class EtcdStore:
         return await doctor.diagnose(self._runtime, self._gateway, self._settings, self._keys)
 
     async def close(self) -> None:
-        await self._watch.close(CLOSE_WITHIN)
-        await self._sessions.revoke_all()
-        await self._gateway.close()
+        try:
+            await self._watch.close(CLOSE_WITHIN)
+            await self._sessions.revoke_all()
+        finally:
+            await self._gateway.close()
 
     def after_fork(self) -> None:
         self._gateway.after_fork()
