@@ -104,7 +104,7 @@ def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waite
         raise StoreUnavailable("no session is granted here")
 
     store._renewals.remove_keys = remove  # type: ignore[method-assign]
-    store._sessions.shared = no_session  # type: ignore[method-assign]
+    store._sessions.shared = no_session  # type: ignore[method-assign,assignment]
     another = Ticket("c" * 32, living.ticket.terms)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):

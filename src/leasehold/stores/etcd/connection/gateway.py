@@ -129,6 +129,11 @@ class Gateway:
         """Use another member for the watch: this one ended it, or missed a deletion."""
         self._leave_endpoint(self._watched)
 
+    def forget_token(self) -> bool:
+        """Get another token for the next request; return False if there is no user."""
+        self._token = NO_TOKEN
+        return self._settings.username is not None
+
     async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
         """Send a request without arguments to one member and no other; ``/version`` is a public page."""
         request = Request("GET", path) if path == VERSION else self._request(path, {}, leader=False)
