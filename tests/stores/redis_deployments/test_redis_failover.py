@@ -185,3 +185,35 @@ def part(sentinel: RedisSentinel, old: Any) -> bool:
     sentinel.wait_until(all_know, 10.0, "the last sentinel has heard of it")
     time.sleep(0.1)  # and what it publishes has arrived
     return True
+
+
+@both
+def test_the_sentinel_that_leads_a_failover_names_the_new_primary(
+    sentinel: RedisSentinel, harness: Harness, namespace: str
+) -> None:
+    """Until the other replica follows, its ``SENTINEL MASTER`` has the new epoch and the old address."""
+    old, leader = sentinel.primary, sentinel.sentinels[0]
+    stuck, new = sentinel.replicas
+    stuck.command("CONFIG", "SET", "replica-priority", "0")
+    stuck.command("CONFIG", "SET", "masterauth", "wrong")  # it follows no new primary
+    sentinel.wait_until(lambda: knows(leader, stuck), 30.0, "the sentinel will not promote it")
+    leader.command("SENTINEL", "SET", sentinel.name, "failover-timeout", "60000")
+    leader.command("SENTINEL", "FAILOVER", sentinel.name)
+    sentinel.wait_until(lambda: leader.state()["config-epoch"] != "0", 30.0, "the other replica is promoted")
+    assert new.role == "master"
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(f"redis+sentinel://127.0.0.1:{leader.port}/{sentinel.name}") as locks:
+            await (await locks.lock(namespace, lease=LEASE).acquire()).release()
+
+    harness.run(body)
+    keys = [node.command("EXISTS", f"leasehold:{{default:{namespace}}}:lock") for node in (old, new)]
+    assert keys == [0, 1]
+    assert leader.state()["port"] == str(old.port)
+
+
+def knows(sentinel: Any, replica: Any) -> bool:
+    """Return whether a sentinel knows that it must not promote a replica."""
+    replies = sentinel.command("SENTINEL", "REPLICAS", sentinel._name)
+    words = [dict(zip(reply[::2], reply[1::2], strict=True)) for reply in replies]
+    return any(each["port"] == str(replica.port) and each["slave-priority"] == "0" for each in words)

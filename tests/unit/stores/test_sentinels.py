@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,22 +19,26 @@ URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
 
 
 class Told:
-    """The transport to a sentinel that says one thing."""
+    """The transport to a sentinel that says one thing; ``address``: its reply to the second question, if it differs."""
 
     def __init__(self, reply: Any) -> None:
-        self.reply = reply
+        self.reply, self.address = reply if isinstance(reply, tuple) else (reply, None)
         self.listens = 0
 
-    async def call(self, command: bytes, *, within: float) -> Any:
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        assert [b"MASTER" in command for command in commands] == [True, True]
+        assert b"GET-MASTER-ADDR-BY-NAME" in commands[1]
         if isinstance(self.reply, Exception) and not isinstance(self.reply, ReplyError):
             raise self.reply
-        return self.reply
+        if isinstance(self.reply, ReplyError):
+            return [self.reply, None]
+        return [self.reply, self.address or [self.reply[b"ip"], self.reply[b"port"]]]
 
     async def listen(self, within: float) -> int:
         self.listens = 1
         return 1
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         return self.listens
 
     def hang_up(self) -> None:
@@ -41,7 +46,18 @@ class Told:
 
 
 def says(port: int, epoch: int) -> dict[bytes, bytes]:
-    return {b"ip": b"10.0.0.1", b"port": b"%d" % port, b"config-epoch": b"%d" % epoch}
+    return {b"ip": b"10.0.0.1", b"port": b"%d" % port, b"flags": b"master", b"config-epoch": b"%d" % epoch}
+
+
+def leads(old: int, new: int, epoch: int) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Say what the sentinel that leads a failover says, until the other replicas follow the new primary."""
+    return says(old, epoch) | {b"flags": b"master,o_down,failover_in_progress"}, [b"10.0.0.1", b"%d" % new]
+
+
+def denied(reply: tuple[dict[bytes, bytes], list[bytes]] | dict[bytes, bytes]) -> tuple[dict[bytes, bytes], ReplyError]:
+    """Say the same to a user without the right to the second question."""
+    facts = reply[0] if isinstance(reply, tuple) else reply
+    return facts, ReplyError("NOPERM this user has no permissions to run 'sentinel|get-master-addr-by-name'")
 
 
 def sentinels(*replies: Any) -> tuple[Sentinels, list[Any]]:
@@ -54,6 +70,14 @@ def sentinels(*replies: Any) -> tuple[Sentinels, list[Any]]:
 DOWN = RetryableError("down")
 
 
+def named(reply: Any) -> int | None:
+    """Return the port that a sentinel names."""
+    facts, address = reply if isinstance(reply, tuple) else (reply, None)
+    if isinstance(address, list):
+        return int(address[1])
+    return int(facts[b"port"]) if isinstance(facts, dict) else None
+
+
 @pytest.mark.parametrize(
     ("replies", "port"),
     [
@@ -63,13 +87,18 @@ DOWN = RetryableError("down")
         ((says(1, 4), says(2, 4), says(2, 4)), 2),
         ((DOWN, DOWN, says(2, 4)), 2),
         ((ReplyError("IDONTKNOW"), says(1, 4), DOWN), 1),
+        ((leads(1, 2, 4), DOWN, DOWN), 2),
+        ((leads(1, 2, 4), says(2, 4), DOWN), 2),
+        ((leads(1, 2, 4), says(1, 3), says(1, 3)), 2),
+        ((denied(leads(1, 2, 4)), denied(says(2, 4)), DOWN), 2),
+        ((denied(leads(1, 2, 4)), DOWN, DOWN), 1),
     ],
 )
 def test_the_newest_word_counts(replies: tuple[Any, ...], port: int) -> None:
     made, transports = sentinels(*replies)
     found = finish(made.primary(1.0))
     assert (found.options["host"], found.options["port"], found.options["db"]) == ("10.0.0.1", port, 3)
-    right = [index for index, reply in enumerate(replies) if isinstance(reply, dict) and reply[b"port"] == b"%d" % port]
+    right = [index for index, reply in enumerate(replies) if named(reply) == port]
     assert [index for index, transport in enumerate(transports) if transport.listens] == right[
         :1
     ]  # one of those who know better

@@ -6,6 +6,10 @@ All sentinels are asked at once, and the answer with the highest configuration e
 epoch, so a sentinel that was cut off and still names an old primary is outvoted by any newer answer. Among equal epochs
 the address with most answers counts. Sentinels that do not reply in time are left out; one reply is enough.
 
+Each sentinel is asked twice, in one write. ``SENTINEL MASTER`` has the epoch, but not always its address: the sentinel
+that leads a failover raises the epoch as it promotes a replica, and names the old primary there until the other
+replicas follow, or its ``failover-timeout`` has passed. ``GET-MASTER-ADDR-BY-NAME`` names the new one from then on.
+
 The client then subscribes to one sentinel with this answer, for the message of the next failover. If that connection
 ends, the next call asks all sentinels again.
 """
@@ -65,6 +69,7 @@ class Answer:
     port: int
     generation: int
     fields: Mapping[str, str]
+    settled: bool = True  # whether the address is surely that of this epoch
 
 
 class Sentinels:
@@ -97,8 +102,10 @@ class Sentinels:
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
-        newest = max(answer.generation for answer in found)
-        addresses = Counter((answer.host, answer.port) for answer in found if answer.generation == newest)
+        newest = max((answer.generation, answer.settled) for answer in found)
+        addresses = Counter(
+            (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
+        )
         (host, port), _ = addresses.most_common(1)[0]
         self._moved = False
         names = [isinstance(answer, Answer) and (answer.host, answer.port) == (host, port) for answer in answers]
@@ -141,8 +148,15 @@ class Sentinels:
 
     async def _ask_one(self, transport: Transport, within: float) -> Answer:
         name = self._name or await self._only_name(transport, within)
-        fields = _fields(await self._call(transport, within, b"MASTER", name))
-        return Answer(fields["ip"], int(fields["port"]), int(fields.get("config-epoch", 0)), fields)
+        commands = [_command(b"MASTER", name), _command(b"GET-MASTER-ADDR-BY-NAME", name)]
+        state, address = await transport.call_all(commands, within=within)
+        fields = _fields(self._checked(transport, state, name))
+        generation = int(fields.get("config-epoch", 0))
+        if isinstance(address, list):
+            host, port = cast("list[bytes]", address)
+            return Answer(host.decode(), int(port), generation, fields)
+        settled = "failover_in_progress" not in fields.get("flags", "")  # without the right to ask for the address
+        return Answer(fields["ip"], int(fields["port"]), generation, fields, settled)
 
     async def _only_name(self, transport: Transport, within: float) -> str:
         names = sorted(_fields(each)["name"] for each in await self._call(transport, within, b"MASTERS"))
@@ -155,7 +169,9 @@ class Sentinels:
         return names[0]
 
     async def _call(self, transport: Transport, within: float, command: bytes, *names: str) -> Any:
-        reply = await transport.call(pack(b"SENTINEL", command, *map(str.encode, names)), within=within)
+        return self._checked(transport, await transport.call(_command(command, *names), within=within), *names)
+
+    def _checked(self, transport: Transport, reply: Any, *names: str) -> Any:
         if isinstance(reply, ReplyError):
             where = self._address(transport)
             if "No such master" in str(reply):
@@ -212,6 +228,10 @@ CHECK_SECRET = (
     "sentinels have passwords of their own: write them into the URL as ?sentinel_password=SECRET, and if they have "
     "users &sentinel_username=NAME"
 )
+
+
+def _command(command: bytes, *names: str) -> bytes:
+    return pack(b"SENTINEL", command, *map(str.encode, names))
 
 
 def _fields(reply: Any) -> dict[str, str]:
