@@ -93,6 +93,7 @@ class SimulatedTransport:
     ) -> None:
         self._runtime = runtime
         self._where = settings.where
+        self._attempt_within = settings.attempt_within
         self._any_role = settings.any_role or settings.mode == "sentinel"
         self._server = server
         self._channel = channel
@@ -171,7 +172,7 @@ class SimulatedTransport:
             left = until - self._runtime.now()
             if left <= 0:
                 raise no_answer(self._where, "it answered too slowly", unknown=False)
-            await self._connecting.run(partial(self._connect, left), left)
+            await self._connecting.run(partial(self._connect, self._attempt_within(left)), left)
 
     async def _connect(self, within: float) -> None:
         """Connect and shake hands: the first reply shows that the server is up."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost
+from leasehold import LeaseLost, StoreUnavailable
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Flavor, finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import parse
+from leasehold.stores.redis.connection.base import UNSUBSCRIBED, RetryableError, pack
+from leasehold.stores.redis.connection.settings import from_url
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
@@ -217,3 +226,45 @@ def knows(sentinel: Any, replica: Any) -> bool:
     replies = sentinel.command("SENTINEL", "REPLICAS", sentinel._name)
     words = [dict(zip(reply[::2], reply[1::2], strict=True)) for reply in replies]
     return any(each["port"] == str(replica.port) and each["slave-priority"] == "0" for each in words)
+
+
+@pytest.mark.parametrize("flavor", [Flavor.SYNC, Flavor.ASYNC])
+def test_an_attempt_to_connect_takes_a_part_of_the_time(flavor: Flavor) -> None:
+    """The next one may be at a successor of the server."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        settings = from_url(parse("redis://localhost")).at(*frozen.getsockname())
+
+        async def attempt(within: float) -> float:
+            runtime = BlockingRuntime() if flavor is Flavor.SYNC else AsyncioRuntime()
+            transport = single_transport(runtime)(runtime, settings, *UNSUBSCRIBED)
+            began = time.monotonic()
+            with pytest.raises(RetryableError):
+                await transport.call(pack(b"PING"), within=within)
+            await transport.close()
+            return time.monotonic() - began
+
+        for within, least, most in ((6.0, 2.0, 5.0), (0.6, 0.6, 2.6)):
+            work = attempt(within)
+            assert least * 0.9 < (finish(work) if flavor is Flavor.SYNC else asyncio.run(work)) < most
+
+
+@both
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_frozen_primary_does_not_take_all_of_the_time(
+    kind: str, harness: Harness, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """It accepts connections and does not answer. The acquire ends at its successor, which comes meanwhile."""
+    group = request.getfixturevalue(kind)
+    group.wait_healthy()
+    key = f"leasehold:{{{namespace}:a}}:lock"
+    old = group.primary_of(key) if isinstance(group, RedisCluster) else group.primary
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(group.url, namespace=namespace, response_timeout=12.0) as locks:
+            await (await locks.lock("a", lease=60.0).acquire()).release()
+            old.pause()
+            with pytest.raises(StoreUnavailable):
+                await locks.lock("a", lease=60.0).acquire(timeout=0.3)
+            await (await locks.lock("a", lease=60.0).acquire(timeout=30)).release()
+
+    harness.run(body)
