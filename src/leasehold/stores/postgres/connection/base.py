@@ -124,8 +124,12 @@ class PostgresTransport(ABC):
         """
 
     @abstractmethod
-    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Return the addresses of each host; nothing to leave that to libpq."""
+    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
+        """Return the addresses of each host, within so many seconds; nothing to leave that to libpq.
+
+        Raises:
+            OSError: no host has an address, or that was not known in time.
+        """
 
     # --- exchanges ---------------------------------------------------------------------------------------------
 
@@ -250,7 +254,8 @@ class PostgresTransport(ABC):
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
         try:
-            addresses = await self._addresses(settings.hosts) if settings.hosts else ()
+            within = max(until - self._runtime.now(), 0.0)
+            addresses = await self._addresses(settings.hosts, within) if settings.hosts else ()
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
         conninfo = settings.conninfo(**(settings.resolved(addresses) if addresses else {}))
