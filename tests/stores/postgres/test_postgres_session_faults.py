@@ -73,6 +73,47 @@ def test_a_silent_session_ends_with_its_lease(
         proxy.cut()
 
 
+LIMIT = 1.0
+"""Seconds of a time limit of the server's configuration."""
+
+WAIT_ON = f"""
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+    AND waitstart < clock_timestamp() - interval '{2 * LIMIT} s'
+"""
+
+
+@both
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+def test_a_time_limit_of_the_server_costs_no_waiter_its_turn(
+    server: PostgresServer, harness: Harness, setting: str
+) -> None:
+    """Else each waiter would enter the server's queue again and again, at its end."""
+    server.configure(**{setting: f"{LIMIT * 1000:.0f}ms"})
+    url = f"{server.url}?mode=session"
+
+    async def body(harness: Harness) -> None:
+        clients = [harness.client(url) for _ in range(3)]
+        hold = await clients[0].lock("x").acquire(timeout=20)
+        assert hold is not None
+        jobs = []
+        for count, client in enumerate(clients[1:], 1):
+            jobs.append(harness.spawn(lambda client=client: client.lock("x", fair=True).acquire(timeout=60)))
+            await queued(harness, clients[0], "x", count)
+        end = harness.now() + 20 * LIMIT
+        while server.query(WAIT_ON) != [(2,)]:
+            assert harness.now() < end, "a wait was ended"
+            await harness.sleep(0.05)
+        await hold.release()
+        for job in jobs:
+            got = await job.result()
+            assert got is not None
+            assert got.token > hold.token
+            hold = got
+            await hold.release()
+
+    harness.run(body)
+
+
 def test_a_killed_waiter_in_the_servers_queue_blocks_no_one(postgres_server: PostgresServer, namespace: str) -> None:
     url = f"{postgres_server.url}?mode=session"
     with Client.from_url(url, namespace=namespace) as locks:

@@ -63,9 +63,9 @@ class Session(sessions.Session):
         return self.key.about(advisory.QUEUED, self.backend)
 
     def limit_silence(self) -> Statement:
-        """Return what sets after how much silence the server ends it."""
+        """Return what sets after how much silence the server ends it, and that it ends no wait."""
         self.silence = self.lease
-        return Statement(advisory.IDLE_END, (f"{max(int(self.silence * 1000), 1)}ms",))
+        return Statement(advisory.SESSION_LIMITS, (f"{max(int(self.silence * 1000), 1)}ms",))
 
 
 class Sessions(sessions.Sessions[Session]):
