@@ -51,6 +51,57 @@ def test_a_holder_is_notified_at_once_when_its_session_ends(server: PostgresServ
     harness.run(body)
 
 
+REFUSED = """
+    CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'as told' USING ERRCODE = '{code}';
+    END $$;
+    CREATE TRIGGER failing BEFORE UPDATE ON leasehold_entry FOR EACH ROW EXECUTE FUNCTION fail();
+"""
+
+
+@both
+@pytest.mark.parametrize("code", ["53100", "42501", "40P01"])
+def test_a_renewal_that_the_server_refuses_costs_no_lock(server: PostgresServer, harness: Harness, code: str) -> None:
+    """A full disk, a revoked right, a deadlock: the server has answered on the session, which has its lock."""
+
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(f"{server.url}?mode=session") for _ in range(2))
+        hold = await client.lock("x", lease=60.0).acquire(timeout=20)
+        assert hold is not None
+        server.execute(REFUSED.format(code=code))
+        for _ in range(2):
+            await hold.renew()
+        assert not hold.lost
+        assert await other.lock("x").acquire(blocking=False) is None
+        await hold.release()
+        server.execute("DROP TRIGGER failing ON leasehold_entry")
+        got = await other.lock("x").acquire(timeout=20)
+        assert got is not None
+        assert got.token > hold.token
+        await got.release()
+
+    harness.run(body)
+
+
+@both
+def test_a_renewal_that_a_pooler_may_have_refused_ends_the_hold(server: PostgresServer, harness: Harness) -> None:
+    """A pooler answers so when it has lost the server, and with it the lock."""
+
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(f"{server.url}?mode=session") for _ in range(2))
+        hold = await client.lock("x", lease=60.0).acquire(timeout=20)
+        assert hold is not None
+        server.execute(REFUSED.format(code="08006"))
+        with pytest.raises(LeaseLost):
+            await hold.renew()
+        assert hold.lost
+        got = await other.lock("x").acquire(timeout=20)
+        assert got is not None
+        await got.release()
+
+    harness.run(body)
+
+
 def test_a_silent_session_ends_with_its_lease(
     proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
 ) -> None:
