@@ -52,8 +52,8 @@ from leasehold.stores._sql.queue_snapshot import (
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores._sql.waiting import message
 
-CONSTANTS = 3
-"""Columns of `Dialect.entries` before those of the entry."""
+CONSTANTS, ITS_PLACE = 3, 4
+"""Columns of `Dialect.entries` before those of the entry, and the column with its place."""
 
 OF_NAME = 4
 """Columns of `Dialect.lock_name` before the number of entries, and of `Dialect.names` before those of the entry."""
@@ -92,7 +92,8 @@ Taken = tuple[QueueSnapshot, Clock, Step | None]
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
     """Lock the names in order of name, then read clock and entries; return None for a name without a row.
 
-    Most names have few entries, and one read of the first entries returns all of them.
+    Most names have few entries, and one read of the first entries returns all of them. If many hold a name, a second
+    one tells whether that many wait, too.
     """
     front = 2 * window
     count, order = len(targets), sorted(range(len(targets)), key=lambda index: targets[index][0])
@@ -103,13 +104,18 @@ async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], win
     entries = [Statement(dialect.entries, (*targets[order[place]][0], window)) for place in full]
     edges = [Statement(dialect.edges, (*targets[order[place]][0], targets[order[place]][1])) for place in full]
     asked = await tx.ask(*entries, *edges) if full else []
-    more = {place: (asked[nth], asked[len(full) + nth]) for nth, place in enumerate(full)}
+    more = {place: (asked[nth], _edge(window, asked[nth], asked[len(full) + nth])) for nth, place in enumerate(full)}
     found = list[Found | None]([None] * count)
     for place, index in enumerate(order):
         if answers[place]:
             first, edge = more.get(place, (answers[count + place], None))
             found[index] = _found(targets[index][0], answers[place][0], first, edge)
     return found
+
+
+def _edge(window: int, first: Sequence[EntryRow], edge: Sequence[EntryRow]) -> Sequence[EntryRow] | None:
+    """Return what was read beyond the first waiters; None if these are fewer than were asked for, so all."""
+    return edge if sum(1 for one in first if one[ITS_PLACE]) >= window else None
 
 
 def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[EntryRow] | None) -> Found:
