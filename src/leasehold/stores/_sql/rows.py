@@ -19,19 +19,16 @@ acquire whose commit is unknown. It waits for that row, and then finds either th
 the acquire.
 
 A step at several names locks them in order of name. No other transaction waits while it owns the lock of a name:
-renewals and the sweep skip locked names. So our transactions cannot deadlock with each other. A server that locks more
-than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
-
-A renewal needs the lock of its name, too. Without it a step could read an entry as expired and drop it after the
-renewal had found it alive, by a clock that was set back in between.
+renewals (`_sql.renewals`) and the sweep skip locked names. So our transactions cannot deadlock with each other. A
+server that locks more than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, RenewalResult, Ticket
+from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, Ticket
 from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
@@ -226,39 +223,6 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
         entries = [*holders, *(one[OF_NAME : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
-
-
-# --- renewals ----------------------------------------------------------------------------------------------------
-
-
-async def renew_unlocked(
-    tx: Transaction, dialect: Dialect, space: bytes, names: Mapping[str, bytes]
-) -> dict[str, RenewalResult]:
-    """Renew tickets, each with its name, and skip locked names.
-
-    The result lacks the tickets of locked names and of names without a row.
-    """
-    (locked,) = await tx.ask(dialect.lock_names(space, sorted(set(names.values()))))
-    ids = {bytes(name): row for row, name in locked}
-    return await _renew(tx, dialect, list(ids.values()), [ticket for ticket in names if names[ticket] in ids])
-
-
-async def renew_one(tx: Transaction, dialect: Dialect, key: Key, tickets: Sequence[str]) -> dict[str, RenewalResult]:
-    """Wait for the lock of one name and renew its tickets."""
-    (found,) = await tx.ask(Statement(dialect.lock_name, key))
-    if not found:
-        return dict.fromkeys(tickets, RenewalResult.GONE)
-    return await _renew(tx, dialect, [found[0][0]], tickets)
-
-
-async def _renew(
-    tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]
-) -> dict[str, RenewalResult]:
-    if not tickets:
-        return {}
-    *_, found = await tx.commit(*dialect.renew(ids, tickets), dialect.results(ids, tickets))
-    there = {ticket: RenewalResult.QUEUED if token is None else RenewalResult.HELD for ticket, token in found}
-    return {ticket: there.get(ticket, RenewalResult.GONE) for ticket in tickets}
 
 
 # --- the steps of an operation: pure -------------------------------------------------------------------------------
