@@ -44,6 +44,9 @@ from leasehold.stores.mysql.store import MySQLStore
 MAX_TRIES = 16
 """Connections that try at the same time for callers that do not wait."""
 
+LONGEST_NAMESPACE = 512 - len(sql.MARK)
+"""In bytes: rows of this mode have the mark in front of it, in a column of 512 bytes."""
+
 OTHER_MODE = "with mode=session; use another name, or the same mode everywhere"
 
 
@@ -64,6 +67,9 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
     ) -> None:
+        if (size := len(namespace.encode())) > LONGEST_NAMESPACE:
+            words = f"with mode=session a namespace has at most {LONGEST_NAMESPACE} bytes, this one has {size}"
+            raise ValueError(f"{words}; use a hash of it")
         super().__init__(runtime, settings, namespace, transport)
         self._begin(sql.MARK + self._space, MAX_TRIES)
 
