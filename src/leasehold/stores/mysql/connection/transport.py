@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.transport import Outcome, Permit, Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Permit, Refused, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
     READ_ONLY_MODE,
     READ_ONLY_TRANSACTION,
@@ -61,6 +61,8 @@ RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}, innodb_loc
 ROLL_BACK_WITHIN = 1.0
 """Seconds that a rollback may take; after that the connection is closed."""
 
+
+READ_ONLY_NOW = "it runs in read-only mode"
 
 AT_ONCE = 16
 """Transactions at a time, besides reserved ones; later calls wait."""
@@ -118,6 +120,7 @@ class MySQLTransport:
             permits.notify()
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float) -> T:
+        moved = False
         while True:
             connection, new = await self.pool.take(until)
             one = ConnectionTransaction(connection, self.where, until, max(until - self._runtime.now(), 0.001))
@@ -127,10 +130,10 @@ class MySQLTransport:
                 read_only = is_read_only(error)
                 one.broken = one.broken or read_only
                 await self._end(one, error)
-                again = not new and (read_only or (one.stale and isinstance(error, StoreUnavailable)))
                 if read_only:
                     await self.pool.retire()
-                elif again:
+                    again, moved = not moved, True
+                elif again := not new and one.stale and isinstance(error, StoreUnavailable):
                     await self.pool.forget_idle()
                 if not again:
                     raise
@@ -155,6 +158,16 @@ class MySQLTransport:
                 self.pool.drop(one.connection)
         if usable:
             await self.pool.give(one.connection)
+
+    async def demoted(self, answer: Rows) -> Refused | None:
+        """Return an error if the server takes no writes any more, by its answer to `ASK_WRITABLE`.
+
+        Locks of its sessions exclude nobody on the new primary. None of the connections is used by another call again.
+        """
+        if is_off(answer[0][0]):
+            return None
+        await self.pool.retire()
+        return refused(self.where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
 
     async def listen(self, within: float) -> int:
         return 0
@@ -199,7 +212,7 @@ class ConnectionTransaction:
             self.stale = first
             raise
         if first and not is_off(answers[len(before) - 1][0][0]):
-            raise refused(self._where, Refusal(READ_ONLY_MODE, "it runs in read-only mode"))
+            raise refused(self._where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
         return _lists(answers[len(before) :])
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
