@@ -36,7 +36,7 @@ class TestClient(Client):
         self.clock = ManualClock()
         self._store = Memory(f"test-{secrets.token_hex(16)}")
         self._core = AsyncClient(self._store, runtime=ManualBlockingRuntime(self.clock))
-        process.close_at_exit(self)
+        process.close_at_exit(self._core._engine)
 
     def async_client(self) -> AsyncClient:
         """Return a new asyncio client of the same store, with the same clock; to be closed by ``async with``."""

@@ -24,7 +24,7 @@ from leasehold_lab.servers import RedisServer
 MOST = 2
 """Modules of the package that ``import leasehold`` may bring: itself and its exceptions."""
 
-MOST_OF_A_CLIENT = 47
+MOST_OF_A_CLIENT = 48
 """Modules of the package that ``from leasehold import Client`` may bring."""
 
 MOST_OF_A_LOCK_ON_REDIS = 84

@@ -132,6 +132,19 @@ def test_a_fence_for_a_resource_without_a_column(database: Any) -> None:
     database.commit()
 
 
+def test_each_resource_has_a_fence_of_its_own_however_like_another_it_looks(database: Any) -> None:
+    """By case and accents, too, which many databases pass over as they compare."""
+    sql.create(database)
+    resources = ("doc:Ab", "doc:aB", "doc:ab", "doc:áb", "doc:a\u0301b", "doc:ß", "doc:ss", "doc:😀", "doc:😁")
+    for token, resource in zip(range(90, 0, -10), resources, strict=True):  # a fence that they shared would fall
+        sql.advance(database, resource, token)
+    for token, resource in zip(range(90, 0, -10), resources, strict=True):
+        with pytest.raises(Stale) as stale:
+            sql.advance(database, resource, token - 1)
+        assert stale.value.fence == token
+    database.rollback()
+
+
 REFUSED = (Stale, psycopg.errors.SerializationFailure)
 
 

@@ -20,7 +20,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
 from leasehold.stores._sql.transport import Statement
-from leasehold.stores.postgres.advisory import IDLE_END
+from leasehold.stores.postgres.advisory import SESSION_LIMITS
 from leasehold.stores.postgres.connection import settings
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
@@ -41,7 +41,7 @@ CELLS = (b"cell", b"other")
 STALL = 60.0
 """Seconds after which the server ends a transaction that stands idle: longer than any sequence takes."""
 
-UNREAD = {LIMITS: [("", "", "")], IDLE_END: [("",)]}
+UNREAD = {LIMITS: [("", "", "")], SESSION_LIMITS: [("",)]}
 """How limits are spelled when they are set, which nobody reads."""
 
 

@@ -124,7 +124,7 @@ class PostgresSessions(PostgresServers, SessionServers):
         return [Statement(advisory.END, (number, key))]
 
     def lives(self, seconds: float) -> Statement:
-        return Statement(advisory.IDLE_END, (f"{int(seconds * 1000)}ms",))
+        return Statement(advisory.SESSION_LIMITS, (f"{int(seconds * 1000)}ms",))
 
     def takes(self, key: tuple[bytes, bytes], ticket: Ticket, number: int) -> Sequence[Statement]:
         return [Statement(advisory.GRANT, _shown(key, ticket, f"pid:{number}"))]

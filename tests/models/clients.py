@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
+from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold_lab.history import Bounds, History, Mode, Stall, Verdict, check
 from leasehold_lab.history.journal import Journal, Record, assemble
 from leasehold_lab.history.operations import FOREVER
@@ -56,6 +58,9 @@ GIVES_UP = LEASE
 
 LEFT_BEHIND = 4 * LEASE
 """Seconds after the last worker until all names are free: dropped holds, dead clients, clocks set back."""
+
+GOES_ON = LEASE / 4
+"""Seconds for which a client that goes on holds something, and those until it does so again."""
 
 AT_ONCE = 0.001
 """Seconds between two events of one moment whose order matters."""
@@ -188,10 +193,15 @@ class ClientGroup:
     async def _check_names_are_free(self) -> None:
         """Check that all names are free some leases after the last worker has ended, dropped holds included.
 
+        Meanwhile the clients go on with other names, which may keep alive what they left behind.
+
         Raises:
             TimeoutError: a name is not free.
 
         """
+        living = [one for one in self.machines if not one.machine.killed and one.machine.name not in self.closed]
+        looked = list[bool]()
+        going_on = [one.spawn(partial(self._go_on, one, looked)) for one in living]
         await self.harness.sleep(LEFT_BEHIND + self.system.tardy + self.system.late)
         machine = self.harness.machine("last")
         client = machine.client(self._opener, response_timeout=ANSWERS_WITHIN)
@@ -206,6 +216,19 @@ class ClientGroup:
                 await hold.release()
 
         await machine.spawn(look).result()
+        looked.append(True)
+        for job in going_on:
+            await job.result()
+
+    async def _go_on(self, machine: SimulatedMachine, looked: list[bool]) -> None:
+        """Hold a name of its own again and again, too shortly for a renewal, until all others were looked at."""
+        (client,) = machine.clients()
+        lock = client.lock(machine.machine.name, lease=LEASE)
+        while not looked:
+            with suppress(StoreUnavailable, LeaseLost):
+                async with lock:
+                    await machine.sleep(GOES_ON)
+            await machine.sleep(GOES_ON)
 
     def next_waiter(self) -> None:
         """Start the replacement of a killed client."""

@@ -55,12 +55,20 @@ REPORT = """
         "client.lock('a').acquire()",
         "lock = client.rlock('a'); lock.acquire(); lock.acquire()",
         "lock = client.lock('a'); lock.__enter__()",
+        "lock = client.lock('a'); del client; hold = lock.acquire()",
+        "hold = client.lock('a').acquire(); del client",
+        "client.lock('a').acquire(); del client",
     ],
 )
 def test_what_is_held_when_the_interpreter_ends_is_released_at_once(held: str) -> None:
     start = time.monotonic()
     assert run(textwrap.dedent(REPORT) + held) == "try_acquire,release"
     assert time.monotonic() - start < 8.0
+
+
+def test_two_locks_of_a_client_that_is_gone_are_released_when_the_interpreter_ends() -> None:
+    code = "one, two = client.lock('a'), client.rlock('b'); del client; one.acquire(); two.acquire()"
+    assert run(textwrap.dedent(REPORT) + code) == "try_acquire,try_acquire,release,release"
 
 
 def test_an_interpreter_that_ends_while_a_daemon_thread_waits() -> None:

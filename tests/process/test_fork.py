@@ -1,18 +1,23 @@
 """A fork while locks are held: the child neither renews nor releases what is its parent's, and can lock by itself."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost
-from leasehold.stores.memory import Memory
+from leasehold._engine.engine import Engine
+from leasehold._runtimes import process
+from leasehold._runtimes.base import Runtime, run_sync
+from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.faulty_store import Call, Fault, Faulty
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -159,6 +164,124 @@ def test_a_client_for_asyncio_can_be_used_in_a_loop_of_the_child() -> None:
                 pass
 
     asyncio.run(main())
+
+
+# --- a program that keeps only what its client made, as `lock = Client.from_url(url).lock("a")` ----------------------
+
+
+@pytest.fixture
+def closed() -> Iterator[None]:
+    """Close, after the test, the engines whose client objects are gone."""
+    before = set(process._forks)
+    yield
+    for engine in set(process._forks) - before:
+        run_sync(cast(Engine, engine).close())
+
+
+KINDS: dict[str, Callable[[Client], Any]] = {
+    "lock": lambda client: client.lock("a", lease=0.6),
+    "rlock": lambda client: client.rlock("a", lease=0.6),
+    "writer": lambda client: client.rw_lock("a", lease=0.6).writer(),
+    "semaphore": lambda client: client.semaphore("a", 1, lease=0.6),
+    "multi_lock": lambda client: client.multi_lock(["a", client.rlock("b", lease=0.6)], lease=0.6),
+}
+
+
+@pytest.mark.usefixtures("closed")
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_a_lock_whose_client_is_gone_is_made_anew_in_the_child(make: Callable[[Client], Any]) -> None:
+    counted = Counted()
+    lock = make(Client(Faulty(Memory("fork-dropped"), counted)))
+    gc.collect()
+    hold = lock.acquire()
+
+    def child() -> None:
+        assert hold.lost
+        for call in (hold.raise_if_lost, hold.renew, hold.release):
+            with pytest.raises(LeaseLost, match="forked"):
+                call()
+        assert counted.mine() == [], "not a word to the store"
+        mine = lock.acquire()
+        assert f":{os.getpid()}:" in mine.owner
+        time.sleep(1.0)  # its own watchdog renews
+        mine.raise_if_lost()
+        assert mine.release()
+        assert "renew" in counted.mine()
+
+    in_child(child)
+    hold.raise_if_lost()
+    assert hold.release()
+
+
+@pytest.mark.usefixtures("closed")
+def test_a_function_whose_client_is_gone_takes_its_lock_in_the_child() -> None:
+    counted = Counted()
+
+    @Client(Faulty(Memory("fork-dropped"), counted)).synchronized("a")
+    def locked(body: Callable[[], object]) -> None:
+        body()
+
+    def child() -> None:
+        locked(lambda: None)
+        assert counted.mine() == ["try_acquire", "release"], "it does not enter again what its parent holds"
+
+    gc.collect()
+    locked(lambda: in_child(child))
+
+
+def test_an_asyncio_lock_whose_client_is_gone_is_made_anew_in_the_child() -> None:
+    async def main() -> None:
+        counted = Counted()
+        client: AsyncClient | None = AsyncClient(Faulty(Memory("fork-dropped"), counted))
+        lock, other = client.lock("a"), client.lock("b", lease=0.6)
+        client = None
+        gc.collect()
+        async with lock as hold:
+
+            async def child() -> None:
+                assert hold.lost
+                with pytest.raises(LeaseLost, match="forked"):
+                    await hold.release()
+                assert counted.mine() == [], "not a word to the store"
+                async with other as mine:
+                    assert f":{os.getpid()}:" in mine.owner
+                    await asyncio.sleep(1.0)  # its own watchdog renews
+                    mine.raise_if_lost()
+
+            in_child(lambda: asyncio.run(child()))
+            hold.raise_if_lost()
+        await lock._engine.close()
+
+    asyncio.run(main())
+
+
+class CountsForks(MemoryStore):
+    """Opens itself, and counts how often it was made anew."""
+
+    def __init__(self) -> None:
+        self.forks = 0
+
+    def open(self, runtime: Runtime, namespace: str) -> MemoryStore:
+        super().__init__(runtime, namespace, "fork-counted")
+        return self
+
+    def after_fork(self) -> None:
+        self.forks += 1
+        super().after_fork()
+
+
+@pytest.mark.usefixtures("closed")
+def test_a_store_of_which_only_the_watchdog_is_left_drops_its_connections_in_the_child() -> None:
+    """With them open in the child, the server would not notice the death of the parent."""
+    store = CountsForks()
+    Client(store).lock("a", lease=60.0).acquire()
+    gc.collect()
+
+    def child() -> None:
+        assert store.forks == 1
+
+    in_child(child)
+    assert store.forks == 0
 
 
 def test_a_fork_at_any_moment_while_other_threads_lock() -> None:

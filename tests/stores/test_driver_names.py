@@ -195,7 +195,7 @@ UNDOCUMENTED = [
     uses("kazoo.SequentialThreadingHandler", "zookeeper", kazoo_threading.SequentialThreadingHandler,
          "async_result create_connection spawn stop", async_result=0, create_connection=1, spawn=1),
     uses("kazoo.AsyncResult", "zookeeper", lambda: kazoo_threading.SequentialThreadingHandler().async_result(),
-         "exception rawlink value", rawlink=1),
+         "exception rawlink successful value", rawlink=1),
     uses("kazoo.protocol.connection", "zookeeper", lambda: kazoo_connection, "AuthFailedError PURESASL_AVAILABLE"),
     uses("kazoo.protocol.serialization", "zookeeper", lambda: kazoo_requests,
          "CheckVersion Create Create2 Delete Exists GetACL GetChildren GetChildren2 GetData SetData Sync Transaction",

@@ -94,3 +94,14 @@ def tracing(striking: Striking) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def ended_by(striking: Striking) -> Iterator[None]:
+    """Trace a block, which must end by the exception if that is raised, and suppress it there."""
+    try:
+        with tracing(striking):
+            yield
+    except SystemExit:
+        return
+    assert not striking.where, f"{striking.where}: the exception was swallowed"

@@ -6,7 +6,8 @@ A waiter sleeps inside its store, and each store sleeps in its own way. The rele
 of them (`leasehold.store_api.Store.wait`), and it removes the queue entry. So a cancellation is a release:
 
 1. `Cancellation.cancel` ends the lease of each attempt, and has the watchdog release its ticket. It takes no mutex,
-   waits for nothing and sends nothing itself, so a signal handler may call it, whatever it interrupted.
+   waits for nothing and sends nothing itself, so a signal handler may call it, whatever it interrupted: also the sleep
+   of the event loop, which it ends.
 2. The store wakes the waiter before it sends the release.
 3. The waiter waits until that release was answered, and releases the ticket once more, as a request of its own may have
    arrived later. So the queue entry is gone when its acquire returns, and the process may end.
@@ -115,6 +116,7 @@ class Attempt:
             self._lease.begin_release()
             with suppress(RuntimeError):  # no thread can be started, or the loop is closed: the waiter releases it
                 self._engine.watchdog.retry_release(self._lease.name, self._lease.ticket, self._tried.set)
+                self._engine.runtime.wake()
 
     async def released(self) -> None:
         """Wait for the release of a cancellation. It may last longer than one that finds the ticket gone already."""

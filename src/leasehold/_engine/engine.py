@@ -17,13 +17,17 @@ once. A queued waiter tolerates an outage of up to one lease.
 
 A lease counts from before its request was sent. A grant that arrives after its deadline is released, and the client
 tries again with a new ticket.
+
+Every lock and hold refers to its engine, and so does the watchdog, whose thread or task runs while it has leases. So
+the engine, unlike the client object, is there as long as anything of it can be used. It is what a fork makes anew, and
+what the end of the interpreter closes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from leasehold._engine.lease import Later, Lease, LeaseHandle
 from leasehold._engine.lease_states import HOLDING
@@ -32,19 +36,31 @@ from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope
-from leasehold._runtimes.process import whoami
+from leasehold._runtimes.process import notify_after_fork, whoami
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.events import Released, SelectiveObserver, Tally
 from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
 
+CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
+
 PROBE = "leasehold/ping"
 """The name of which `Engine.ping` releases a ticket that nobody has. It may be in use: nobody there is disturbed."""
 
 
+class Table(Protocol):
+    """A table that can be emptied."""
+
+    def clear(self) -> None: ...
+
+
 class Engine:
-    """What the locks of one client share."""
+    """What the locks of one client share.
+
+    Attributes:
+        of_process: tables of the client whose contents belong to this process: a forked child empties them.
+    """
 
     def __init__(
         self, runtime: Runtime, store: Store, *, response_timeout: float, observer: SelectiveObserver, namespace: str
@@ -58,6 +74,7 @@ class Engine:
         self.contact = Contact(observer)
         self.origin = (repr(store), namespace)  # for events; the client of a URL puts that in place of the repr
         self.watchdog = Watchdog(runtime, store, response_timeout, self.contact)
+        self.watchdog.engine = self
         self._terms: LeaseTerms | None = None  # of the lock that was made last
         self.release_within = min(response_timeout, RELEASE_WITHIN)
         if isinstance(store, ReportsLosses):
@@ -65,6 +82,8 @@ class Engine:
         self.closed = False  # whether the client was closed
         self.attempts: dict[object, None] = {}  # acquires and releases under way; a close waits for them
         self._ended = runtime.signal()  # set when one of them ends while the client closes
+        self.of_process: tuple[Table, ...] = ()
+        notify_after_fork(self)
 
     def ready(self) -> None:
         """Check at the start of each public operation that it may begin."""
@@ -84,7 +103,7 @@ class Engine:
             lease.after_fork()
         return ours
 
-    async def close(self, within: float) -> None:
+    async def close(self, within: float = CLOSE_WITHIN) -> None:
         """End every hold as a loss, release every ticket, and end the watchdog, in about ``within`` seconds."""
         if self.closed:
             return
@@ -154,6 +173,8 @@ class Engine:
         """Drop what belongs to the parent, in a forked child; nothing is sent, and the client can be used there."""
         self.owner = whoami(self.runtime)
         self._terms = None
+        for table in self.of_process:
+            table.clear()
         self.attempts, self._ended = {}, self.runtime.signal()
         self.watchdog.after_fork()
         self.store.after_fork()
@@ -315,3 +336,6 @@ class Engine:
     ) -> Coroutine[Any, Any, tuple[T, bool]]:
         """Send a request until it has an answer; see `leasehold._engine.retry.repeat`."""
         return repeat(self.runtime, request, within, through_outage=through_outage)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store!r}>"

@@ -38,12 +38,13 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
-from leasehold._runtimes.base import Caller, Runtime, Scope, call_user_code, is_own_error
+from leasehold._runtimes.base import Caller, Flavor, Runtime, Scope, call_each, call_user_code, is_own_error
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed, RenewedLate
 
@@ -263,6 +264,11 @@ class Lease:
         if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
             self._call_back(None)
 
+    def drop_callback(self, callback: OnLost) -> None:
+        """Undo an `on_lost`, unless the callback was called."""
+        with suppress(ValueError):
+            (self._callbacks or []).remove(callback)
+
     def complete_end(self, later: Later | None = None) -> None:
         """Complete an end that is half done: a signal handler may have interrupted it before the notification."""
         if self._ends:
@@ -327,14 +333,14 @@ class Lease:
             except IndexError:  # another call has removed it
                 break
         if later is None:
-            for call in calls:
-                call()
+            call_each(calls)
 
     def _call(self, callback: OnLost) -> None:
         try:
             call_user_code(callback, self.error())
         except BaseException as error:  # SystemExit or CancelledError would end the watchdog, and with it all renewals
-            if not isinstance(error, SystemExit | GeneratorExit) and not is_own_error(error):
+            swallowed = GeneratorExit if self._runtime.flavor is Flavor.SYNC else (SystemExit, GeneratorExit)
+            if not isinstance(error, swallowed) and not is_own_error(error):
                 raise
             log.exception("an on_lost callback of lock %r failed", self.name)
 

@@ -136,6 +136,10 @@ class AsyncioRuntime:
     def interrupts(self) -> bool:
         return False  # a signal handler cannot await
 
+    def wake(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(_nothing)
+
     def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -189,6 +193,10 @@ class TaskSignal:
     def _wake(self) -> None:
         if self._waiter is not None:
             _finish(self._waiter)
+
+
+def _nothing() -> None:
+    """Be the callback that only ends the sleep of the loop."""
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
@@ -201,6 +201,10 @@ class Runtime(Protocol):
         """Return whether a signal handler calls that interrupted another call of its thread: it must not wait."""
         ...
 
+    def wake(self) -> None:
+        """Wake the event loop, if any: one that sleeps does not notice what a signal handler has set in its thread."""
+        ...
+
     def close(self) -> None:
         """End the threads of `offload`; a later `offload` starts new ones."""
         ...
@@ -264,6 +268,21 @@ def is_own_error(error: BaseException) -> bool:
     Signal handlers run in the main thread. Elsewhere SystemExit would end a thread of ours, and with it all renewals.
     """
     return isinstance(error, Exception | CancelledError) or threading.current_thread() is not threading.main_thread()
+
+
+def call_each(some: Iterable[Callable[[], object]]) -> None:
+    """Make all calls; raise what the first of them raised when all were made."""
+    raised: BaseException | None = None
+    try:
+        for call in some:
+            try:
+                call()
+            except BaseException as error:  # a signal handler has raised
+                raised = error if raised is None else raised
+        if raised is not None:
+            raise raised
+    finally:
+        del raised  # an error that is kept keeps the frames of all callers alive
 
 
 def interrupts() -> bool:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from leasehold._runtimes.base import (
     calls,
     finish,
     interrupts,
+    is_own_error,
     warn,
 )
 
@@ -73,17 +74,25 @@ class BlockingRuntime:
             try:
                 results[index] = finish(one)
             except BaseException as error:  # handed to the caller, who decides
+                if not is_own_error(error):
+                    raise
                 results[index] = error
 
-        threads = [
-            threading.Thread(target=run, args=(index, one), daemon=True) for index, one in enumerate(work[1:], start=1)
-        ]
-        for thread in threads:
-            thread.start()
-        if work:
-            run(0, work[0])
-        for thread in threads:
-            thread.join()
+        # The main thread does none of it: what a signal handler raises there would count as the outcome of that work.
+        here = 0 if threading.current_thread() is threading.main_thread() else 1
+        threads: list[threading.Thread] = []
+        try:
+            for index, one in enumerate(work[here:], start=here):
+                threads.append(threading.Thread(target=run, args=(index, one), daemon=True))
+                try:
+                    threads[-1].start()
+                except RuntimeError:  # no thread can be started
+                    run(index, one)
+            if here and work:
+                run(0, work[0])
+            _join(threads)
+        finally:
+            _join(threads)
         return results
 
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
@@ -113,8 +122,18 @@ class BlockingRuntime:
         if asyncio._get_running_loop() is not None:
             warn(IN_A_LOOP)
 
+    def wake(self) -> None:
+        pass  # each thread sleeps by itself
+
     def close(self) -> None:
         pass
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    """Wait for the end of the threads; some may not have been started."""
+    for thread in threads:
+        if thread.is_alive():
+            thread.join()
 
 
 class ThreadSignal:

@@ -1,4 +1,8 @@
-"""Which process this is, and what happens to clients when it forks or ends."""
+"""Which process this is, and what happens to clients when it forks or ends.
+
+What is registered here is the engine of a client, not the client object: locks and holds refer to their engine, and a
+program may keep only them. The references are weak.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,23 @@ import logging
 import os
 import socket
 import weakref
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from leasehold._model import Owner, ticket_id
-from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.base import Runtime, run_sync
 
 
 class ForkAware(Protocol):
     """An object that is notified in the child after a fork."""
 
-    def _after_fork(self) -> None: ...
+    def after_fork(self) -> None: ...
 
 
 class Closable(Protocol):
-    """An object that is closed when the interpreter ends."""
+    """An object of the blocking flavor that is closed when the interpreter ends."""
 
-    def close(self) -> None: ...
+    def close(self) -> Coroutine[Any, Any, None]: ...
 
 
 log = logging.getLogger("leasehold")
@@ -37,22 +42,22 @@ def whoami(runtime: Runtime) -> Owner:
     return Owner(socket.gethostname()[:64], os.getpid(), ticket_id(runtime.random_bytes(16))[:8])
 
 
-def notify_after_fork(client: ForkAware) -> None:
-    """Notify ``client`` in a forked child."""
-    _forks.add(client)
+def notify_after_fork(engine: ForkAware) -> None:
+    """Notify ``engine`` in a forked child."""
+    _forks.add(engine)
 
 
-def close_at_exit(client: Closable) -> None:
-    """Close ``client`` when the interpreter ends, so that its locks are free at once."""
-    _closes.add(client)
+def close_at_exit(engine: Closable) -> None:
+    """Close ``engine`` when the interpreter ends, so that its locks are free at once."""
+    _closes.add(engine)
 
 
 def _after_fork() -> None:
-    for client in list(_forks):
+    for engine in list(_forks):
         try:
-            client._after_fork()
+            engine.after_fork()
         except Exception:
-            log.exception("%r could not be reset after a fork", client)
+            log.exception("%r could not be reset after a fork", engine)
 
 
 def ending() -> bool:
@@ -63,9 +68,9 @@ def ending() -> bool:
 def _at_exit() -> None:
     global _ending
     _ending = True
-    for client in list(_closes):
+    for engine in list(_closes):
         try:
-            client.close()
+            run_sync(engine.close())
         except Exception:  # noqa: S110 the interpreter ends: what was not released now expires with its lease
             pass
 

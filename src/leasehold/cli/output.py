@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import Any, cast
 
 import click
 
@@ -127,13 +128,9 @@ def as_json(value: object) -> None:
     click.echo(json.dumps(_without_infinity(value), indent=2, allow_nan=False))
 
 
-def _without_infinity(value: object) -> object:
-    match value:
-        case dict():
-            return {key: _without_infinity(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_without_infinity(one) for one in value]
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value
+def _without_infinity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinity(one) for key, one in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinity(one) for one in cast("Sequence[Any]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,7 +10,6 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.retry import asked
 from leasehold._inspection import LockInfo
 from leasehold._model import Finding, ReleaseReason
-from leasehold._runtimes import process
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._validate import Seconds
@@ -22,7 +21,6 @@ from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
 
 RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered counts as unavailable
-CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 
 def no_opener(client: type, given: str) -> TypeError:
@@ -72,7 +70,7 @@ class AsyncClientBase:
         )
         self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
-        process.notify_after_fork(self)
+        self._engine.of_process = (self._usual, self._entries)  # they name the parent as the owner
 
     @classmethod
     def from_url(
@@ -215,7 +213,7 @@ class AsyncClientBase:
 
     async def close(self) -> None:
         """Release what is still held, end the watchdog, and close connections. Further calls do nothing."""
-        await self._engine.close(CLOSE_WITHIN)
+        await self._engine.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -224,11 +222,6 @@ class AsyncClientBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _after_fork(self) -> None:
-        self._usual.clear()  # they name the parent as the owner
-        self._entries.clear()
-        self._engine.after_fork()
 
     def __reduce__(self) -> str:
         raise TypeError("the client cannot be copied or sent to another process; make a new one there")

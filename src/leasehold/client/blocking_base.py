@@ -47,7 +47,7 @@ class ClientBase:
         self._core = AsyncClient(
             store, namespace=namespace, response_timeout=response_timeout, observer=observer, runtime=BlockingRuntime()
         )
-        process.close_at_exit(self)
+        process.close_at_exit(self._core._engine)
 
     @classmethod
     def from_url(

@@ -21,7 +21,10 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
     fence BIGINT NOT NULL
 )
 """
-"""Creates the table of fences, in SQL that all databases accept: one row for each resource, until you delete it."""
+"""Creates the table of fences on PostgreSQL and SQLite: one row for each resource, until you delete it."""
+
+MYSQL_TABLE = TABLE.replace("VARCHAR(255)", "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+"""The same on MySQL and MariaDB, which else pass over case and accents: two resources would share a fence."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 LONGEST = 255
@@ -89,17 +92,17 @@ async def aadvance(connection: Any, resource: str, token: int) -> None:
 
 
 def create(connection: Any) -> None:
-    """Make the table that `advance` needs; `TABLE` is what your migrations may run instead."""
-    run(connection, _create())
+    """Make the table that `advance` needs; your migrations may run `TABLE` or, on MySQL, `MYSQL_TABLE` instead."""
+    run(connection, _create(dialect_of(connection)))
 
 
 async def acreate(connection: Any) -> None:
     """Do what `create` does, on an asyncio connection."""
-    await arun(connection, _create())
+    await arun(connection, _create(dialect_of(connection)))
 
 
-def _create() -> Statements[None]:
-    yield Statement(TABLE)
+def _create(dialect: str) -> Statements[None]:
+    yield Statement(MYSQL_TABLE if dialect == "mysql" else TABLE)
 
 
 def _update(

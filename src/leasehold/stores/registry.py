@@ -107,7 +107,16 @@ def hide(url: str | Secret | None) -> Secret:
     """Return the URL in use, in a form that a traceback with local variables does not show."""
     if isinstance(url, Secret):
         return url
-    return Secret(os.environ.get("LEASEHOLD_URL") or f"sqlite:{quote(str(default_path()))}" if url is None else url)
+    return Secret(os.environ.get("LEASEHOLD_URL") or _default_url() if url is None else url)
+
+
+def _default_url() -> str:
+    path = str(default_path())
+    try:
+        return f"sqlite:{quote(path)}"
+    except UnicodeEncodeError:
+        pass
+    raise ValueError(f"the path of the default file of locks, {path!r}, is not UTF-8; set LEASEHOLD_URL to another one")
 
 
 def shown(url: str | Secret | None) -> str:

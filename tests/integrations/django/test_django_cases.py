@@ -63,13 +63,10 @@ def test_the_migration_finds_the_tables_of_init(site: Site) -> None:
 def test_tables_of_layout_1_are_upgraded(site: Site, interrupted: bool) -> None:
     """A client of the earlier version is in a step: its entry is counted. Afterwards nothing is left to do."""
     stores, apps = {"default": {"DATABASE": "default"}}, [APP, TABLES]
-    assert site.manage("migrate", DJ_APPS=apps).returncode == 0
     system = "postgresql" if site.system == "postgresql" else "mariadb"
     with opened(site) as old:
+        old_tables(site, old)
         for text in (
-            *downgraded(system),
-            "DELETE FROM django_migrations WHERE app = 'leasehold_tables' AND name = '0002_layout_2'",
-            "INSERT INTO leasehold_name (space, name, fence, blocked_until, used) VALUES ('default', 'held', 7, 0, 7)",
             *([new_columns(system), "UPDATE leasehold_meta SET version = 0"] if interrupted else []),
             "BEGIN",
             "SELECT id FROM leasehold_name FOR UPDATE",
@@ -92,6 +89,87 @@ def test_tables_of_layout_1_are_upgraded(site: Site, interrupted: bool) -> None:
     assert "nothing was missing" in done.stderr, done.stderr
     done = site.manage("check", "--deploy", "--tag", "leasehold", DJ_APPS=apps, DJ_LEASEHOLD=stores)
     assert done.returncode == 0, done.stderr
+
+
+LIMITED = """
+from importlib import import_module
+from django.core.management import call_command
+from django.db import OperationalError, connection
+
+upgrade = import_module("leasehold.integrations.django.tables.migrations.0002_layout_2")
+upgrade.WITHIN = 1
+
+def limit():
+    with connection.cursor() as cursor:
+        postgres = connection.vendor == "postgresql"
+        cursor.execute("SHOW lock_timeout" if postgres else "SELECT @@SESSION.lock_wait_timeout")
+        return cursor.fetchone()
+
+before = limit()
+try:
+    call_command("migrate")
+except OperationalError as error:
+    print("refused:", error)
+    print("limit:", limit() == before)
+"""
+
+
+@SERVERS
+def test_the_upgrade_does_not_wait_for_ever_for_an_open_transaction(site: Site) -> None:
+    """All locks wait behind it: a dump, or a transaction that somebody has forgotten, would stop them."""
+    apps = [APP, TABLES]
+    with opened(site) as old:
+        old_tables(site, old)
+        old.execute("BEGIN")
+        old.execute("SELECT id FROM leasehold_name")
+        old.fetchall()
+        done = site.manage("shell", "-c", LIMITED, within=60, DJ_APPS=apps)
+        assert done.returncode == 0, done.stderr
+        assert "refused:" in done.stdout
+        assert "limit: True" in done.stdout, "it has changed the session"
+        old.execute("COMMIT")
+    assert site.query("SELECT version FROM leasehold_meta") == [(1,)]
+    assert site.manage("migrate", DJ_APPS=apps).returncode == 0
+    assert site.query("SELECT version FROM leasehold_meta") == [(LAYOUT,)]
+
+
+UNLUCKY = {
+    "postgresql": (
+        "CREATE SEQUENCE failures",
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('failures') <= {times} THEN "
+        "RAISE EXCEPTION 'as told' USING ERRCODE = '40P01'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER failing BEFORE UPDATE ON leasehold_name FOR EACH ROW EXECUTE FUNCTION fail()",
+    ),
+    "mysql": (
+        "CREATE TRIGGER failing BEFORE UPDATE ON leasehold_name FOR EACH ROW IF COALESCE(@failures, 0) < {times} THEN "
+        "SET @failures = COALESCE(@failures, 0) + 1; SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF",
+    ),
+}
+"""Lets the last step of the upgrade end in a deadlock, so often."""
+
+
+@SERVERS
+@pytest.mark.parametrize(("times", "code", "version"), [(2, 0, LAYOUT), (10**9, 1, 1)], ids=["twice", "always"])
+def test_a_deadlock_in_the_upgrade_is_tried_again(site: Site, times: int, code: int, version: int) -> None:
+    """Clients lock names in another order. If it fails for good, clients of the earlier version go on."""
+    with opened(site) as old:
+        old_tables(site, old)
+        for text in UNLUCKY[site.system]:
+            old.execute(text.format(times=times))
+    done = site.manage("migrate", DJ_APPS=[APP, TABLES])
+    assert done.returncode == code, done.stderr
+    assert site.query("SELECT version FROM leasehold_meta") == [(version,)]
+
+
+def old_tables(site: Site, old: Any) -> None:
+    """Make tables of layout 1, with one name, that the next migration is to upgrade."""
+    assert site.manage("migrate", DJ_APPS=[APP, TABLES]).returncode == 0
+    for text in (
+        *downgraded("postgresql" if site.system == "postgresql" else "mariadb"),
+        "DELETE FROM django_migrations WHERE app = 'leasehold_tables' AND name = '0002_layout_2'",
+        "INSERT INTO leasehold_name (space, name, fence, blocked_until, used) VALUES ('default', 'held', 7, 0, 7)",
+    ):
+        old.execute(text)
 
 
 @SERVERS

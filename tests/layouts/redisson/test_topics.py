@@ -51,7 +51,7 @@ class Line(Replies):
 
     def post(self, command: bytes, answered: Any) -> None:
         self.sent.append(command.split(b"\r\n", 3)[2] + b" " + command.split(b"\r\n")[-2])
-        self.pending.append((answered, 0.0))
+        self.pending.append((answered, 0.0, 0.0))
 
     def ask(self) -> None:
         """Send a command of another caller."""

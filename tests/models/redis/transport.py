@@ -1,7 +1,7 @@
 """The transport of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
 
-Like the asyncio transport, it has one connection for calls and messages alike. A call without a reply in time ends the
-connection, since all later replies wait behind that one.
+Like the asyncio transport, it has one connection for calls and messages alike. A call without a reply in time fails. It
+ends the connection, since all later replies wait behind that one; if its time was short, only after `SILENT_FOR`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import hiredis
 
 from leasehold._runtimes.base import Runtime, Signal
-from leasehold.errors import Unsupported
+from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.stores.redis.connection.aio_connection import SILENT_FOR
 from leasehold.stores.redis.connection.base import (
     MakeTransport,
     OnMessage,
@@ -93,6 +94,7 @@ class SimulatedTransport:
     ) -> None:
         self._runtime = runtime
         self._where = settings.where
+        self._attempt_within = settings.attempt_within
         self._any_role = settings.any_role or settings.mode == "sentinel"
         self._server = server
         self._channel = channel
@@ -171,7 +173,7 @@ class SimulatedTransport:
             left = until - self._runtime.now()
             if left <= 0:
                 raise no_answer(self._where, "it answered too slowly", unknown=False)
-            await self._connecting.run(partial(self._connect, left), left)
+            await self._connecting.run(partial(self._connect, self._attempt_within(left)), left)
 
     async def _connect(self, within: float) -> None:
         """Connect and shake hands: the first reply shows that the server is up."""
@@ -180,7 +182,11 @@ class SimulatedTransport:
             await self._runtime.sleep(self._server.link(self._runtime.machine.name).latency[0])
             raise no_answer(self._where, "no server listens there", unknown=False)
         self._line, self._why = line, ""
-        (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
+        try:
+            (role,) = await self._ask(line, [[b"ROLE"]], within, unknown=False)
+        except StoreUnavailable as error:
+            self._end(str(error))
+            raise
         if role[0] != b"master" and not self._any_role:
             self._end("it is no primary")
             raise RetryableError(f"Redis at {self._where} is a replica")
@@ -200,14 +206,28 @@ class SimulatedTransport:
         """Send commands and wait for all replies; after a cancellation the replies are dropped when they come."""
         if line is not self._line:
             raise no_answer(self._where, "the connection is closed", unknown=False)
-        question = Question(len(commands), self._runtime.signal())
+        question, ends = Question(len(commands), self._runtime.signal()), self._runtime.now() + SILENT_FOR
         self._asked.append(question)
         line.send(commands)
         if not await question.answered.wait(within) and line is self._line:
-            self._end("it answered too slowly")
+            question.broken = "it answered too slowly"
+            self._end_at(ends, question)
         if question.broken:
             raise no_answer(self._where, question.broken, unknown=unknown)
         return question.replies
+
+    def _end_at(self, ends: float, question: Question) -> None:
+        """End the connection, then or now, unless the question is answered by then."""
+
+        def end() -> None:
+            if question in self._asked:
+                self._end("it answered too slowly")
+
+        if (left := ends - self._runtime.now()) > 0:
+            scheduler = self._runtime.scheduler
+            scheduler.at(scheduler.time + left, self._runtime.machine, end)
+        else:
+            end()
 
     def _heard(self, reply: Any, message: bool) -> None:
         if message:

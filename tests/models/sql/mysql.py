@@ -30,7 +30,7 @@ from typing import Any
 from leasehold.stores._sql.tables import split
 from leasehold.stores._sql.transport import Row, Value
 from leasehold.stores.mysql.connection.base import DEADLOCK, LOCK_TIMED_OUT, NO_SUCH_SESSION, Refusal
-from leasehold.stores.mysql.connection.handshake import ASK, ASK_ENGINES, ASK_SETTINGS
+from leasehold.stores.mysql.connection.handshake import ASK, ASK_ENGINES, ASK_SETTINGS, ASK_WRITABLE
 from leasehold.stores.mysql.statements import script
 from leasehold_lab.runtimes.virtual import Scheduler
 from models.net import Connection
@@ -47,8 +47,9 @@ NAME_ADDED, CELL_ADDED = "INSERT INTO leasehold_name", "INSERT INTO leasehold_ce
 OPENING = {
     ASK_ENGINES: (),
     ASK_SETTINGS: (("wsrep_on", "OFF"),),
+    ASK_WRITABLE.text: ((0,),),
 }
-"""What is asked on each new connection, and answered without a look at any table."""
+"""What is asked on each new connection, and in each transaction, and answered without a look at any table."""
 
 
 @cache

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from leasehold.stores._sql.transport import Value
-from leasehold.stores.mysql.statements import CLOCK
+from leasehold.stores.mysql.statements import CLOCK, WRITABLE
 
 WORDS = (
     (r"FOR UPDATE( SKIP LOCKED)?", ""),
@@ -62,4 +62,4 @@ def read_back(statement: str) -> tuple[str, list[Value]]:
                 values.append(int(found["int"]))
         return "?"
 
-    return LITERAL.sub(value, statement.replace(CLOCK, "server_clock()")), values
+    return LITERAL.sub(value, statement.replace(CLOCK, "server_clock()").replace(WRITABLE, "TRUE")), values

@@ -188,7 +188,7 @@ class PostgresModel(SQLServerModel[Backend]):
         if text.startswith("SELECT pg_notify"):
             session.notes[str(args[0]), str(args[1])] = None
             return [("",)]
-        if text == advisory.IDLE_END:
+        if text == advisory.SESSION_LIMITS:
             session.silent = float(str(args[0]).removesuffix("ms")) / 1000
             return [("",)]
         if self._advisory.knows(text):

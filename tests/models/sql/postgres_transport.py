@@ -147,7 +147,7 @@ class SimulatedPostgresTransport(PostgresTransport):
             raise
         return made
 
-    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
         return ()
 
     def alive(self, connection: PostgresConnection) -> bool:

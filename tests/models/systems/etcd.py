@@ -15,6 +15,9 @@ from models.systems.redis import AWAY, LOCKS
 UNAWARE = 0.1
 """Seconds for which a leader that goes on may not know that it was replaced; real ones are quicker, mostly."""
 
+LEADERLESS = 2 * LEAST_TTL
+"""Further seconds for which there may be no leader: a release that fails is repeated for a lease, and then no more."""
+
 SERVES = 0.2
 """Seconds for which it serves before it is stopped again."""
 
@@ -43,6 +46,8 @@ class EtcdSystem(System):
         """Know that a change of leader makes leases longer."""
         if one.kind in (Kind.LEADER, Kind.REPLACED):
             self.tardy += LEAST_TTL + AWAY
+        if one.kind is Kind.LEADER and _lasts(one):
+            self.tardy += LEADERLESS
 
     def restart(self, one: Strike) -> float:
         """Restart a member."""
@@ -51,8 +56,8 @@ class EtcdSystem(System):
         return seconds
 
     def leader(self, one: Strike) -> float:
-        """Be without a leader for a while."""
-        seconds = 0.05 + one.luck * AWAY
+        """Be without a leader for a while, sometimes for longer than clients repeat what failed."""
+        seconds = 0.05 + one.luck * AWAY + (LEADERLESS if _lasts(one) else 0.0)
         self.harness.scheduler.note("etcd", f"has no leader for {seconds:.6f} s")
         self.cluster.elect(self.harness.scheduler.time + seconds)
         for member in self.members:
@@ -105,3 +110,8 @@ class EtcdSystem(System):
             self.harness.scheduler.note("etcd", "revokes a lease")
             self.cluster.revoke(leases[one.victim % len(leases)])
         return 0.0
+
+
+def _lasts(one: Strike) -> bool:
+    """Return whether there is no leader for long."""
+    return one.victim % 4 == 0

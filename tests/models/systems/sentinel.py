@@ -3,12 +3,16 @@
 The store is the shipped one: it asks the sentinels, subscribes to one of them, and follows the primary. A failover
 loses what was written in the last moments before it, since the replica has an earlier state. The old primary may go on
 answering clients that have a connection, until a sentinel notifies them of the new one.
+
+One sentinel leads a failover. It raises its epoch at once, and names the old primary in its state until the replicas
+follow the new one; then it notifies its clients. The others learn of the failover after a moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
@@ -31,6 +35,12 @@ PORT = 6379
 LAG = 1.0
 """Seconds of writes that a failover may lose."""
 
+HEARD = 2.0
+"""Seconds after a promotion in which the other sentinels learn of it: how often one greets the others."""
+
+FOLLOWED = 20.0
+"""Seconds after a promotion in which the other replicas follow: for so long the leader names the old primary."""
+
 
 class SentinelModel(RedisServerModel):
     """A sentinel: it knows the primary, and tells of another."""
@@ -38,6 +48,7 @@ class SentinelModel(RedisServerModel):
     def __init__(self, scheduler: Scheduler, name: str, primary: str) -> None:
         super().__init__(scheduler, name=name)
         self.primary = primary
+        self.promoted = primary
         self.epoch = 1
 
     def answer(self, words: Words) -> Any:
@@ -47,16 +58,24 @@ class SentinelModel(RedisServerModel):
                 return [self._facts()]
             case [b"SENTINEL", b"MASTER"]:
                 return self._facts()
+            case [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME"]:
+                return [self.promoted.encode(), str(PORT).encode()]
         return super().answer(words)
 
-    def switch(self, primary: str) -> None:
-        """Learn of a new primary, and tell."""
-        before, self.primary = self.primary, primary
-        self.epoch += 1
-        self.model.publish(SWITCHED, f"{NAME} {before} {PORT} {primary} {PORT}".encode())
+    def lead(self, primary: str, epoch: int) -> None:
+        """Promote a replica: from now on it is the primary of a new epoch, and the state names the old one."""
+        self.promoted, self.epoch = primary, epoch
+
+    def switch(self, primary: str, epoch: int) -> None:
+        """Learn of a new primary, or end a failover, and tell."""
+        if epoch >= self.epoch:
+            before, self.primary = self.primary, primary
+            self.lead(primary, epoch)
+            self.model.publish(SWITCHED, f"{NAME} {before} {PORT} {primary} {PORT}".encode())
 
     def _facts(self) -> list[bytes]:
-        facts = {"name": NAME, "ip": self.primary, "port": str(PORT), "config-epoch": str(self.epoch)}
+        flags = "master" if self.primary == self.promoted else "master,failover_in_progress"
+        facts = {"name": NAME, "ip": self.primary, "port": str(PORT), "flags": flags, "config-epoch": str(self.epoch)}
         return [word.encode() for pair in facts.items() for word in pair]
 
 
@@ -94,6 +113,7 @@ class SentinelSystem(System):
         self.hosts = [*self.servers, *self.sentinels]
         self.opener = SimulatedSentinel(self.servers, self.sentinels)
         self._primary = 0
+        self._epoch = 1
         self._behind: dict[float, Keys] = {}
 
     @property
@@ -121,17 +141,18 @@ class SentinelSystem(System):
     def move(self, one: Strike) -> float:
         """Hand over to a replica that has all."""
         keys = self.servers[self._primary].model.keys()
-        return self._switch(keys, 0.05 + one.luck * AWAY, 0.0)
+        return self._switch(keys, one.luck, 0.0)
 
     def failover(self, one: Strike) -> float:
         """Hand over to a replica that lacks the last writes; the old primary may go on for a while."""
         alongside = one.seconds if one.luck * 10 % 1 < 0.5 else 0.0
-        return self._switch(self._behind[one.at], 0.05 + one.luck * AWAY, alongside)
+        return self._switch(self._behind[one.at], one.luck, alongside)
 
     def _keep(self, at: float) -> None:
         self._behind[at] = self.servers[self._primary].model.keys()
 
-    def _switch(self, keys: Keys, away: float, alongside: float) -> float:
+    def _switch(self, keys: Keys, luck: float, alongside: float) -> float:
+        away = 0.05 + luck * AWAY
         old, self._primary = self.servers[self._primary], 1 - self._primary
         new = self.servers[self._primary]
         new.note(f"takes over in {away:.6f} s")
@@ -142,7 +163,7 @@ class SentinelSystem(System):
             at(now + alongside, self.harness.fate, lambda: self._demote(old, new))
         else:
             self._demote(old, new)
-        at(now + away, self.harness.fate, lambda: self._promote(new))
+        at(now + away, self.harness.fate, lambda: self._promote(new, luck))
         return max(away, alongside)
 
     def _demote(self, old: RedisServerModel, new: RedisServerModel) -> None:
@@ -150,8 +171,15 @@ class SentinelSystem(System):
             old.role = b"slave"
             old.hang_up(arrives=False)
 
-    def _promote(self, new: RedisServerModel) -> None:
-        if self.servers[self._primary] is new:
-            new.role = b"master"
-            for sentinel in self.sentinels:
-                sentinel.switch(new.machine.name)
+    def _promote(self, new: RedisServerModel, luck: float) -> None:
+        if self.servers[self._primary] is not new:
+            return
+        new.role = b"master"
+        self._epoch += 1
+        name, epoch = new.machine.name, self._epoch
+        leader = self.sentinels[int(luck * 1000) % len(self.sentinels)]
+        leader.lead(name, epoch)
+        now, at = self.harness.scheduler.time, self.harness.scheduler.at
+        for sentinel in self.sentinels:
+            after = luck * (FOLLOWED if sentinel is leader else HEARD)
+            at(now + after, self.harness.fate, partial(sentinel.switch, name, epoch))

@@ -89,6 +89,12 @@ class Ensemble:
             gone = [path for path, node in self.tree.nodes.items() if node.owner == number]
             self.commit([Change("delete", path) for path in gone])
 
+    def moves(self, number: int) -> None:
+        """Take note that a session has a new line: nothing that arrives on an earlier one is carried out."""
+        for member in self.members:
+            for line in [line for line, session in member._sessions.items() if session == number]:
+                del member._sessions[line]
+
     def elect(self, until: float) -> None:
         """Be without a leader for a while; the next one counts all sessions anew."""
         self.no_leader_until = max(self.no_leader_until, until)
@@ -203,9 +209,11 @@ class Member(Host):
         self._children: dict[str, dict[int, Connection]] = {}
 
     def over(self, line: Connection) -> None:
-        """Take note that a line has ended, and with it its watches."""
+        """Take note that a line has ended, and with it its watches.
+
+        What is under way on it still arrives, unless its session has moved to another line by then.
+        """
         super().over(line)
-        self._sessions.pop(line.number, None)
         for watches in (*self._data.values(), *self._children.values()):
             watches.pop(line.number, None)
 
@@ -266,6 +274,7 @@ class Member(Host):
         elif not session:
             session = self.ensemble.begin(hello.timeout)
         if line.open:
+            self.ensemble.moves(session)
             self._sessions[line.number] = session
             line.tell((session, hello.timeout))
 

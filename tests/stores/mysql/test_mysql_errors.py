@@ -198,10 +198,19 @@ def deadlocked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 def read_only_meanwhile(server: MariaDBServer) -> Sequence[StoreUnavailable]:
     """It becomes a replica between the last write and the commit: the commit is refused."""
-    try:
-        return in_a_transaction(server, lambda: server.query("SET GLOBAL read_only = ON"))
-    finally:
-        server.query("SET GLOBAL read_only = OFF")
+
+    async def work(tx: Transaction) -> None:
+        await tx.ask(MARK)
+        server.query("SET GLOBAL read_only = ON")
+        await tx.commit()
+
+    with transport_to(server.url) as transport:
+        try:
+            with pytest.raises(StoreUnavailable) as caught:
+                finish(transport.transact(work, within=5.0))
+        finally:
+            server.query("SET GLOBAL read_only = OFF")
+    return [caught.value]
 
 
 def kept_locked(server: MariaDBServer) -> Sequence[StoreUnavailable]:

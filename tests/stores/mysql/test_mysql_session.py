@@ -143,3 +143,20 @@ def test_after_a_restart_the_session_of_another_that_has_its_number_is_left_alon
                 other.close()
 
         harness.run(body)
+
+
+@both
+def test_the_longest_namespace(server: MariaDBServer, harness: Harness) -> None:
+    """Rows of this mode have one byte more in that column; an error in place of a failure of each acquire."""
+
+    async def body(harness: Harness) -> None:
+        for mode, longest in (("", 512), ("?mode=session", 511)):
+            client = harness.client(server.url + mode, namespace="n" * longest)
+            hold = await client.lock("x").acquire(timeout=5)
+            assert hold is not None
+            assert [info.name for info in await client.holds()] == ["x"]
+            await hold.release()
+        with pytest.raises(ValueError, match="with mode=session a namespace has at most 511 bytes, this one has 512"):
+            harness.client(f"{server.url}?mode=session", namespace="ä" * 256)
+
+    harness.run(body)

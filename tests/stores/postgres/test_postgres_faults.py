@@ -22,6 +22,7 @@ from leasehold.stores.postgres.connection.errors import (
     outcome_of,
 )
 from leasehold.stores.postgres.statements import script
+from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
@@ -47,6 +48,51 @@ def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresSer
         assert harness.now() - start < NOISE
         assert got.token > hold.token
         await got.release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("kind", ["reader", "semaphore"])
+def test_a_connection_that_turns_out_to_be_dead_costs_no_call(
+    proxied: tuple[FaultProxy, str], harness: Harness, namespace: str, kind: str
+) -> None:
+    """A load balancer or a failover by address may answer the next packet with a reset, and say nothing before."""
+    proxy, url = proxied
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace)
+        lock = client.rw_lock("x").reader() if kind == "reader" else client.semaphore("x", 2)
+        await (await lock.acquire(timeout=20)).release()
+        reset = proxy.cut_at(1)
+        hold = await lock.acquire(timeout=20)
+        assert reset.hits == 1
+        await hold.release()
+        each = proxy.cut_at(0, where=b"BEGIN")
+        error = await unavailable(lock.acquire(timeout=20))
+        assert not error.unknown
+        assert each.hits == 2, "the idle connection, and one new one"
+        each.remove()
+        await (await lock.acquire(timeout=20)).release()
+
+    harness.run(body)
+
+
+@both
+def test_a_commit_on_a_connection_that_turns_out_to_be_dead_is_not_repeated(
+    proxied: tuple[FaultProxy, str], harness: Harness, namespace: str
+) -> None:
+    proxy, url = proxied
+
+    async def body(harness: Harness) -> None:
+        transport: Any = harness.client(url, namespace=namespace).store._transport  # type: ignore[attr-defined]
+        one = Statement("SELECT 1")
+        for _ in range(2):
+            assert await transport.transact(lambda tx: tx.commit(one), within=20) == [[(1,)]]
+        lost = proxy.drop_reply(where=b"COMMIT")
+        error = await unavailable(transport.transact(lambda tx: tx.commit(one), within=20))
+        assert error.unknown
+        assert lost.hits == 1
 
     harness.run(body)
 

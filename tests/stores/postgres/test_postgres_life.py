@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, Client
+from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold._model import Change
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import PostgresServer
@@ -285,3 +285,21 @@ def test_a_host_is_reached_at_its_second_address_in_asyncio_too(
     port = postgres_server.port
     for hosts in ("pg.test", "gone.test,pg.test"):
         asyncio.run(body(f"postgresql://postgres@{','.join(f'{host}:{port}' for host in hosts.split(','))}/postgres"))
+
+
+def test_dns_that_does_not_answer_is_given_up_at_the_deadline(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver tries for many seconds; a call ends with its time limit, and says what it waited for."""
+
+    async def resolve(*_: object, **__: object) -> list[Any]:
+        await asyncio.sleep(5)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    async def body() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        url = "postgresql://postgres@pg.test/postgres"
+        async with AsyncClient.from_url(url, namespace=namespace, response_timeout=0.2) as client:
+            with pytest.raises(StoreUnavailable, match="the DNS did not answer in time") as error:
+                await client.lock("x").acquire(timeout=0.2)
+            assert not error.value.unknown, "nothing was sent"
+
+    asyncio.run(body())

@@ -60,9 +60,10 @@ def test_a_lost_reply_before_the_commit_means_that_nothing_was_done(
     async def body(harness: Harness) -> None:
         client = harness.client(url, namespace=namespace)
         assert await client.inspect("x") is None  # it is connected; a claim is sent as text the first time
-        proxy.drop_reply(where=b"FOR UPDATE")
+        lost = proxy.drop_reply(0, where=b"FOR UPDATE")
         error = await unavailable(client.lock("x").acquire(timeout=5))
         assert not error.unknown
+        assert lost.hits == 2, "on the idle connection, and on a new one"
         assert await client.inspect("x") is None
 
     harness.run(body)

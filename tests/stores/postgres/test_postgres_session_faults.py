@@ -51,6 +51,57 @@ def test_a_holder_is_notified_at_once_when_its_session_ends(server: PostgresServ
     harness.run(body)
 
 
+REFUSED = """
+    CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'as told' USING ERRCODE = '{code}';
+    END $$;
+    CREATE TRIGGER failing BEFORE UPDATE ON leasehold_entry FOR EACH ROW EXECUTE FUNCTION fail();
+"""
+
+
+@both
+@pytest.mark.parametrize("code", ["53100", "42501", "40P01"])
+def test_a_renewal_that_the_server_refuses_costs_no_lock(server: PostgresServer, harness: Harness, code: str) -> None:
+    """A full disk, a revoked right, a deadlock: the server has answered on the session, which has its lock."""
+
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(f"{server.url}?mode=session") for _ in range(2))
+        hold = await client.lock("x", lease=60.0).acquire(timeout=20)
+        assert hold is not None
+        server.execute(REFUSED.format(code=code))
+        for _ in range(2):
+            await hold.renew()
+        assert not hold.lost
+        assert await other.lock("x").acquire(blocking=False) is None
+        await hold.release()
+        server.execute("DROP TRIGGER failing ON leasehold_entry")
+        got = await other.lock("x").acquire(timeout=20)
+        assert got is not None
+        assert got.token > hold.token
+        await got.release()
+
+    harness.run(body)
+
+
+@both
+def test_a_renewal_that_a_pooler_may_have_refused_ends_the_hold(server: PostgresServer, harness: Harness) -> None:
+    """A pooler answers so when it has lost the server, and with it the lock."""
+
+    async def body(harness: Harness) -> None:
+        client, other = (harness.client(f"{server.url}?mode=session") for _ in range(2))
+        hold = await client.lock("x", lease=60.0).acquire(timeout=20)
+        assert hold is not None
+        server.execute(REFUSED.format(code="08006"))
+        with pytest.raises(LeaseLost):
+            await hold.renew()
+        assert hold.lost
+        got = await other.lock("x").acquire(timeout=20)
+        assert got is not None
+        await got.release()
+
+    harness.run(body)
+
+
 def test_a_silent_session_ends_with_its_lease(
     proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
 ) -> None:
@@ -71,6 +122,47 @@ def test_a_silent_session_ends_with_its_lease(
         got.release()
         proxy.heal()
         proxy.cut()
+
+
+LIMIT = 1.0
+"""Seconds of a time limit of the server's configuration."""
+
+WAIT_ON = f"""
+    SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+    AND waitstart < clock_timestamp() - interval '{2 * LIMIT} s'
+"""
+
+
+@both
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+def test_a_time_limit_of_the_server_costs_no_waiter_its_turn(
+    server: PostgresServer, harness: Harness, setting: str
+) -> None:
+    """Else each waiter would enter the server's queue again and again, at its end."""
+    server.configure(**{setting: f"{LIMIT * 1000:.0f}ms"})
+    url = f"{server.url}?mode=session"
+
+    async def body(harness: Harness) -> None:
+        clients = [harness.client(url) for _ in range(3)]
+        hold = await clients[0].lock("x").acquire(timeout=20)
+        assert hold is not None
+        jobs = []
+        for count, client in enumerate(clients[1:], 1):
+            jobs.append(harness.spawn(lambda client=client: client.lock("x", fair=True).acquire(timeout=60)))
+            await queued(harness, clients[0], "x", count)
+        end = harness.now() + 20 * LIMIT
+        while server.query(WAIT_ON) != [(2,)]:
+            assert harness.now() < end, "a wait was ended"
+            await harness.sleep(0.05)
+        await hold.release()
+        for job in jobs:
+            got = await job.result()
+            assert got is not None
+            assert got.token > hold.token
+            hold = got
+            await hold.release()
+
+    harness.run(body)
 
 
 def test_a_killed_waiter_in_the_servers_queue_blocks_no_one(postgres_server: PostgresServer, namespace: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost
+from leasehold import LeaseLost, StoreUnavailable
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import Flavor, finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._url import parse
+from leasehold.stores.redis.connection.base import UNSUBSCRIBED, RetryableError, pack
+from leasehold.stores.redis.connection.settings import from_url
+from leasehold.stores.redis.connection.transports import single_transport
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel
 from support.flavors import ASYNCIO, BLOCKING, both, by_day
@@ -185,3 +194,77 @@ def part(sentinel: RedisSentinel, old: Any) -> bool:
     sentinel.wait_until(all_know, 10.0, "the last sentinel has heard of it")
     time.sleep(0.1)  # and what it publishes has arrived
     return True
+
+
+@both
+def test_the_sentinel_that_leads_a_failover_names_the_new_primary(
+    sentinel: RedisSentinel, harness: Harness, namespace: str
+) -> None:
+    """Until the other replica follows, its ``SENTINEL MASTER`` has the new epoch and the old address."""
+    old, leader = sentinel.primary, sentinel.sentinels[0]
+    stuck, new = sentinel.replicas
+    stuck.command("CONFIG", "SET", "replica-priority", "0")
+    stuck.command("CONFIG", "SET", "masterauth", "wrong")  # it follows no new primary
+    sentinel.wait_until(lambda: knows(leader, stuck), 30.0, "the sentinel will not promote it")
+    leader.command("SENTINEL", "SET", sentinel.name, "failover-timeout", "60000")
+    leader.command("SENTINEL", "FAILOVER", sentinel.name)
+    sentinel.wait_until(lambda: leader.state()["config-epoch"] != "0", 30.0, "the other replica is promoted")
+    assert new.role == "master"
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(f"redis+sentinel://127.0.0.1:{leader.port}/{sentinel.name}") as locks:
+            await (await locks.lock(namespace, lease=LEASE).acquire()).release()
+
+    harness.run(body)
+    keys = [node.command("EXISTS", f"leasehold:{{default:{namespace}}}:lock") for node in (old, new)]
+    assert keys == [0, 1]
+    assert leader.state()["port"] == str(old.port)
+
+
+def knows(sentinel: Any, replica: Any) -> bool:
+    """Return whether a sentinel knows that it must not promote a replica."""
+    replies = sentinel.command("SENTINEL", "REPLICAS", sentinel._name)
+    words = [dict(zip(reply[::2], reply[1::2], strict=True)) for reply in replies]
+    return any(each["port"] == str(replica.port) and each["slave-priority"] == "0" for each in words)
+
+
+@pytest.mark.parametrize("flavor", [Flavor.SYNC, Flavor.ASYNC])
+def test_an_attempt_to_connect_takes_a_part_of_the_time(flavor: Flavor) -> None:
+    """The next one may be at a successor of the server."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        settings = from_url(parse("redis://localhost")).at(*frozen.getsockname())
+
+        async def attempt(within: float) -> float:
+            runtime = BlockingRuntime() if flavor is Flavor.SYNC else AsyncioRuntime()
+            transport = single_transport(runtime)(runtime, settings, *UNSUBSCRIBED)
+            began = time.monotonic()
+            with pytest.raises(RetryableError):
+                await transport.call(pack(b"PING"), within=within)
+            await transport.close()
+            return time.monotonic() - began
+
+        for within, least, most in ((6.0, 2.0, 5.0), (0.6, 0.6, 2.6)):
+            work = attempt(within)
+            assert least * 0.9 < (finish(work) if flavor is Flavor.SYNC else asyncio.run(work)) < most
+
+
+@both
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_frozen_primary_does_not_take_all_of_the_time(
+    kind: str, harness: Harness, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """It accepts connections and does not answer. The acquire ends at its successor, which comes meanwhile."""
+    group = request.getfixturevalue(kind)
+    group.wait_healthy()
+    key = f"leasehold:{{{namespace}:a}}:lock"
+    old = group.primary_of(key) if isinstance(group, RedisCluster) else group.primary
+
+    async def body(harness: Harness) -> None:
+        async with harness.client(group.url, namespace=namespace, response_timeout=12.0) as locks:
+            await (await locks.lock("a", lease=60.0).acquire()).release()
+            old.pause()
+            with pytest.raises(StoreUnavailable):
+                await locks.lock("a", lease=60.0).acquire(timeout=0.3)
+            await (await locks.lock("a", lease=60.0).acquire(timeout=30)).release()
+
+    harness.run(body)

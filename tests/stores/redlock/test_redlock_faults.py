@@ -5,15 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from redlock_votes import voted
+from redlock_votes import knows, voted
 
 from leasehold import LeaseLost, StoreUnavailable
+from leasehold._engine.watchdog.background import RELEASE_WITHIN
+from leasehold.stores.redis.redlock.node import STUCK
 from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
 from leasehold_lab.history import Bounds, Promise, check
 from leasehold_lab.history.journal import Journal, assemble
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedlockNodes
 from support.flavors import both
+from support.patience import until_in
 
 ORDER = Bounds(linearizable=False, tries=False, fifo=False, notified=1.0)
 
@@ -199,6 +202,31 @@ def test_without_a_majority_acquire_fails_with_the_reason(nodes, namespace, harn
     harness.run(body)
 
 
+@both
+def test_an_acquire_that_reached_no_node_leaves_nothing_in_the_client(nodes, namespace, harness):
+    """No release follows it: it would be for nothing."""
+
+    async def body(harness):
+        client = harness.client(nodes.url, namespace=namespace, response_timeout=1.0)
+        await (await client.lock("x").acquire()).release()
+        for node in nodes.nodes:
+            node.kill()
+        store, unknown = client.store, [True]
+        while unknown[-1]:  # a request on a connection that just ended may have been carried out
+            assert len(unknown) < 20
+            with pytest.raises(StoreUnavailable) as caught:
+                await client.lock("x").acquire(timeout=0.5)
+            unknown.append(caught.value.unknown)
+        before = len(store._waiting._notified), len(store._proposals._proposals)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as caught:
+                await client.lock("x").acquire(timeout=0.1)
+            assert not caught.value.unknown
+        assert (len(store._waiting._notified), len(store._proposals._proposals)) == before
+
+    harness.run(body)
+
+
 # --- a node that does not answer delays no caller ---------------------------------------------------------------
 
 
@@ -250,6 +278,30 @@ def test_a_release_that_failed_on_a_node_is_retried(namespace, harness):
             while voted(away, namespace) is not None:
                 assert harness.now() < until
                 await harness.sleep(0.02)
+
+        harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("hold_for", [0.0, 2 * STUCK], ids=["the release waits, too", "the release is not sent"])
+def test_the_vote_of_a_request_that_waits_for_a_stalled_node_is_given_back(namespace, harness, hold_for):
+    """In a blocking client the thread of a node sends what was asked meanwhile as soon as the node answers again."""
+    with RedlockNodes(3) as nodes:
+        stalled = nodes.nodes[2]
+
+        async def body(harness):
+            client = harness.client(nodes.url, namespace=namespace, response_timeout=30.0)
+            stalled.pause()
+            busy = await client.lock("other", lease=60).acquire()  # the request to the stalled node waits for its end
+            hold = await client.lock("x", lease=60).acquire()
+            await harness.sleep(hold_for)
+            assert await hold.release() is True
+            await harness.sleep(1.2 * RELEASE_WITHIN)  # no time is left for that release
+            stalled.resume()
+            await busy.release()
+            await (await client.lock("last").acquire()).release()
+            await until_in(harness, lambda: knows(stalled, namespace, "x"))
+            await until_in(harness, lambda: voted(stalled, namespace) is None)  # far below the lease
 
         harness.run(body)
 

@@ -16,9 +16,10 @@ from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import OpenRequest
 from leasehold.stores.redis.redlock.protocol import Proposal
-from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedisServer, RedlockNodes
 from support.flavors import both
+from support.patience import until_in
 
 FAR = 3600.0
 """Seconds of a step: far more than any lease here."""
@@ -164,6 +165,24 @@ def test_a_renewal_regains_the_votes_of_nodes_that_were_down_or_forgot(nodes, na
         await hold.release()
 
     harness.run(body)
+
+
+@both
+def test_a_renewal_regains_the_vote_of_a_node_that_answers_last(namespace, harness):
+    """The others confirm each renewal before that node answers that it has forgotten the holder."""
+    with RedlockNodes(3) as nodes, FaultProxy(nodes.nodes[0].port) as proxy:
+        last = nodes.nodes[0]
+        url = "redlock://" + ",".join(f"127.0.0.1:{port}" for port in (proxy.port, *(n.port for n in nodes.nodes[1:])))
+
+        async def body(harness):
+            hold = await harness.client(url, namespace=namespace).lock("x", lease=1.5).acquire()
+            await until_in(harness, lambda: voted(last, namespace))
+            proxy.delay(0.1, Side.REPLIES)
+            last.flush()
+            await until_in(harness, lambda: voted(last, namespace))
+            await hold.release()
+
+        harness.run(body)
 
 
 def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():

@@ -10,6 +10,7 @@ import pytest
 from redlock_votes import voted
 
 from leasehold import Client, LeaseholdError
+from leasehold.stores.redis.connection.pipelining import PipelinedConnection
 from leasehold.stores.redis.redlock import background, quorum_call
 from leasehold.stores.redis.redlock.node import STUCK, Node
 from leasehold_lab.proxy.proxy import FaultProxy, Side
@@ -191,6 +192,22 @@ def test_an_interrupt_leaves_no_votes(nodes, namespace, monkeypatch):
             assert time.monotonic() - start < 5.0  # the lease is 30 s
             assert hold.release() is True
         until(lambda: not any(voted(node, namespace) for node in nodes.nodes), 5.0)
+
+
+def test_a_node_does_not_seem_stuck_after_an_interrupt_of_a_request_to_it(nodes, namespace, monkeypatch):
+    """No answer will come for a request that was not sent."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with Client.from_url(nodes.url, namespace=namespace, response_timeout=60.0) as locks:
+        settled(locks)
+        with monkeypatch.context() as patch:
+            patch.setattr(PipelinedConnection, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                locks.lock("x").acquire()
+        store = locks.store
+        until(lambda: not any(node.is_skipped(store._runtime.now() + 2 * STUCK) for node in store._quorum.nodes), 10.0)
 
 
 def test_many_threads_share_few_connections_while_a_node_is_stalled(nodes, namespace):

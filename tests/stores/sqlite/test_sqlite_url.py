@@ -52,6 +52,17 @@ def test_url_refused(url: str, words: str) -> None:
         registry.opener(url)
 
 
+def test_a_default_folder_that_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", os.fsdecode(b"/state/\xff"))
+    with pytest.raises(
+        ValueError, match=r"'/state/\\udcff/leasehold/locks.db'.* is not UTF-8; .*LEASEHOLD_URL"
+    ) as caught:
+        Client.from_url()
+    assert not isinstance(caught.value, UnicodeError)
+    assert str(caught.value).isprintable()
+
+
 def test_the_file_is_not_opened_before_the_first_use(tmp_path: Path) -> None:
     with Client.from_url(f"sqlite:{tmp_path}/a/b/locks.db"):
         assert not (tmp_path / "a").exists()

@@ -1,14 +1,16 @@
-"""An exception at every step of a wait on Redis, as a signal handler can raise it: the client goes on as before.
+"""An exception at every step of a call on Redis, as a signal handler can raise it: the client goes on as before.
 
 `test_exit_anywhere` does the same on a store in memory, for what is left behind. Here the connections are the matter:
-they keep who connects or reads for all.
+they keep who connects or reads for all. A Redlock keeps which of its nodes have not answered.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
@@ -19,11 +21,18 @@ import pytest
 from leasehold import Client
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.stores.redis.connection import channel, failover
+from leasehold.errors import LeaseholdError
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.connection import channel, failover, pipelining, replies
 from leasehold.stores.redis.connection.failover import SingleFlight
-from support.striking import Striking, tracing
+from leasehold.stores.redis.redlock import node, nodes, quorum_call
+from leasehold_lab.servers import RedlockNodes
+from support.striking import Striking, ended_by, tracing
 
-CHANNEL, FAILOVER = channel.__file__, failover.__file__
+CHANNEL, FAILOVER = [channel.__file__], [failover.__file__]
+
+QUORUM = [module.__file__ for module in (node, nodes, quorum_call, pipelining, replies)]
+"""Where a caller sends to the nodes of a Redlock, and reads their answers."""
 
 LEASE = 60.0
 """Seconds; a waiter that misses its message learns of its grant at a third of them."""
@@ -33,14 +42,16 @@ SOON = LEASE / 6
 
 
 class StrikingIn(Striking):
-    """A tracing function that raises in one file only."""
+    """A tracing function that raises in some files only."""
 
-    def __init__(self, file: str, at: int, known: dict[CodeType, set[int]]) -> None:
-        super().__init__(at, known)
-        self._file = file
+    def __init__(
+        self, files: Sequence[str], at: int, known: dict[CodeType, set[int]], *, turns: int = sys.maxsize
+    ) -> None:
+        super().__init__(at, known, turns=turns)
+        self._files = files
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        return super().__call__(frame, event, arg) if frame.f_code.co_filename == self._file else None
+        return super().__call__(frame, event, arg) if frame.f_code.co_filename in self._files else None
 
 
 def hand_over(looker: Client, client: Client, name: str, tracer: Callable[[], Any] = suppress) -> bool:
@@ -105,7 +116,7 @@ def test_the_next_caller_finds_the_server_after_an_exception_at_any_step() -> No
 
     for at in itertools.count():
         flight, striking = SingleFlight(BlockingRuntime()), StrikingIn(FAILOVER, at, known)
-        with suppress(SystemExit), tracing(striking):
+        with ended_by(striking):
             finish(flight.run(work, SOON))
         if not striking.where:
             break
@@ -114,3 +125,36 @@ def test_the_next_caller_finds_the_server_after_an_exception_at_any_step() -> No
         finish(flight.run(work, 0.001))
         assert done, f"{striking.where}: nobody looks any more"
     assert where
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # it was about to be kept
+def test_each_node_is_asked_after_an_exception_at_any_step_of_an_acquire_and_a_release(
+    namespace: str, record_property: Callable[[str, object], None]
+) -> None:
+    """A request whose end was not recorded must not keep its node from being asked for ever."""
+    known, where = dict[CodeType, set[int]](), ["the start"]
+    with RedlockNodes(3) as group, Client.from_url(group.url, namespace=namespace, response_timeout=1.0) as locks:
+        for at in itertools.count():
+            start = time.monotonic()
+            while not asks_all(locks, group, namespace, f"after {at}"):
+                assert time.monotonic() - start < SOON, f"{where[-1]}: a node is not asked any more"
+            striking = StrikingIn(QUORUM, at, known, turns=2)
+            with suppress(SystemExit, LeaseholdError), tracing(striking):
+                locks.lock(f"struck {at}", lease=LEASE).acquire(timeout=SOON).release()
+            if not striking.where:
+                break
+            where.append(striking.where)
+    record_property("sum:exits at a step", len(where))
+    assert any(place.endswith(" in post") for place in where)
+    assert any(place.endswith(" in end_request") for place in where)
+
+
+def asks_all(locks: Client, group: RedlockNodes, namespace: str, name: str) -> bool:
+    """Acquire and release a lock; return whether all nodes voted for it without further ado."""
+    key, given_up = keys.node_keys(namespace, name)[0], time.monotonic() + 0.1
+    with locks.lock(name, lease=LEASE, timeout=SOON):
+        while not all(each.command("EXISTS", key) for each in group.nodes):
+            if time.monotonic() > given_up:
+                return False
+    return True

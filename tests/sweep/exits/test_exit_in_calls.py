@@ -9,7 +9,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from leasehold import Client
 from leasehold.primitives.calls import scheduled
 from leasehold.stores.memory import Memory
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by
 
 LEASE = 1.5
 """Seconds."""
@@ -68,7 +67,7 @@ def test_an_exit_in_a_call_keeps_nobody_out_though_its_object_lives_on(
         for at in itertools.count():
             living.append(make(client, f"name {at}"))
             striking = Striking(at, known, SystemExit)
-            with suppress(SystemExit), tracing(striking):
+            with ended_by(striking):
                 living[-1]()
             if not striking.where:
                 break

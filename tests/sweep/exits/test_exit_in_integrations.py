@@ -28,7 +28,7 @@ from leasehold.integrations.celery import locked_task, task
 from leasehold.integrations.django import commands
 from leasehold.integrations.dogpile import Mutex
 from leasehold.stores.memory import Memory
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by
 
 LEASE = 1.5
 """Seconds."""
@@ -100,7 +100,7 @@ def test_an_exit_in_an_integration_keeps_nobody_out(
         monkeypatch.setattr(commands, "locks", {"default": short})
         for at in itertools.count():
             striking = Striking(at, known, SystemExit)
-            with suppress(SystemExit), tracing(striking):
+            with ended_by(striking):
                 CALLS[name](client, f"name {at}")
             if not striking.where:
                 break

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import suppress
 from types import CodeType
 
 import pytest
@@ -16,7 +15,7 @@ from leasehold._model import LeaseTerms, LockMode, Owner, Ticket
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._sql.session.wait_queue import WaitQueues
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by
 
 SOON = 5.0
 """Seconds in which the next waiter must have its turn."""
@@ -65,7 +64,7 @@ def test_the_next_waiter_has_its_turn(free: bool) -> None:
         sessions = Sessions(free=free)
         queues, striking = WaitQueues[Session](runtime, sessions), Striking(at, known)
         first, second = queues.enter("a", ticket("1")), queues.enter("a", ticket("2"))
-        with suppress(SystemExit), tracing(striking):
+        with ended_by(striking):
             finish(queues.session_for(first, runtime.now() + SOON))
         first.taking = False  # as the store does after an exception
         finish(queues.leave(first, runtime.now() + SOON))

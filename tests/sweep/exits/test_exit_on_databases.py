@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -28,7 +27,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._sql.transport import LOOK_AGAIN, Permit, Semaphore
 from leasehold.stores.mysql.connection import transport
 from support.plugins.leaks import sockets
-from support.striking import HOME, Striking, tracing
+from support.striking import HOME, Striking, ended_by, tracing
 
 STORES = f"{HOME}/stores/"
 
@@ -155,7 +154,7 @@ def test_no_permit_and_no_connection_is_lost(
         before, client = sockets(), Client.from_url(url, namespace=namespace)
         for at in itertools.count():
             striking = StrikingInStores(at, known, turns=TURNS[call])
-            with suppress(SystemExit), tracing(striking):
+            with ended_by(striking):
                 CALLS["lock"](client, f"name {at}")
             if not striking.where:
                 break

@@ -10,14 +10,14 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import CodeType
 
 import pytest
 from test_exit_anywhere import CALLS, LEASE
 
 from leasehold import Client
-from support.striking import Striking, tracing
+from support.striking import Striking, ended_by
 
 SERVERS = {
     "etcd": ("etcd_server", ""),
@@ -62,7 +62,7 @@ def strikes(call: str, make: Callable[[], Client]) -> dict[str, str]:
     known, where = dict[CodeType, set[int]](), dict[str, str]()
     for at in itertools.count():
         client, striking = make(), Striking(at, known)
-        with suppress(SystemExit), tracing(striking):
+        with ended_by(striking):
             CALLS[call](client, f"name {at}")
         if not striking.where:
             return where

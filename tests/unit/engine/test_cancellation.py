@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import Cancellation, Client
+from leasehold import AsyncClient, Cancellation, Client
 from leasehold.events import Acquired, Event, GaveUp, Queued
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
@@ -208,6 +209,31 @@ def test_a_signal_handler_may_cancel(store: str, tmp_path: Path) -> None:
             info = other.inspect("a")
             assert info is not None
             assert info.waiters == ()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_signal_handler_may_cancel_while_the_event_loop_sleeps(store: str, tmp_path: Path) -> None:
+    """No timer is due for seconds, and what a handler puts into the queue of a loop does not wake it by itself."""
+    where = "memory:" + str(next(numbers)) if store == "memory" else f"sqlite:{tmp_path}/locks.db"
+    stops: list[Cancellation] = []
+
+    async def wait() -> None:
+        async with AsyncClient.from_url(where) as other, AsyncClient.from_url(where) as client, other.lock("a"):
+            for number in range(5):
+                stops.append(Cancellation())
+                signal.setitimer(signal.ITIMER_REAL, 0.1 + number * 0.0007)
+                start = time.monotonic()
+                assert await client.lock("a", lease=LEASE).acquire(cancel=stops[-1]) is None
+                assert time.monotonic() - start < LEASE / 6, "the next timer is that of the renewal, at a third"
+            info = await other.inspect("a")
+            assert info is not None
+            assert info.waiters == ()
+
+    before = signal.signal(signal.SIGALRM, lambda *_: stops[-1].cancel())
+    try:
+        asyncio.run(wait())
     finally:
         signal.signal(signal.SIGALRM, before)
 

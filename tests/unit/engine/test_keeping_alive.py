@@ -7,6 +7,7 @@ import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 from engine_cases.holding import LEASE, LOCKS, Make, simulate, taken
 
 from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, NotHeld, StoreUnavailable
+from leasehold._engine.watchdog import watchdog
 from leasehold.primitives.locks import lock
 from leasehold.stores.memory import Memory
 from leasehold_lab.conformance.case_context import LASTING
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
+from support.patience import until
 
 every_lock = pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
 
@@ -257,6 +260,27 @@ def test_wait_for_gives_a_hold_that_lasts() -> None:
                     assert [info.name for info in await client.holds()] == [lock.name]
 
     asyncio.run(main())
+
+
+# --- a client that is dropped without a close ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("released", [True, False], ids=["released", "hold dropped"])
+def test_a_client_that_is_dropped_with_all_that_it_made_leaves_nothing_behind(
+    released: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a fork and the end of the interpreter must find is not kept longer than its watchdog has work."""
+    monkeypatch.setattr(watchdog, "LINGER", 0.1)
+    client = Client(Memory(f"dropped without a close {released}"))
+    engine, store = weakref.ref(client._core._engine), weakref.ref(client.store)
+    hold = client.lock("a", lease=0.6).acquire()
+    assert hold is not None
+    if released:
+        assert hold.release()
+    del client, hold
+    gc.collect()
+    assert engine() is not None, "its watchdog has it"
+    until(lambda: gc.collect() is not None and engine() is None and store() is None)
 
 
 # --- a thread that stalls between the grant and its hold ----------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost, StoreUnavailable
+from leasehold._engine.engine import CLOSE_WITHIN
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
-from leasehold.client.aio_base import CLOSE_WITHIN
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ from engine_cases.late import force_release, space
 
 from leasehold import LeaseLost
 from leasehold._model import Granted, Ticket
+from leasehold.testing import TestClient
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
 
 # --- read-write locks --------------------------------------------------------------------------------------------
@@ -149,3 +154,92 @@ def test_an_interrupted_block_raises_lease_lost_even_if_its_hold_was_released_in
 
     for harness in (AsyncioHarness(), SimulatedHarness()):
         harness.run(body)
+
+
+# --- holds that share a lease ------------------------------------------------------------------------------------
+
+FIXED: dict[str, Any] = {"lease": 1.3, "renew": False}
+
+SHARED: dict[str, Callable[[Any], Any]] = {
+    "rlock": lambda client: client.rlock("a", **FIXED),
+    "reader": lambda client: client.rw_lock("a", **FIXED).reader(),
+    "writer": lambda client: client.rw_lock("a", **FIXED).writer(),
+    "multi_lock of an rlock": lambda client: client.multi_lock([client.rlock("a", **FIXED), "b"], **FIXED),
+}
+
+
+class Tell:
+    """A callback; it is equal to all others of its list."""
+
+    def __init__(self, told: list[str], who: str) -> None:
+        self.told = told
+        self.who = who
+
+    def __call__(self, error: LeaseLost) -> None:
+        self.told.append(self.who)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tell) and other.told is self.told
+
+    def __hash__(self) -> int:
+        return id(self.told)
+
+
+@pytest.mark.parametrize(
+    ("outer_kind", "inner_kind"),
+    [("rlock", "rlock"), ("rlock", "multi_lock of an rlock"), ("multi_lock of an rlock", "rlock")],
+)
+def test_a_hold_that_was_released_hears_of_no_later_loss(harness: Harness, outer_kind: str, inner_kind: str) -> None:
+    """The other holds of the lease do, each once, though their callbacks are equal."""
+
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(space()), list[str]()
+        outer, kept = await SHARED[outer_kind](client).acquire(), await SHARED["rlock"](client).acquire()
+        outer.on_lost(Tell(told, "outer"))
+        kept.on_lost(Tell(told, "kept"))
+        for _ in range(3):
+            async with SHARED[inner_kind](client) as inner:
+                inner.on_lost(Tell(told, "inner"))
+            inner.on_lost(Tell(told, "released"))
+        await harness.sleep(2.0)
+        assert outer.lost
+        assert kept.lost
+        assert not inner.lost
+        assert sorted(told) == ["kept", "outer"]
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_hold_that_was_released_keeps_no_callback(harness: Harness, kind: str) -> None:
+    async def body(harness: Harness) -> None:
+        client, callbacks = harness.client(space()), list[weakref.ref[Any]]()
+        outer = await SHARED["rlock" if "rlock" in kind else kind](client).acquire()
+        for _ in range(3):
+            inner = await SHARED[kind](client).acquire()
+
+            def tell(error: LeaseLost) -> None:
+                raise AssertionError("it was released before")
+
+            inner.on_lost(tell)
+            callbacks.append(weakref.ref(tell))
+            del tell
+            await inner.release()
+        gc.collect()
+        assert [ref() for ref in callbacks] == [None] * 3
+        await outer.release()
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_hold_hears_of_the_loss_that_its_own_release_finds(kind: str) -> None:
+    with TestClient() as client:
+        told = threading.Event()
+        SHARED["rlock" if "rlock" in kind else kind](client).acquire()
+        inner = SHARED[kind](client).acquire()
+        inner.on_lost(lambda _: told.set())
+        client.clock.advance(2.0)
+        with pytest.raises(LeaseLost):
+            inner.release()
+        assert told.wait(10.0)

@@ -88,6 +88,25 @@ def test_what_a_signal_handler_raises_in_a_callback_is_raised() -> None:
             hold.on_lost(Fails(Interrupted()))
 
 
+@pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt()], ids=repr)
+def test_an_exit_that_a_signal_handler_raises_in_a_callback_ends_the_program_when_the_others_were_called(
+    error: BaseException,
+) -> None:
+    told = list[LeaseLost]()
+    with Client.from_url("memory:") as client:
+        hold = client.lock("a").acquire()
+        assert hold is not None
+        hold.on_lost(Fails(error))
+        hold.on_lost(told.append)
+        assert client.force_release("a", hold.token)
+        with pytest.raises(type(error)):
+            hold.renew()
+        assert [loss.token for loss in told] == [hold.token]
+        assert hold.lost
+        with pytest.raises(LeaseLost):
+            hold.release()
+
+
 def test_an_interrupted_on_lost_keeps_no_lease_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupts(dict[Any, Any]):
         def setdefault(self, *args: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from leasehold import AsyncClient, Client, LeaseLost, NotHeld, StoreUnavailable
 from leasehold._model import Capabilities
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
+from leasehold_lab.runtimes.harnesses import Harness
 
 NAMES = ["a", "b", "c"]
 
@@ -86,6 +89,57 @@ def test_a_forked_child_holds_nothing() -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
             hold.raise_if_lost()
         assert client.holds() == []
+
+
+# --- a signal handler that raises during a release ------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """What a signal handler raises."""
+
+
+MEMBERS: dict[str, Callable[[AsyncClient, AsyncClient], list[Any]]] = {
+    "locks of two clients": lambda one, two: [one.lock("a", renew=False), two.lock("b", renew=False)],
+    "re-entrant locks": lambda one, _: [one.rlock("a", renew=False), one.rlock("b", renew=False)],
+    "a lock and a writer": lambda one, _: [one.lock("a", renew=False), one.rw_lock("b", renew=False).writer()],
+}
+
+
+@pytest.mark.parametrize("acquired", [True, False], ids=["held", "not all acquired"])
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
+def test_what_a_signal_handler_raises_in_the_release_of_one_leaves_no_other_held(
+    harness: Harness, members: Callable[[AsyncClient, AsyncClient], list[Any]], at: int, acquired: bool
+) -> None:
+    """Nothing else would release them: their leases are fixed, and long."""
+    releases = list[str]()
+
+    def strikes(call: Call) -> Fault | None:
+        if call.method == "release":
+            releases.append(call.name)
+            if len(releases) == at + 1:
+                raise Stop(call.name)
+        return None
+
+    async def body(harness: Harness) -> None:
+        memory = Memory(f"multi {harness.name}")
+        looker, taken = harness.client(memory), None
+        clients = [harness.client(Faulty(memory, strikes)) for _ in range(2)]
+        several = clients[0].multi_lock([*members(*clients), "c"], renew=False)
+        if not acquired:
+            taken = await looker.lock("c").acquire()
+
+        async def run() -> None:
+            if await several.acquire(timeout=0):
+                await several.release()
+
+        with pytest.raises(Stop):
+            await run()
+        assert [info.name for info in await looker.holds()] == ["c"] * (not acquired)
+        if taken is not None:
+            await taken.release()
+
+    harness.run(body)
 
 
 def test_a_lock_of_the_other_flavor_is_refused() -> None:

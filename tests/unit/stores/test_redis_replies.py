@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.connection import aio_connection
+from leasehold.stores.redis.connection.aio_connection import AioConnection
 from leasehold.stores.redis.connection.base import Redirected, ReplyError, SlotMigrating, refused
 from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.replies import Replies
@@ -34,7 +38,7 @@ class Asked(Replies):
         super().__init__("there", self.messages.append)
         self.came: list[Any] = [None] * commands
         for number in range(commands):
-            self.pending.append((lambda reply, failure, at=number: self._take(at, failure or reply), 0.0))
+            self.pending.append((lambda reply, failure, at=number: self._take(at, failure or reply), 0.0, 0.0))
 
     def _take(self, number: int, came: Any) -> None:
         assert self.came[number] is None, "one reply for each command"
@@ -154,3 +158,66 @@ def test_a_script_whose_key_has_left_may_have_been_carried_out(before: str) -> N
     error = refused("there", ReplyError(f"{before}TRYAGAIN ERR {LEFT}"))  # the script knows that it has not
     assert isinstance(error, SlotMigrating)
     assert not error.unknown
+
+
+# --- asyncio: all tasks share one connection, each with its own time limit ------------------------------------------
+
+
+def on_a_socket(body: Callable[[AioConnection, socket.socket, list[str]], Coroutine[Any, Any, None]]) -> None:
+    """Run ``body`` on a connection, the server's end of it, and a list of how it ended."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours)
+            ended = list[str]()
+            connection = AioConnection(
+                SimpleNamespace(_reader=reader, _writer=writer),
+                "there",
+                lambda message: None,
+                lambda: ended.append("silent"),
+                lambda connection: ended.append("lost"),
+            )
+            await body(connection, theirs, ended)
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30.0))
+
+
+def test_a_command_that_is_late_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short lease has short limits: the commands of all other tasks keep theirs, and each gets its own reply."""
+    monkeypatch.setattr(aio_connection, "SILENT_FOR", 60.0, raising=False)
+
+    async def body(connection: AioConnection, server: socket.socket, ended: list[str]) -> None:
+        first, late, last = (connection.send(b"?", within) for within in (60.0, 0.02, 60.0))
+        with pytest.raises(StoreUnavailable, match="too slowly") as failed:
+            await late
+        assert failed.value.unknown
+        later = connection.send(b"?", 60.0)
+        assert connection.open
+        server.sendall(b"+1\r\n+2\r\n+3\r\n+4\r\n")
+        assert await asyncio.gather(first, last, later) == [b"1", b"3", b"4"]
+        assert not connection.pending
+        assert ended == []
+
+    on_a_socket(body)
+
+
+@pytest.mark.parametrize("within", [0.02, 0.4])
+def test_a_silent_connection_ends_soon_after_its_first_command_is_late(
+    monkeypatch: pytest.MonkeyPatch, within: float
+) -> None:
+    """All that wait there would wait for nothing, for their whole time, and so would all commands after them."""
+    monkeypatch.setattr(aio_connection, "SILENT_FOR", 0.2, raising=False)
+
+    async def body(connection: AioConnection, server: socket.socket, ended: list[str]) -> None:
+        began = connection.loop.time()
+        late, other = (connection.send(b"?", seconds) for seconds in (within, 3600.0))
+        for answer in (late, other):
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                await answer
+        assert connection.loop.time() - began >= max(within, 0.2) * 0.95
+        assert not connection.open
+        assert ended == ["lost"]
+
+    on_a_socket(body)

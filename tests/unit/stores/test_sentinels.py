@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from types import CodeType
 from typing import Any
 
 import pytest
 
+from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._url import parse
@@ -13,45 +19,78 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.openers import sentinels_from_url
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, UnknownPrimary
+from support.striking import Striking, ended_by
 
 URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
 
 
 class Told:
-    """The transport to a sentinel that says one thing."""
+    """The transport to a sentinel that says one thing; ``address``: its reply to the second question, if it differs."""
 
     def __init__(self, reply: Any) -> None:
-        self.reply = reply
-        self.listens = 0
+        self.reply, self.address = reply if isinstance(reply, tuple) else (reply, None)
+        self.asked = self.listens = 0
+        self.answering: Callable[[], None] = lambda: None  # called while its reply is on the way
+        self.subscribing: Callable[[], None] = lambda: None  # called just before it is subscribed to
 
-    async def call(self, command: bytes, *, within: float) -> Any:
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        assert [b"MASTER" in command for command in commands] == [True, True]
+        assert b"GET-MASTER-ADDR-BY-NAME" in commands[1]
+        self.asked += 1
         if isinstance(self.reply, Exception) and not isinstance(self.reply, ReplyError):
             raise self.reply
-        return self.reply
+        if isinstance(self.reply, ReplyError):
+            return [self.reply, None]
+        reply = [self.reply, self.address or [self.reply[b"ip"], self.reply[b"port"]]]
+        self.answering()
+        return reply
 
     async def listen(self, within: float) -> int:
+        self.subscribing()
         self.listens = 1
         return 1
 
-    def epoch(self) -> int:
+    def generation(self) -> int:
         return self.listens
+
+    def has_unread(self) -> bool:
+        return False
 
     def hang_up(self) -> None:
         self.listens = 0
 
 
 def says(port: int, epoch: int) -> dict[bytes, bytes]:
-    return {b"ip": b"10.0.0.1", b"port": b"%d" % port, b"config-epoch": b"%d" % epoch}
+    return {b"ip": b"10.0.0.1", b"port": b"%d" % port, b"flags": b"master", b"config-epoch": b"%d" % epoch}
 
 
-def sentinels(*replies: Any) -> tuple[Sentinels, list[Any]]:
+def leads(old: int, new: int, epoch: int) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Say what the sentinel that leads a failover says, until the other replicas follow the new primary."""
+    return says(old, epoch) | {b"flags": b"master,o_down,failover_in_progress"}, [b"10.0.0.1", b"%d" % new]
+
+
+def denied(reply: tuple[dict[bytes, bytes], list[bytes]] | dict[bytes, bytes]) -> tuple[dict[bytes, bytes], ReplyError]:
+    """Say the same to a user without the right to the second question."""
+    facts = reply[0] if isinstance(reply, tuple) else reply
+    return facts, ReplyError("NOPERM this user has no permissions to run 'sentinel|get-master-addr-by-name'")
+
+
+def sentinels(*replies: Any, runtime: Any = BlockingRuntime) -> tuple[Sentinels, list[Any]]:
     transports = [Told(reply) for reply in replies]
     left = iter(transports)
-    made = Sentinels(BlockingRuntime(), sentinels_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
+    made = Sentinels(runtime(), sentinels_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
     return made, transports
 
 
 DOWN = RetryableError("down")
+
+
+def named(reply: Any) -> int | None:
+    """Return the port that a sentinel names."""
+    facts, address = reply if isinstance(reply, tuple) else (reply, None)
+    if isinstance(address, list):
+        return int(address[1])
+    return int(facts[b"port"]) if isinstance(facts, dict) else None
 
 
 @pytest.mark.parametrize(
@@ -63,13 +102,18 @@ DOWN = RetryableError("down")
         ((says(1, 4), says(2, 4), says(2, 4)), 2),
         ((DOWN, DOWN, says(2, 4)), 2),
         ((ReplyError("IDONTKNOW"), says(1, 4), DOWN), 1),
+        ((leads(1, 2, 4), DOWN, DOWN), 2),
+        ((leads(1, 2, 4), says(2, 4), DOWN), 2),
+        ((leads(1, 2, 4), says(1, 3), says(1, 3)), 2),
+        ((denied(leads(1, 2, 4)), denied(says(2, 4)), DOWN), 2),
+        ((denied(leads(1, 2, 4)), DOWN, DOWN), 1),
     ],
 )
 def test_the_newest_word_counts(replies: tuple[Any, ...], port: int) -> None:
     made, transports = sentinels(*replies)
     found = finish(made.primary(1.0))
     assert (found.options["host"], found.options["port"], found.options["db"]) == ("10.0.0.1", port, 3)
-    right = [index for index, reply in enumerate(replies) if isinstance(reply, dict) and reply[b"port"] == b"%d" % port]
+    right = [index for index, reply in enumerate(replies) if named(reply) == port]
     assert [index for index, transport in enumerate(transports) if transport.listens] == right[
         :1
     ]  # one of those who know better
@@ -87,12 +131,74 @@ def test_why_nobody_tells() -> None:
         finish(sentinels(DOWN, DOWN, DOWN)[0].primary(1.0))
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_an_exit_at_any_step_of_the_search_ends_it() -> None:
+    """An exception of a signal handler is no answer of a sentinel."""
+    known, where = dict[CodeType, set[int]](), list[str]()
+    for at in itertools.count():
+        made, _ = sentinels(says(1, 4), says(1, 4), DOWN)
+        striking = Striking(at, known)
+        with ended_by(striking):
+            finish(made.primary(1.0))
+        if not striking.where:
+            break
+        where.append(striking.where)
+    assert len(where) > 10
+
+
 def test_word_of_a_failover_is_heard() -> None:
-    made, _ = sentinels(says(1, 4), DOWN, DOWN)
-    made.moved = lambda: made._moved  # type: ignore[method-assign] # without a socket to look at
+    made, transports = sentinels(says(1, 4), DOWN, DOWN)
     finish(made.primary(1.0))
     assert not made.moved()
     made._heard(b"other 10.0.0.1 1 10.0.0.2 1")
     assert not made.moved()
-    made._heard(b"main 10.0.0.1 1 10.0.0.2 1")
+    made._heard(MOVED)
+    assert made.moved()
+    finish(made.primary(1.0))
+    assert not made.moved()
+    assert [transport.asked for transport in transports] == [3, 2, 2]  # once more after it was subscribed to
+
+
+MOVED = b"main 10.0.0.1 1 10.0.0.2 1"
+
+both = pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
+
+
+@both
+def test_a_message_that_comes_while_the_sentinels_are_asked_counts(runtime: Any, run: Callable[[Any], Any]) -> None:
+    """Another sentinel may be dead, and its reply waited for: the answer is old by then."""
+    made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+    run(made.primary(1.0))
+    transports[0].answering = lambda: made._heard(MOVED)
+    assert run(made.primary(1.0)).options["port"] == 1
+    assert made.moved()
+    transports[0].reply, transports[0].answering = says(2, 5), lambda: None
+    assert run(made.primary(1.0)).options["port"] == 2
+    assert not made.moved()
+
+
+@both
+def test_a_failover_before_the_subscription_is_noticed(runtime: Any, run: Callable[[Any], Any]) -> None:
+    """The sentinel has sent its message by then."""
+    made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+    transports[0].subscribing = lambda: setattr(transports[0], "reply", says(2, 5))
+    run(made.primary(1.0))
+    assert made.moved()
+    assert run(made.primary(1.0)).options["port"] == 2
+    assert not made.moved()
+
+
+@both
+@pytest.mark.parametrize("step", ["answering", "subscribing"])
+def test_a_failure_leaves_the_question_open(runtime: Any, run: Callable[[Any], Any], step: str) -> None:
+    made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+
+    def die() -> None:
+        transports[0].reply = DOWN
+        if step == "answering":
+            raise DOWN
+
+    setattr(transports[0], step, die)
+    with pytest.raises(RetryableError) if step == "answering" else nullcontext():
+        run(made.primary(1.0))
     assert made.moved()

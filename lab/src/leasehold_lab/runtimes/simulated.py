@@ -125,6 +125,9 @@ class SimulatedRuntime:
     def interrupts(self) -> bool:
         return False
 
+    def wake(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

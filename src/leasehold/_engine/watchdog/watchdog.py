@@ -62,6 +62,7 @@ class Watchdog:
         self._store = store
         self._patience = patience
         self._contact = contact
+        self.engine: object = None  # kept as long as a thread or task has leases to watch: see its theory of operation
         self._retrier = ReleaseRetrier(runtime, store, patience, self._schedule_release)
         self._reset()
 
@@ -78,11 +79,8 @@ class Watchdog:
         self._job: Job | None = None
         self._current_run: object = None  # identifies the run that has the schedule now
         self._backup_thread = BackupThread(self._runtime, self._take_over)
-        self._renewer = Renewer(
-            *(self._runtime, self._store, self._patience, self._contact),
-            self._schedule_renewed,
-            self._backup_thread.later,
-        )
+        facts = self._runtime, self._store, self._patience, self._contact
+        self._renewer = Renewer(*facts, self._schedule_renewed, self._backup_thread.later)
         self._closed = False
 
     # --- for the engine ----------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class Members(AsyncPrimitive):
         await self._look_for_dead(await self._journal.read())
 
         def step(rounds: Rounds) -> Rounds:
-            if rounds.broken:
+            if self._mine(rounds).broken:
                 raise self._broken(rounds.broken)
             member.round = rounds.round
             return rounds_of.arrive(rounds, member.id, stays=stays)
@@ -268,7 +268,7 @@ class Members(AsyncPrimitive):
 
     async def abort(self, why: str) -> None:
         """Break the barrier."""
-        await self._change(lambda rounds: None if rounds.broken else rounds_of.break_(rounds, why))
+        await self._change(lambda rounds: None if self._mine(rounds).broken else rounds_of.break_(rounds, why))
 
     async def reset(self) -> None:
         """Reset the barrier, also with another number of parties than before."""
@@ -282,9 +282,13 @@ class Members(AsyncPrimitive):
         await self._journal.change(step)
 
     async def _change(self, step: Callable[[Rounds], Rounds | None]) -> Rounds:
-        """Make a change exactly once, through an outage, too: there is an entry already, and others wait."""
-        seen = await self._journal.change(lambda rounds: step(self._mine(rounds)), self._engine.response_timeout)
-        return self._mine(seen.state)
+        """Make a change exactly once, through an outage, too: there is an entry already, and others wait.
+
+        A reset may have changed the parties. Then the round of a member is over, which is the error that it gets.
+        """
+        new = self._mine(None)
+        seen = await self._journal.change(lambda rounds: step(rounds or new), self._engine.response_timeout)
+        return seen.state or new
 
     async def _look_for_dead(self, seen: Seen[Rounds], *, touch: bool = False) -> None:
         """Remove those members of the rounds ``seen`` that have no entry; with ``touch`` write in any case."""

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.retry import asked
 from leasehold._model import Cell, Change
@@ -86,7 +85,6 @@ class Journal(StoredCell, Generic[S]):
 
     def __init__(self, engine: Engine, kind: str, name: str, read: Callable[[Any], S], ttl: float) -> None:
         super().__init__(engine, kind, name)
-        _validate.name(self._cell)
         self._decode = read
         self._ttl = ttl
 

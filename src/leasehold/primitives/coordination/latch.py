@@ -7,7 +7,8 @@ so nobody passes before the first count. An open latch stays open until a reset.
 
 Each call of `count_down` counts exactly once, whatever replies are lost, as every change of a journal does. A `reset`
 begins a new round. A waiter remembers the round that it read, and the journal records the last round that opened. So no
-waiter misses an opening that is followed by a reset at once. A waiter of a round that never opened waits for the next.
+waiter misses an opening that is followed by a reset at once. A waiter of a round that never opened waits for the next,
+also if its total is another.
 """
 
 from __future__ import annotations
@@ -110,14 +111,14 @@ class AsyncLatch(AsyncNamed):
         """
         limit = _validate.timeout(timeout)
         self._engine.ready()
-        runtime, pace, waiting_in = self._engine.runtime, Pace(), None
+        runtime, pace, before = self._engine.runtime, Pace(), None
         until = float("inf") if limit is None else runtime.now() + limit
         seen = await self._journal.read()
         while True:
-            tally = self._mine(seen.state)
-            if tally.left == 0 or (waiting_in is not None and tally.opened >= waiting_in):
+            tally = self._mine(seen.state, before)
+            if tally.left == 0 or (before is not None and tally.opened >= before.round):
                 return True
-            waiting_in = tally.round
+            before = tally
             left = until - runtime.now()
             if left <= 0:
                 return False
@@ -138,15 +139,17 @@ class AsyncLatch(AsyncNamed):
         self._engine.ready()
 
         def closed(seen: Tally | None) -> Tally:
-            before = Tally(self._total, self._total, -1) if seen is None else seen
+            before = seen or Tally(self._total, self._total)  # who waits may have read this
             return Tally(self._total, self._total, before.round + 1, before.opened)
 
         await self._journal.change(closed)
 
-    def _mine(self, seen: Tally | None) -> Tally:
+    def _mine(self, seen: Tally | None, before: Tally | None = None) -> Tally:
+        """Check that others give the same total, or have reset the latch to their own since ``before``."""
         if seen is None:
             return Tally(self._total, self._total)
-        if seen.total != self._total:
+        was_reset = before is not None and (seen.round > before.round or seen.total == before.total)
+        if seen.total != self._total and not was_reset:
             raise self._error(
                 NameInUse,
                 f"the latch {self.name!r} has the count {seen.total} where others use it, not {self._total}; "

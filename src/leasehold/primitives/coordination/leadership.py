@@ -11,7 +11,8 @@ from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease
 from leasehold._runtimes.base import run_sync
 from leasehold._validate import Meta
-from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.hold_list import HoldList
 from leasehold.primitives.locks.options import VERSIONED_TTL
 from leasehold.primitives.values.register import Body, Register
 

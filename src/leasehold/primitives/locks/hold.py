@@ -1,98 +1,20 @@
-"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade; lock objects list them."""
+"""A hold: what an acquire returns. `AsyncHold` is the algorithm, `Hold` its sync facade."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from typing import Any, Self, cast
+from functools import partial
+from typing import Any, Self
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lane import release
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
-from leasehold._runtimes.base import Caller, Scope, run_sync
+from leasehold._runtimes.base import Scope, run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import AsyncContext, ContextFacade, refuse_callback
-
-
-class HoldList:
-    """The holds that threads and tasks acquired through one lock object and have not released, in that order.
-
-    The lock's ``release`` and ``owned`` need them. A lock object keeps a hold that `acquire` returned alive, since its
-    user may drop the hold and call ``lock.release()``. It does so for the thread or task that acquired, and only while
-    that one runs: nobody else may release it through the lock object. The hold of a ``with`` block belongs to the block
-    (`leasehold._runtimes.blocks`); here it is only listed.
-
-    Attributes:
-        listed: all of them, by weak references.
-        owned: those that it keeps alive. A public ``acquire`` adds its hold in the statement before its ``return``,
-            between which Python runs no signal handler. So an ``acquire`` that raises has left nothing behind.
-    """
-
-    __slots__ = ("__weakref__", "listed", "owned", "ref")
-
-    def __init__(self) -> None:
-        self.listed: list[Listed] = []  # most have one entry, for which a dictionary would take twice as much
-        self.owned: list[Any] = []
-        self.ref = weakref.ref(self)
-
-    def add(self, caller: Caller, hold: Any) -> None:
-        """List a hold of a thread or task, without keeping it alive."""
-        listed = Listed(hold)
-        listed.caller = caller
-        self.listed.append(listed)
-
-    def last(self, caller: Caller) -> Any:
-        """Return the hold that a thread or task acquired last and has not released."""
-        for listed in reversed(self.listed[:]):
-            hold, owner = listed(), listed.caller
-            # Python reuses the key of a thread or task that has ended.
-            if hold is not None and (owner is caller or (owner.key == caller.key and owner.alive())):
-                return hold
-        return None
-
-    def remove(self, hold: Any) -> None:
-        """Remove a hold from the list, and those that nobody refers to any more."""
-        if self.owned:
-            with suppress(ValueError):  # it is the hold of a block
-                self.owned.remove(hold)
-        for listed in self.listed[:]:
-            one = listed()
-            if one is hold or one is None:
-                try:
-                    self.listed.remove(listed)
-                except ValueError:  # another thread has removed it
-                    pass
-
-    def lists(self, lease: object, caller: Caller) -> bool:
-        """Return whether a hold of a thread or task is, or includes, this lease."""
-        mine = [(listed(), listed.caller) for listed in self.listed[:] if listed.caller.key == caller.key]
-        return any(hold is not None and lease in hold._leases() and owner.alive() for hold, owner in mine)
-
-    def drop_ended_callers(self) -> None:
-        """Drop the holds of threads and tasks that have ended."""
-        for listed in self.listed[:]:
-            hold = listed()
-            if hold is None or not listed.caller.alive():
-                with suppress(ValueError):  # another thread may have removed it
-                    self.listed.remove(listed)
-                with suppress(ValueError):
-                    self.owned.remove(hold)
-
-
-class Listed(weakref.ref[Any]):
-    """A hold, without keeping it alive, and who acquired it."""
-
-    __slots__ = ("caller",)
-
-    caller: Caller
-
-
-NOTHING_HELD = HoldList()
-"""What a lock object has until its first hold: many may wait at a time without one. Nothing can be put there."""
-NOTHING_HELD.listed = NOTHING_HELD.owned = cast(Any, ())
+from leasehold.primitives.locks.hold_list import HoldList
 
 Leave = Callable[["AsyncHold"], Coroutine[Any, Any, bool]]
 
@@ -104,7 +26,7 @@ class AsyncHold(AsyncContext):
     """
 
     __slots__ = (
-        *("__weakref__", "_engine", "_handle", "_hold_list", "_lease", "_leave", "_once"),
+        *("__weakref__", "_callbacks", "_engine", "_handle", "_hold_list", "_lease", "_leave", "_once"),
         *("_released", "_scopes", "_was_lost"),
     )
 
@@ -115,6 +37,7 @@ class AsyncHold(AsyncContext):
         self._lease = lease
         self._handle: object = lease.handle()  # None when a block has it, or a release is under way
         self._leave = leave  # None where one hold is one lease
+        self._callbacks: list[OnLost] | None = None if leave is None else []  # which its release takes off the lease
         self._hold_list = hold_list  # the list of the lock object through which it was acquired
         self._released = False
         self._was_lost = False  # it was lost when it was released
@@ -174,14 +97,30 @@ class AsyncHold(AsyncContext):
 
         It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
         no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
-        raises is logged.
+        raises is logged; a SystemExit in the main thread, as of a signal handler, is raised (not under asyncio).
 
         Raises:
             TypeError: it is no function, or a coroutine function.
         """
         refuse_callback(callback)
-        self._lease.on_lost(callback)
+        self._call_when_lost(callback)
         self._engine.watchdog.prepare_callbacks()
+
+    def _call_when_lost(self, callback: OnLost) -> None:
+        """Have a callback called when a lease is lost, as long as this hold lasts: others may last longer."""
+        if self._leave is not None:
+            if self._callbacks is None:  # it was released
+                return
+            callback = partial(callback)  # another object than that of another hold
+            self._callbacks.append(callback)
+        for lease in self._leases():
+            lease.on_lost(callback)
+
+    def _drop_callbacks(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            for lease in self._leases():
+                lease.drop_callback(callback)
 
     async def renew(self) -> None:
         """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.
@@ -217,12 +156,15 @@ class AsyncHold(AsyncContext):
         if (hold_list := self._hold_list()) is not None:
             hold_list.remove(self)
         try:
-            return await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
+            confirmed = await (release(self._engine, self._lease) if self._leave is None else self._leave(self))
         except LeaseLost:
             self._was_lost = True
             raise
         finally:
             del handle
+        if self._callbacks is not None:
+            self._drop_callbacks()
+        return confirmed
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._enter(opened(self))
@@ -281,6 +223,10 @@ class AsyncHold(AsyncContext):
     def _leases(self) -> Sequence[Lease]:
         """Return all leases of this hold: the loss of one is its loss."""
         return (self._lease,)
+
+    def _has_ended(self) -> bool:
+        """Return whether none of its leases is held any more."""
+        return not any(lease.remaining() for lease in self._leases())
 
     def _error(self) -> LeaseLost:
         return self._lease.error()

@@ -19,7 +19,8 @@ from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, NameInUse, NotHeld
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import NOTHING_HELD, AsyncHold, Hold, HoldList, Listed
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.hold_list import NOTHING_HELD, SWEPT_AT, HoldList, Listed
 from leasehold.primitives.locks.options import Cancellation, Options, checked
 
 H = TypeVar("H")
@@ -225,6 +226,8 @@ class AsyncLock(AsyncMutex):
         hold_list = self._hold_list
         if hold_list is NOTHING_HELD:
             hold_list = self._hold_list = HoldList()
+        elif len(hold_list.listed) in SWEPT_AT:
+            hold_list.sweep()
         handle.lease.lock_object = hold_list.ref
         hold = AsyncHold(self._engine, handle.lease, None, hold_list.ref)
         listed = Listed(hold)

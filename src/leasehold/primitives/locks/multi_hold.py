@@ -12,7 +12,8 @@ from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import ENDED
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import refuse_callback
-from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList, Leave
+from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
+from leasehold.primitives.locks.hold_list import HoldList
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,8 +122,8 @@ class AsyncMultiHold(AsyncHold):
                 return
             callback(error)
 
+        self._call_when_lost(tell)
         for part in self._parts:
-            part.lease.on_lost(tell)
             part.engine.watchdog.prepare_callbacks()
 
     async def renew(self) -> None:
@@ -173,28 +174,38 @@ async def leave_parts(parts: Sequence[Part]) -> bool:
 
     Raises:
         LeaseLost: one was lost before.
+        BaseException: what a signal handler raised meanwhile, when all the others are released; the first of several.
     """
-    confirmed, lost = True, None
-    for direct, some in groupby(reversed(parts), lambda part: part.engine if part.hold is None else None):
-        group = list(some)
-        if direct is not None:
-            results = await release_all(direct, [part.lease for part in group])
-        else:
-            results = [await _release(part) for part in group]
-        for result in results:
-            if isinstance(result, LeaseLost):
-                lost = lost or result
-            else:
-                confirmed = confirmed and result
-    if lost is not None:
-        raise lost
-    return confirmed
-
-
-async def _release(part: Part) -> bool | LeaseLost:
-    assert part.hold is not None
+    confirmed = True
+    lost: LeaseLost | None = None
+    raised: BaseException | None = None
     try:
-        return await part.hold.release()
+        for _, some in groupby(reversed(parts), lambda part: part.engine if part.hold is None else part):
+            group = list(some)  # parts that are held directly, of one client; or one part with a hold of its own
+            try:
+                if group[0].hold is None:
+                    results = await release_all(group[0].engine, [part.lease for part in group])
+                else:
+                    results = [await _release(group[0].hold)]
+            except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+                raise
+            except BaseException as error:
+                raised = error if raised is None else raised
+                continue
+            lost = lost or next((result for result in results if isinstance(result, LeaseLost)), None)
+            confirmed = confirmed and all(results)
+        if raised is not None:
+            raise raised
+        if lost is not None:
+            raise lost
+        return confirmed
+    finally:
+        del lost, raised  # an error that is kept keeps the frames of all callers alive
+
+
+async def _release(hold: AsyncHold) -> bool | LeaseLost:
+    try:
+        return await hold.release()
     except LeaseLost as error:
         return error
 

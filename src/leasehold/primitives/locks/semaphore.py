@@ -11,7 +11,8 @@ from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import Block, opened
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncDecorating, AsyncNamed, DecoratingFacade
-from leasehold.primitives.locks.hold import AsyncHold, Hold, HoldList
+from leasehold.primitives.locks.hold import AsyncHold, Hold
+from leasehold.primitives.locks.hold_list import HoldList
 from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
 from leasehold.primitives.locks.options import Cancellation, Options
 

@@ -106,7 +106,7 @@ class StoredCell(AsyncPrimitive):
             raise Unsupported(f"{engine.store!r} keeps no values with versions; {instead}")
         self._engine = engine
         self._name = _validate.name(name)
-        self._cell = f"{kind}/{name}"
+        self._cell = _validate.name(f"{kind}/{name}", f"name with {kind}/ before it")  # a store keeps no longer one
 
     def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
         return asked(self._engine.store.compare_and_set(self._cell, change))

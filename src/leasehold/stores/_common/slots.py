@@ -117,7 +117,7 @@ class Slots:
     def enlist(self, slot: Slot) -> bool:
         """List a slot as waiting; return whether it watches the holder's lease, as the longest waiter does."""
         with self._mutex:
-            slot.listed = True  # before the check below: `remove` first deletes the slot and then reads this
+            slot.listed = True  # before the check below: `remove` deletes an unlisted slot and then reads this again
             if self._slots.get(slot.ticket) is slot:
                 self._by_name[slot.name].setdefault(slot.ticket, slot)
             waiting = self._by_name.get(slot.name)
@@ -136,20 +136,26 @@ class Slots:
             return None if first is None or first.watching else first
 
     def remove(self, ticket: str) -> Slot | None:
-        """Remove a ticket. If it watched the lease, return the slot that must watch it instead, if there is one."""
-        slot = self._slots.pop(ticket, None)
-        if slot is None or not slot.listed:
+        """Remove a ticket. If it watched the lease, return the slot that must watch it instead, if there is one.
+
+        An exception of a signal handler may end it at any step. Then the caller removes the ticket again: so the slot
+        is deleted last, and it keeps in `watching` what its place in the list no longer shows.
+        """
+        slot = self._slots.get(ticket)
+        if slot is None:
             return None
-        with self._mutex:
-            waiting = self._by_name.get(slot.name)
-            if waiting is None:
+        if not slot.listed:
+            self._slots.pop(ticket, None)
+            if not slot.listed:
                 return None
-            watched = next(iter(waiting), "") == ticket
+        with self._mutex:
+            waiting = self._by_name.get(slot.name, {})
+            watched = slot.watching or next(iter(waiting), "") == ticket
             waiting.pop(ticket, None)
             if not waiting:
-                del self._by_name[slot.name]
-                return None
-            return next(iter(waiting.values())) if watched else None
+                self._by_name.pop(slot.name, None)
+            self._slots.pop(ticket, None)
+            return next(iter(waiting.values()), None) if watched else None
 
     def _first(self, name: str) -> Slot | None:
         return next(iter(self._by_name[name].values()), None) if name in self._by_name else None

@@ -19,19 +19,16 @@ acquire whose commit is unknown. It waits for that row, and then finds either th
 the acquire.
 
 A step at several names locks them in order of name. No other transaction waits while it owns the lock of a name:
-renewals and the sweep skip locked names. So our transactions cannot deadlock with each other. A server that locks more
-than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
-
-A renewal needs the lock of its name, too. Without it a step could read an entry as expired and drop it after the
-renewal had found it alive, by a clock that was set back in between.
+renewals (`_sql.renewals`) and the sweep skip locked names. So our transactions cannot deadlock with each other. A
+server that locks more than it was asked to may still find a deadlock; it ends one transaction, and that is run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, RenewalResult, Ticket
+from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, Ticket
 from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
@@ -52,8 +49,8 @@ from leasehold.stores._sql.queue_snapshot import (
 from leasehold.stores._sql.transport import Row, Statement, Transaction
 from leasehold.stores._sql.waiting import message
 
-CONSTANTS = 3
-"""Columns of `Dialect.entries` before those of the entry."""
+CONSTANTS, ITS_PLACE = 3, 4
+"""Columns of `Dialect.entries` before those of the entry, and the column with its place."""
 
 OF_NAME = 4
 """Columns of `Dialect.lock_name` before the number of entries, and of `Dialect.names` before those of the entry."""
@@ -92,7 +89,8 @@ Taken = tuple[QueueSnapshot, Clock, Step | None]
 async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], window: int) -> list[Found | None]:
     """Lock the names in order of name, then read clock and entries; return None for a name without a row.
 
-    Most names have few entries, and one read of the first entries returns all of them.
+    Most names have few entries, and one read of the first entries returns all of them. If many hold a name, a second
+    one tells whether that many wait, too.
     """
     front = 2 * window
     count, order = len(targets), sorted(range(len(targets)), key=lambda index: targets[index][0])
@@ -103,13 +101,18 @@ async def read(tx: Transaction, dialect: Dialect, targets: Sequence[Target], win
     entries = [Statement(dialect.entries, (*targets[order[place]][0], window)) for place in full]
     edges = [Statement(dialect.edges, (*targets[order[place]][0], targets[order[place]][1])) for place in full]
     asked = await tx.ask(*entries, *edges) if full else []
-    more = {place: (asked[nth], asked[len(full) + nth]) for nth, place in enumerate(full)}
+    more = {place: (asked[nth], _edge(window, asked[nth], asked[len(full) + nth])) for nth, place in enumerate(full)}
     found = list[Found | None]([None] * count)
     for place, index in enumerate(order):
         if answers[place]:
             first, edge = more.get(place, (answers[count + place], None))
             found[index] = _found(targets[index][0], answers[place][0], first, edge)
     return found
+
+
+def _edge(window: int, first: Sequence[EntryRow], edge: Sequence[EntryRow]) -> Sequence[EntryRow] | None:
+    """Return what was read beyond the first waiters; None if these are fewer than were asked for, so all."""
+    return edge if sum(1 for one in first if one[ITS_PLACE]) >= window else None
 
 
 def _found(key: Key, row: EntryRow, rows: Sequence[EntryRow], more: Sequence[EntryRow] | None) -> Found:
@@ -220,39 +223,6 @@ def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
         entries = [*holders, *(one[OF_NAME : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
         found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
     return found
-
-
-# --- renewals ----------------------------------------------------------------------------------------------------
-
-
-async def renew_unlocked(
-    tx: Transaction, dialect: Dialect, space: bytes, names: Mapping[str, bytes]
-) -> dict[str, RenewalResult]:
-    """Renew tickets, each with its name, and skip locked names.
-
-    The result lacks the tickets of locked names and of names without a row.
-    """
-    (locked,) = await tx.ask(dialect.lock_names(space, sorted(set(names.values()))))
-    ids = {bytes(name): row for row, name in locked}
-    return await _renew(tx, dialect, list(ids.values()), [ticket for ticket in names if names[ticket] in ids])
-
-
-async def renew_one(tx: Transaction, dialect: Dialect, key: Key, tickets: Sequence[str]) -> dict[str, RenewalResult]:
-    """Wait for the lock of one name and renew its tickets."""
-    (found,) = await tx.ask(Statement(dialect.lock_name, key))
-    if not found:
-        return dict.fromkeys(tickets, RenewalResult.GONE)
-    return await _renew(tx, dialect, [found[0][0]], tickets)
-
-
-async def _renew(
-    tx: Transaction, dialect: Dialect, ids: Sequence[int], tickets: Sequence[str]
-) -> dict[str, RenewalResult]:
-    if not tickets:
-        return {}
-    *_, found = await tx.commit(*dialect.renew(ids, tickets), dialect.results(ids, tickets))
-    there = {ticket: RenewalResult.QUEUED if token is None else RenewalResult.HELD for ticket, token in found}
-    return {ticket: there.get(ticket, RenewalResult.GONE) for ticket in tickets}
 
 
 # --- the steps of an operation: pure -------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ Without messages, waiters poll their entries, first often and then less (see `_s
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from leasehold._model import (
@@ -42,7 +41,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import check_fence, check_size
 from leasehold.stores._common.clock_sample import ClockSample
-from leasehold.stores._sql import rows, tables
+from leasehold.stores._sql import renewals, rows, tables
 from leasehold.stores._sql.dialect import Dialect
 from leasehold.stores._sql.plain import PlainCase
 from leasehold.stores._sql.queue_snapshot import Key, above, ns
@@ -67,9 +66,6 @@ At = tuple[Clock, queues.Step | None]
 
 PATIENCE = 5.0
 """Seconds that an operation without a timeout of its own may take."""
-
-PASSED_OVER_WITHIN = 0.25
-"""Part of the time for a batch of renewals that one locked name may take."""
 
 
 class RowStore:
@@ -152,18 +148,13 @@ class RowStore:
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
-        until = self._runtime.now() + within
-        names = {ticket.id: name.encode() for name, ticket in tickets}
-        results: dict[str, RenewalResult] = {}
-        if names:
-            results = await self._renewed(lambda tx: rows.renew_unlocked(tx, self._dialect, self._space, names), until)
-        slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in results)
-        for name in slow:  # its row was locked, or is gone: wait for it, but not for long
-            mine = [ticket for ticket in names if names[ticket] == name]
-            limit = min(until, self._runtime.now() + within * PASSED_OVER_WITHIN)
-            one = partial(rows.renew_one, dialect=self._dialect, key=(self._space, name), tickets=mine)
-            results |= await self._renewed(one, limit)
-        self._waiting.renewed(results, {name for name, _ in tickets})
+        names, results = {ticket.id: name.encode() for name, ticket in tickets}, renewals.Results()
+        try:
+            results = await renewals.renew(
+                self._transact, self._runtime, self._dialect, self._space, names, within=within
+            )
+        finally:
+            self._waiting.renewed(results, {name for name, _ in tickets})
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -320,14 +311,6 @@ class RowStore:
             for entry in step.woken if step is not None else ():
                 self._waiting.hand_over(entry.ticket.id, token_of(entry), int(clock.now * 1e6))
         return [one and one[1:] for one in taken]
-
-    async def _renewed(
-        self, work: Callable[[Transaction], Coroutine[Any, Any, dict[str, RenewalResult]]], until: float
-    ) -> dict[str, RenewalResult]:
-        try:
-            return await self._transact(work, until, reserved=True)
-        except StoreUnavailable:
-            return {}
 
     async def _query_entries(self, tickets: Sequence[str]) -> tuple[int, list[EntryState]]:
         """Read the entries of waiting tickets without a lock."""

@@ -10,6 +10,10 @@ number of waiters ahead of it. So a hand-over is noticed at most an eighth later
 client never queries more than once in `FIRST_LOOK`. So a client with a thousand waiters queries as often as one with a
 single waiter: after a long wait twice a second. A result is a hint, as a message is: it brings the grant, or it shows
 that the entry is gone, or that no holder is left, and then the ticket asks again.
+
+Waiters also poll while a server refuses the connection for messages, as one that has as many as it allows. One of them
+tries to subscribe again, ever more seldom. Each asks once more when that has succeeded, so that its entry names the
+channel.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from leasehold.stores._sql.transport import SQLTransport
 
 LISTEN_WITHIN = 2.0
 """Seconds that opening the subscription may take."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds after a refused subscription until the next attempt, with jitter: at first, and at most. They double."""
 
 LOOK = "leasehold-look"  # the name of the job
 
@@ -66,6 +73,7 @@ class Waiting:
         self._slots = Slots(runtime)
         self._poller = Poller(runtime, look)
         self.clock_sample: ClockSample | None = None
+        self._pause = self._listen_at = 0.0  # after a refused subscription: for how long, and until when none is tried
 
     def expect(self, name: str, ticket: Ticket) -> Slot:
         """Register a waiter, before its claim is sent."""
@@ -113,19 +121,47 @@ class Waiting:
         slot = self._slots.get(ticket.id)
         if slot is None:
             return None
+        until = self._runtime.now() + timeout
+        while True:
+            generation = await self._listen(transport, until)
+            if not transport.channel:
+                if mark and not generation:
+                    return None  # its entry names a subscription that has ended: claim once more
+                self._poller.watch(slot)
+            elif generation != mark:
+                return None  # no message came of a hand-over before the subscription: ask once more
+            else:
+                self._poller.forget(ticket.id)
+            now = self._runtime.now()
+            again = self._listen_at if now < self._listen_at and not generation else until
+            await self._sleep(slot, min(until, again) - now)
+            if slot.news or again >= until:
+                return self._grant(slot, ticket)
+
+    async def _listen(self, transport: SQLTransport, until: float) -> int:
+        """Subscribe to messages; return the number of the subscription, 0 if there is none now."""
+        now = self._runtime.now()
+        if not transport.generation():
+            if now < self._listen_at:
+                return 0
+            if self._pause:
+                self._listen_at = now + self._pause  # meanwhile the other waiters poll
+        planned = self._listen_at
         try:
-            generation = await transport.listen(max(min(LISTEN_WITHIN, timeout), 0.001))
+            generation = await transport.listen(max(min(LISTEN_WITHIN, until - now), 0.001))
         except StoreUnavailable as error:
             if error.lasting:
                 raise
-            await self._runtime.sleep(min(timeout, 0.05 + 0.1 * self._runtime.jitter()))
-            return None
-        if not transport.channel:
-            self._poller.watch(slot)
-        elif generation != mark:
-            return None  # no message came of a hand-over before the subscription: ask once more
-        await self._sleep(slot, timeout)
-        return self._grant(slot, ticket)
+            if self._listen_at == planned:  # else another waiter has counted this failure
+                self._refused()
+            return 0
+        self._pause = 0.0
+        return generation
+
+    def _refused(self) -> None:
+        """Set when to subscribe again: a server that has as many connections as it allows must not be asked often."""
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) or FIRST_PAUSE
+        self._listen_at = self._runtime.now() + self._pause * (1 + self._runtime.jitter() / 4)
 
     def receive(self, text: str) -> None:
         """Deliver a message to its ticket."""

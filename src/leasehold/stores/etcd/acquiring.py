@@ -89,6 +89,7 @@ async def acquire_mutex(gateway: Gateway, state: TicketState, until: float, *, j
     response = await gateway.call("/v3/kv/txn", body, until)
     state.session.confirm(state.renewal, response)
     if response.get("succeeded"):
+        state.written = True
         return await _written(gateway, state, response, until)
     return await _found(gateway, state, response, until)
 
@@ -210,4 +211,5 @@ class SharedAcquire:
         body = txn([*compare, absent(self._tombstone)], writes, failure)
         response = await self._gateway.call("/v3/kv/txn", body, self._until)
         self._state.session.confirm(self._state.renewal, response)
+        self._state.written = self._state.written or bool(response.get("succeeded"))
         return response

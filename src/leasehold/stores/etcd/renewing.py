@@ -14,7 +14,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, found, key_of, only, ranged, span, txn
-from leasehold.stores.etcd.sessions import KeepAlive, Sessions, through_log
+from leasehold.stores.etcd.sessions import KeepAlive, Sessions, for_each, through_log
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
@@ -74,7 +74,9 @@ class Renewals:
     async def _kept_alive(self, living: Sequence[TicketState], results: Results, until: float) -> list[Asked]:
         """Send the keep-alives; return the tickets whose keys are to be read."""
         sessions = list(dict.fromkeys(state.session for state in living))
-        answers = await self._runtime.gather(*(self._sessions.renew(one, until, urgent=True) for one in sessions))
+        answers = await for_each(
+            self._runtime, sessions, lambda session: self._sessions.renew(session, until, urgent=True)
+        )
         by_session = dict(zip(sessions, answers, strict=True))
         asked = list[Asked]()
         for state in living:

@@ -43,8 +43,9 @@ its next entry. So `through_log` puts a deletion into the branch that is not tak
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
@@ -53,11 +54,16 @@ from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, txn
 
+T = TypeVar("T")
+
 NO_TERM = 0
 """Raft begins with term 1."""
 
 FRESH = 1 / 3
 """An acquire uses a session without a renewal if less than this part of its length has passed."""
+
+AT_ONCE = 16
+"""Requests for single sessions that are sent at the same time. Under threads each takes a thread and a connection."""
 
 KEPT = 8
 """Leases of single tickets that are kept for the next such ticket, at most."""
@@ -145,7 +151,7 @@ class Sessions:
         self._turns = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
-        self._uncertain: dict[int, tuple[int, float]] = {}  # by length: a lease that may exist, and since when
+        self._uncertain: dict[int, Session] = {}  # by length: a shared one that may exist, if its grant had no answer
         self._all: dict[Session, None] = {}
 
     async def shared(self, length: float, until: float) -> tuple[Session, KeepAlive]:
@@ -166,6 +172,7 @@ class Sessions:
         ttl = whole(length)
         while (session := self._take_spare(ttl)) is not None:
             if (renewal := await self.renew(session, until)) is not None:
+                self._all[session] = None
                 return session, renewal
         session = await self._granted(ttl, until, shared=False)
         return session, session.result
@@ -178,6 +185,12 @@ class Sessions:
             self._spare.append(session)  # it is not renewed: it ends by itself unless a ticket takes it before
         else:
             self._all.pop(session, None)  # nothing is stored under it
+
+    def forget_ended(self, now: float) -> None:
+        """Forget the leases of single tickets that have ended, since nobody renewed them."""
+        for session in list(self._all):
+            if not session.shared and _has_ended(session, now):
+                self._all.pop(session, None)
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
         """Renew a session, a shared one only if that is due; return None if it has ended."""
@@ -241,8 +254,8 @@ class Sessions:
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
         now = self._runtime.now()
-        living = [session for session in self._all if not session.over and now < session.until + session.length]
-        await self._runtime.gather(*(self._revoke(session, now + REVOKE_WITHIN) for session in living))
+        living = [session for session in self._all if not _has_ended(session, now)]
+        await for_each(self._runtime, living, lambda session: self._revoke(session, now + REVOKE_WITHIN))
         self.forget()
 
     def _take_spare(self, ttl: int) -> Session | None:
@@ -257,21 +270,25 @@ class Sessions:
 
     async def _granted(self, ttl: int, until: float, *, shared: bool) -> Session:
         sent = self._runtime.now()
-        new = int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, sent
-        lease, first = self._uncertain.get(ttl, new) if shared else new
-        session = Session(lease, ttl, float(ttl), sent, shared)
+        session = self._uncertain.get(ttl) if shared else None
+        if session is None:
+            session = Session(int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, ttl, float(ttl), sent, shared)
+        if shared:
+            self._uncertain[ttl] = session  # the next attempt finds it if it was granted without an answer
         self._all[session] = None  # before the request: `close` revokes it even if no response came
         try:
-            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(lease)}, until)
+            response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl), "ID": str(session.id)}, until)
         except StoreUnavailable as error:
-            if error.unknown and shared:
-                self._uncertain[ttl] = lease, first  # the next attempt finds it if it was granted
+            if not shared and not error.unknown:
+                self._all.pop(session, None)
             raise
-        except Refused:  # it exists: it was granted after ``first``; a caller that needs more renews it
-            session.confirmed = first
+        except Refused:
+            pass  # it exists, and counts from before its first request; a caller that needs more renews it
         else:
+            session.confirmed = sent
             session.length = float(response["TTL"])
-        self._uncertain.pop(ttl, None)
+        if shared:
+            self._uncertain.pop(ttl, None)
         return session
 
     async def _revoke(self, session: Session, until: float) -> None:
@@ -282,6 +299,20 @@ class Sessions:
         except StoreUnavailable:
             return  # it ends by itself
         self.ended(session)
+
+
+async def for_each(
+    runtime: Runtime, sessions: Sequence[Session], work: Callable[[Session], Coroutine[Any, Any, T]]
+) -> list[T | BaseException]:
+    """Do something with each session, with a few at a time; return each result or its exception, in order."""
+    results = list[T | BaseException]()
+    for start in range(0, len(sessions), AT_ONCE):
+        results += await runtime.gather(*map(work, sessions[start : start + AT_ONCE]))
+    return results
+
+
+def _has_ended(session: Session, now: float) -> bool:
+    return session.over or now >= session.until + session.length  # etcd may notice late
 
 
 def whole(length: float) -> int:

@@ -11,6 +11,9 @@ once more before it uses the grant. A deletion that the watch reports is only a 
 transaction again, which reads its own key. If its lease has ended meanwhile, its key is gone, and the waiter joins the
 queue again.
 
+Acquires and renewals keep a shared session alive, and with it the keys of tickets that nobody renews any more, as
+after a failed release. So both delete the keys of the client's expired tickets.
+
 An acquire request without a response may still arrive. So its release writes a *tombstone* under the same lease. An
 acquire request that arrives after its release finds the tombstone and does nothing. The prefix of tombstones in etcd is
 ``grave/``.
@@ -18,7 +21,7 @@ acquire request that arrives after its release finds the tombstone and does noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from leasehold._model import (
     Capabilities,
@@ -34,7 +37,7 @@ from leasehold._model import (
     Wait,
 )
 from leasehold._runtimes.base import Flavor, Runtime
-from leasehold.errors import StoreUnavailable, Unsupported
+from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import answered
 from leasehold.stores.etcd import doctor, inspecting
 from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
@@ -50,6 +53,12 @@ from leasehold.stores.etcd.waiting import TicketState, Watch
 
 IDLE = 10
 """After so many leases a waiter retries without a wake-up. Usually the watch or a renewal wakes it earlier."""
+
+SWEEP_PAUSE = 1.0
+"""Seconds between two sweeps of expired tickets, at least."""
+
+SWEPT = 40
+"""Tickets that a sweep removes, at most."""
 
 RETRY_AFTER = 0.05
 """Seconds after which an acquire that found its own tombstone is retried."""
@@ -84,11 +93,15 @@ class EtcdStore:
         self._cells = Cells(runtime, self._gateway, self._sessions)
         self._renewals = Renewals(runtime, self._gateway, self._sessions, self._watch, self._keys)
         self._states: dict[str, TicketState] = {}
+        self._sweep_at = 0.0  # boot-time clock
 
     # --- the store protocol ------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
-        until = self._runtime.now() + within
+        now = self._runtime.now()
+        until = now + within
+        if now >= self._sweep_at:
+            await self._sweep(now, now + within / 2)
         while True:
             state = await self._state_for(name, ticket, until)
             try:
@@ -102,6 +115,10 @@ class EtcdStore:
                 if state.unknown and not has_key:
                     await self._ensure_removed(state, until)
                 return self._wait_for(state, verdict, join=join)
+            except StoreUnavailable as error:
+                # This request was perhaps not carried out, but an earlier one was: the caller has to release.
+                error.unknown = error.unknown or state.written or state.unknown
+                raise
             except Refused:  # its lease has ended
                 self._sessions.ended(state.session)
                 self._forget(state)
@@ -126,9 +143,7 @@ class EtcdStore:
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         states, now = [self._states.get(ticket.id) for _, ticket in tickets], self._runtime.now()
-        asked = set(states)
-        others = [one for one in list(self._states.values()) if now >= one.until and one not in asked]
-        abandoned = [one for one in others if one.begin_removal(now)]
+        abandoned = self._begin_removals(now, asked=set(states))
         results, not_removed = await self._renewals.renew(states, abandoned, now + within)
         gone = [one for one, result in zip(states, results, strict=True) if one and result is RenewalResult.GONE]
         # Not if the session has ended: a former leader may have said so, and then the key must exclude others until the
@@ -166,9 +181,11 @@ class EtcdStore:
         return await doctor.diagnose(self._runtime, self._gateway, self._settings, self._keys)
 
     async def close(self) -> None:
-        await self._watch.close(CLOSE_WITHIN)
-        await self._sessions.revoke_all()
-        await self._gateway.close()
+        try:
+            await self._watch.close(CLOSE_WITHIN)
+            await self._sessions.revoke_all()
+        finally:
+            await self._gateway.close()
 
     def after_fork(self) -> None:
         self._gateway.after_fork()
@@ -239,11 +256,33 @@ class EtcdStore:
         except StoreUnavailable as error:
             state.unknown = state.unknown or error.unknown
             raise
-        except Refused:
+        except (Refused, NameInUse):
             raise
         except BaseException:
             state.unknown = True  # cancelled: the request may still arrive
             raise
+
+    async def _sweep(self, now: float, until: float) -> None:
+        """Delete the keys of expired tickets, as after a failed release: acquires may keep their session alive, too."""
+        self._sweep_at = now + SWEEP_PAUSE
+        self._sessions.forget_ended(now)
+        if abandoned := self._begin_removals(now)[:SWEPT]:
+            not_removed = await self._renewals.remove_keys(abandoned, until)
+            for one in abandoned:
+                if one not in not_removed:
+                    self._forget(one)
+
+    def _begin_removals(self, now: float, asked: Set[TicketState | None] = frozenset()) -> list[TicketState]:
+        """Begin to remove the expired tickets, except those ``asked`` for; return those whose session may live on."""
+        living = list[TicketState]()
+        for one in list(self._states.values()):
+            if now >= one.until and one not in asked and one.begin_removal(now):
+                one.set()  # a waiter joins the queue again
+                if one.session.shared:
+                    living.append(one)
+                else:
+                    self._forget(one)  # nobody renews its session, which ends by itself
+        return living
 
     def _granted(self, state: TicketState, verdict: Verdict) -> Granted:
         self._watch.stop(state)

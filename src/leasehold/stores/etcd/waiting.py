@@ -54,7 +54,7 @@ class TicketState:
 
     __slots__ = (
         *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
-        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until"),
+        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
     )
 
     def __init__(
@@ -70,6 +70,7 @@ class TicketState:
         self.mark = self.marks + entry  # written if it overtakes waiters of a shared lock
         self.tombstone = keys.tombstone(entry)
         self.held = False
+        self.written = False  # an acquire request wrote its key
         # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
         self.unknown = False
         self.acquiring = True  # a request is under way: its response decides, and the key must not be removed
@@ -196,15 +197,18 @@ class Watch:
             await job.join(within)
 
     async def _run(self) -> None:
-        failures = 0
+        failures, denied = 0, False
         while not self._closed:
             try:
                 if await self._runtime.attempt(self._follow(), WATCH, False):
                     failures = 0
+                denied = False
             except StoreUnavailable as error:
-                if error.lasting:
+                # Until 3.5.5 etcd calls an expired token a missing right (etcd issue 12385): a new token shows it.
+                if error.lasting and (denied or not self._gateway.forget_token()):
                     self._deny(error)
                     return
+                denied = error.lasting
             except Exception:
                 log.exception("the watch failed unexpectedly; it continues")
             if self._is_idle():

@@ -11,6 +11,8 @@ client may have the lock by then. A guard that checks tokens refuses late writes
   slices; the server answers when the lock is free.
 * The token is raised in the row of the name while the lock is held, so it increases from holder to holder.
 * `renew` asks on the connection whether it still has the lock, which also keeps the session alive.
+* Each of these asks whether the server still takes writes: after a switch-over, its locks exclude nobody who acquires
+  from the new primary. Then nothing is granted, and a hold is in doubt.
 * A connection that breaks is closed, and its lock is gone: no other connection can have it. The server may not know
   yet, so another connection tells it to end that session.
 * The server's lock names are short, without case, and shared by all its databases. So ours are hashed (160 bits), with
@@ -36,6 +38,7 @@ from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.transport import Outcome, Refused, Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
 from leasehold.stores.mysql.connection.base import Rows
+from leasehold.stores.mysql.connection.handshake import ASK_WRITABLE
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, ROLLBACK, MySQLTransport, limits
 from leasehold.stores.mysql.sessions import BrokenSessions, Session, Sessions
@@ -43,6 +46,9 @@ from leasehold.stores.mysql.store import MySQLStore
 
 MAX_TRIES = 16
 """Connections that try at the same time for callers that do not wait."""
+
+LONGEST_NAMESPACE = 512 - len(sql.MARK)
+"""In bytes: rows of this mode have the mark in front of it, in a column of 512 bytes."""
 
 OTHER_MODE = "with mode=session; use another name, or the same mode everywhere"
 
@@ -64,6 +70,9 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
     def __init__(
         self, runtime: Runtime, settings: Settings, namespace: str, transport: MySQLTransport | None = None
     ) -> None:
+        if (size := len(namespace.encode())) > LONGEST_NAMESPACE:
+            words = f"with mode=session a namespace has at most {LONGEST_NAMESPACE} bytes, this one has {size}"
+            raise ValueError(f"{words}; use a hash of it")
         super().__init__(runtime, settings, namespace, transport)
         self._begin(sql.MARK + self._space, MAX_TRIES)
 
@@ -86,13 +95,14 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
     async def _check(self, session: Session, until: float) -> RenewalResult | StoreUnavailable:
         """Ask whether the session has the lock; if not, close it."""
         try:
-            answers = await self._sessions.ask(session, until, session.ttl, sql.has_lock(session.lock))
+            asks = (session.ttl, sql.has_lock(session.lock), ASK_WRITABLE)
+            answers = await self._sessions.ask(session, until, *asks)
         except StoreUnavailable as error:
             return RenewalResult.GONE if self._sessions.get(session.ticket.id) is not session else error
-        if answers[-1][0][0] == 1:
-            return RenewalResult.HELD
-        self._sessions.lost(session)
-        return RenewalResult.GONE
+        if answers[-2][0][0] != 1:
+            self._sessions.lost(session)
+            return RenewalResult.GONE
+        return await self.mysql.demoted(answers[-1]) or RenewalResult.HELD
 
     async def _take_token(self, session: Session, until: float) -> tuple[int, int]:
         key, leased = self._row_key(session.name), sql.used_by_leases(self._key(session.name))

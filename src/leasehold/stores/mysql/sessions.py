@@ -18,10 +18,12 @@ from leasehold.stores.mysql.connection.base import (
     NoAnswer,
     Refusal,
     Rows,
+    is_read_only,
     joined,
     no_answer,
     refused,
 )
+from leasehold.stores.mysql.connection.handshake import ASK_WRITABLE
 from leasehold.stores.mysql.connection.transport import RESTORE_TIMEOUT, MySQLTransport
 
 SLICE = 5.0
@@ -142,11 +144,12 @@ class Sessions(sessions.Sessions[Session]):
             mutex = Semaphore(self._runtime, 1)
             session = Session(name=name, ticket=ticket, mutex=mutex, lock=lock, connection=connection)
             try:
-                return session, self._has(await self._ask_for_lock(session, until))
-            except StoreUnavailable:
+                return session, await self._has(session, await self._ask_for_lock(session, until))
+            except StoreUnavailable as error:
                 if not session.closed:
                     await self._transport.pool.give(session.connection)
-                if new or self._runtime.now() >= until or not session.closed:
+                final = new and not is_read_only(error)
+                if final or self._runtime.now() >= until or not session.closed:
                     raise
                 await self._transport.pool.forget_idle()  # the server had closed the idle connection
             except BaseException:
@@ -160,7 +163,8 @@ class Sessions(sessions.Sessions[Session]):
             while (left := until() - self._runtime.now()) > 0:
                 whole = max(1, int(min(left, SLICE)))
                 ends = self._runtime.now() + whole + LATE
-                has = self._has(await self.ask(session, ends, session.ttl, sql.get_lock(session.lock, whole)))
+                asks = (session.ttl, sql.get_lock(session.lock, whole), ASK_WRITABLE)
+                has = await self._has(session, await self.ask(session, ends, *asks))
                 if has:
                     return
             raise self.not_sent("no waiter is left")
@@ -195,7 +199,10 @@ class Sessions(sessions.Sessions[Session]):
             session.returned = last
             return answers
         except Refusal as error:
-            raise refused(self._transport.where, error) from error
+            failure = refused(self._transport.where, error)
+            if is_read_only(failure):
+                await self._transport.pool.retire()
+            raise failure from error
         except NoAnswer as error:
             self.lost(session)
             raise no_answer(self._transport.where, error, unknown=True) from error
@@ -218,13 +225,17 @@ class Sessions(sessions.Sessions[Session]):
             connection.marker = sql.new_marker(self._runtime.random_bytes(16))
             first.append(sql.get_lock(connection.marker, 0))
         try:
-            return await self.ask(session, until, *first, sql.get_lock(session.lock, 0))
+            return await self.ask(session, until, *first, sql.get_lock(session.lock, 0), ASK_WRITABLE)
         except Refused:
             connection.marker = marker  # the server may not have granted it the new one
             raise
 
-    def _has(self, answers: Sequence[Rows]) -> bool:
-        got = answers[-1][0][0]
+    async def _has(self, session: Session, answers: Sequence[Rows]) -> bool:
+        """Return whether the session has the lock; on a server that is no primary any more it is closed instead."""
+        got = answers[-2][0][0]
+        if (demoted := await self._transport.demoted(answers[-1])) is not None:
+            self.close(session)
+            raise demoted
         if got is None:
             raise Refused(f"the database at {self._transport.where} refused: {NO_LOCK}", outcome=Outcome.NOT_APPLIED)
         return bool(got)

@@ -13,6 +13,10 @@ from leasehold.stores._sql.queue_snapshot import COLUMNS
 
 CLOCK = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) * 1000)"
 
+WRITABLE = "CONCAT(@@GLOBAL.read_only) IN ('0', 'OFF')"
+"""Whether the server takes writes of everyone. On a replica, which a switch-over may have made of it, an administrator
+could still write. Some versions show this variable as a number, some as a word."""
+
 TOKEN = f"GREATEST(fence, (SELECT meta.fence FROM leasehold_meta meta), {CLOCK} DIV 1000 - 1) + 1"
 
 ACQUIRE_FREE = f"""
@@ -20,7 +24,7 @@ ACQUIRE_FREE = f"""
     holder_expires = {CLOCK} + $5, holder_fair = $4, holder_lease = $5, holder_delay = $6, holder_owner = $7,
     holder_meta = $8
     WHERE space = $1 AND name = $2 AND holder = '' AND entries = 0 AND blocked_until <= {CLOCK}
-    AND LOCATE($3, refused) = 0 AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT}
+    AND LOCATE($3, refused) = 0 AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT} AND {WRITABLE}
 """
 """Assignments are carried out from left to right: ``fence`` changes after its last use. At READ COMMITTED the values of
 ``leasehold_meta`` are read without a lock."""
@@ -89,6 +93,7 @@ DIALECT = Dialect(
     acquire_free=ACQUIRE_FREE,
     refuse=REFUSE,
     already_there=("1060",),
+    its_row=f"space = $1 AND name = $2 AND {WRITABLE}",
     names_index="FORCE INDEX (leasehold_name_exact)",
     by_key="FORCE INDEX (PRIMARY)",
 )

@@ -16,8 +16,12 @@ SPACE = b"\xffsession"
 TRY = "SELECT pg_try_advisory_lock($1::bigint)::int"
 WAIT = "SELECT pg_advisory_lock($1::bigint)"
 UNLOCK = "SELECT pg_advisory_unlock($1::bigint)::int"
-IDLE_END = "SELECT set_config(name, $1, false) FROM pg_settings WHERE name = 'idle_session_timeout'"
-"""The server ends a session that is silent for the length of the lease (from PostgreSQL 14)."""
+SESSION_LIMITS = """
+    SELECT set_config(name, CASE name WHEN 'idle_session_timeout' THEN $1 ELSE '0' END, false) FROM pg_settings
+    WHERE name IN ('idle_session_timeout', 'lock_timeout', 'statement_timeout', 'transaction_timeout')
+"""
+"""(silence): the server ends a session that is silent for the length of the lease (from PostgreSQL 14), and no wait: a
+limit of the role or of the database would let a waiter lose its place in the server's queue, each time."""
 
 _SHOWN = "'mutex', 1, 0, 1, 1, 1, $4::bigint, 0, $5, $6, '', $7"
 

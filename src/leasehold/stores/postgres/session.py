@@ -18,7 +18,7 @@ from leasehold.stores._sql.rows import EXPIRES, HINT, TICKET
 from leasehold.stores._sql.session import statements
 from leasehold.stores._sql.session.store import SessionRowStore
 from leasehold.stores._sql.session.waiter import Waiter
-from leasehold.stores._sql.transport import Row, Statement, Transaction
+from leasehold.stores._sql.transport import Refused, Row, Statement, Transaction
 from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.sessions import Session, Sessions
@@ -73,7 +73,13 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
         return RenewalResult.HELD
 
     async def _renew_entry(self, session: Session, until: float) -> None:
-        await self._sessions.ask(session, until, statements.renew_entries(self._dialect.now, [session.ticket.id]))
+        renews = statements.renew_entries(self._dialect.now, [session.ticket.id])
+        try:
+            await self._sessions.ask(session, until, renews)
+        except Refused:
+            if session.dead:
+                raise
+            # else the session has answered, so it has its lock: rows decide nothing
 
     async def _take_token(self, session: Session, until: float) -> tuple[int, int]:
         first = () if session.silence == session.lease else (session.limit_silence(),)

@@ -1,7 +1,7 @@
 """The sessions of ``mode=session``: each has an advisory lock, or waits for one in the server's queue.
 
 The server ends a session that is silent for the length of a lease (from PostgreSQL 14). A session whose answer is late
-or missing is closed, and its lock is free.
+or missing is closed, and its lock is free. An error of the server is an answer: it ends an attempt, but no hold.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from leasehold.stores.postgres import advisory
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection
+from leasehold.stores.postgres.connection.transaction import OF_POOLERS
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -63,9 +64,9 @@ class Session(sessions.Session):
         return self.key.about(advisory.QUEUED, self.backend)
 
     def limit_silence(self) -> Statement:
-        """Return what sets after how much silence the server ends it."""
+        """Return what sets after how much silence the server ends it, and that it ends no wait."""
         self.silence = self.lease
-        return Statement(advisory.IDLE_END, (f"{max(int(self.silence * 1000), 1)}ms",))
+        return Statement(advisory.SESSION_LIMITS, (f"{max(int(self.silence * 1000), 1)}ms",))
 
 
 class Sessions(sessions.Sessions[Session]):
@@ -131,7 +132,9 @@ class Sessions(sessions.Sessions[Session]):
             session.returned = last
             return answers
         except ServerError as error:
-            self.close(session)
+            # A hold goes on: it has its lock as long as the session lives, which the server has just answered on.
+            if error.fatal or last or not session.token or error.code.startswith(OF_POOLERS):
+                self.close(session)
             session.failed = refused(where, error) if error.fatal else None
             raise refused(where, error) from None
         except Broken as error:

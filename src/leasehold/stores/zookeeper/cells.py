@@ -1,17 +1,24 @@
 """Cells: one node each. Its version is the node's data version; the server's clock decides when it expires.
 
 The node's data is a line of JSON (``fence``, ``ttl`` in seconds), followed by the value. An expired cell counts as
-missing. The next write deletes and creates its node in one transaction, so its versions start again. Each
-`SWEEP_EVERY`-th write also removes some other expired cells.
+missing, and its versions start again with the next write; ``base`` in the data says at which version of the node. That
+is a write of the same node, on the condition of its version. A new node would have a version that the old one had: of
+two clients that found the cell expired, both could write.
+
+Each `SWEEP_EVERY`-th write also removes other expired cells. It checks more cells than were written since the last
+time, so expired ones do not pile up. The first check of a client comes at random, as many programs write only a few
+cells.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores._common.drivers import Answer
 from leasehold.stores._common.keyed_lock import KeyedLock
@@ -27,18 +34,24 @@ CLOCK_FOR = 10.0
 QUICK = 0.5
 """Seconds that such a reading may take; one that took longer is used once, as the time since may be as wrong."""
 
-SWEEP_EVERY = 50
-SWEPT = 20
-"""Cells checked in one sweep."""
+SWEEP_EVERY = 20
+SWEPT = 40
+"""Cells checked in one sweep, in three round trips: twice as many as were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cell, and its node if there is one; ``over``: whether it has expired."""
+    """A cell, and its node if there is one.
+
+    Attributes:
+        over: whether it has expired.
+        base: version of the node at which the cell began, or the next one does if it has expired.
+    """
 
     cell: Cell
     node: Node | None = None
     over: bool = False
+    base: int = 0
 
 
 class Cells:
@@ -52,8 +65,8 @@ class Cells:
         self._turns = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
         self._ahead = 0.0  # the server's clock minus ours
         self._asked: float | None = None
-        self._writes = 0
-        self._swept = 0
+        self._writes = int(runtime.jitter() * SWEEP_EVERY)
+        self._swept: int | None = None  # where the next sweep begins; the first one does anywhere
 
     async def change(self, name: str, change: Change, until: float) -> Cell:
         """Change a cell if its version and its fence allow, or read it."""
@@ -71,7 +84,8 @@ class Cells:
                     break
         self._writes += 1
         if self._writes % SWEEP_EVERY == 0:
-            await self._sweep(until)
+            with suppress(StoreUnavailable):  # the cell is written
+                await self._sweep(until)
         return after
 
     async def changed(self, name: str, version: int, until: float) -> None:
@@ -89,23 +103,15 @@ class Cells:
         _, node = await self._transport.ask_all((self._transport.sync(path), self._transport.get(path)), until)
         if isinstance(node, NoNode):
             return Found(EMPTY)
-        head, _, value = node.data.partition(b"\n")
-        fields = json.loads(head)
-        now = await self._server_now(until)
-        if node.changed_ms / 1000 + fields["ttl"] <= now:
-            return Found(EMPTY, node, over=True)
-        return Found(Cell(value, node.version + 1, fields["fence"]), node)
+        return _found(node, await self._server_now(until))
 
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; return False if another client was faster."""
         transport = self._transport
-        data = json.dumps({"fence": after.fence, "ttl": ttl}).encode() + b"\n" + (after.value or b"")
+        fields = {"fence": after.fence, "ttl": ttl} | ({"base": found.base} if found.base else {})
+        data = json.dumps(fields).encode() + b"\n" + (after.value or b"")
         if found.node is None:
             request = transport.create(path, data, 0)
-        elif found.over:
-            request = transport.all_or_none(
-                transport.delete(path, found.node.version), transport.create_in_transaction(path, data, 0)
-            )
         else:
             request = transport.set(path, data, found.node.version)
         (done,) = await transport.ask_all((request,), until)
@@ -127,12 +133,25 @@ class Cells:
 
     async def _sweep(self, until: float) -> None:
         """Remove some expired cells."""
-        (children,) = await self._transport.ask_all((self._transport.children(self._paths.cells),), until)
+        transport = self._transport
+        (children,) = await transport.ask_all((transport.children(self._paths.cells),), until)
         names = sorted(names_in(children))
-        start = self._swept % max(1, len(names))
+        start = int(self._runtime.jitter() * len(names)) if self._swept is None else self._swept % max(1, len(names))
         self._swept = start + SWEPT
-        for name in names[start : start + SWEPT]:
-            path = f"{self._paths.cells}/{name}"
-            found = await self._read(path, until)
-            if found.over and found.node is not None:
-                await self._transport.ask_all((self._transport.delete(path, found.node.version),), until)
+        now = await self._server_now(until)
+        chosen = [f"{self._paths.cells}/{name}" for name in (names[start:] + names[:start])[:SWEPT]]
+        sent = self._runtime.now()
+        _, *nodes = await transport.ask_all((transport.sync(self._paths.cells), *map(transport.get, chosen)), until)
+        over = [node for node in nodes if isinstance(node, Node) and _found(node, now).over]
+        if self._runtime.now() - sent <= QUICK:  # later, another client may have made a node of the same version there
+            await transport.ask_all([transport.delete(node.path, node.version) for node in over], until)
+
+
+def _found(node: Node, now: float) -> Found:
+    """Return the cell of a node at that time by the server's clock."""
+    head, _, value = node.data.partition(b"\n")
+    fields = json.loads(head)
+    if node.changed_ms / 1000 + fields["ttl"] <= now:
+        return Found(EMPTY, node, over=True, base=node.version + 1)
+    base = fields.get("base", 0)
+    return Found(Cell(value, node.version - base + 1, fields["fence"]), node, base=base)

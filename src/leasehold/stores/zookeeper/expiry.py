@@ -8,6 +8,8 @@ A ticket that was released while the server did not answer may still have nodes,
 session lives. So the job repeats the removal until the server confirms it or the session has ended. A create whose
 reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for again several
 times.
+
+Both is done for *ended* states only, of which an acquire of the same ticket makes no use; see ``tickets.py``.
 """
 
 from __future__ import annotations
@@ -19,57 +21,93 @@ from typing import Any
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError
 from leasehold.stores._common.upkeep_job import UpkeepJob
-from leasehold.stores.zookeeper.queue_nodes import TicketState
+from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
+from leasehold.stores.zookeeper.tickets import Tickets
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
 """Pauses in seconds before the further searches for a ticket whose create had no reply."""
 
 RETRY = 0.2
-"""Seconds before a removal is repeated."""
+"""Seconds before a removal is repeated, or a ticket that an acquire uses is looked at again."""
+
+REMOVED_WITHIN = 2.0
+"""Seconds that a removal in the background may take before it is tried again."""
 
 log = logging.getLogger("leasehold")
 
-Remove = Callable[[TicketState], Coroutine[Any, Any, bool]]
+Remove = Callable[[TicketState, float], Coroutine[Any, Any, bool]]
 
 
 class ExpiryJob(UpkeepJob[TicketState]):
     """Expires tickets and repeats removals, for one client."""
 
     def __init__(
-        self, runtime: Runtime, states: dict[str, TicketState], remove: Remove, session: Callable[[], int]
+        self, runtime: Runtime, tickets: Tickets, wake_ups: Signals, remove: Remove, session: Callable[[], int]
     ) -> None:
         super().__init__(runtime, "leasehold-zookeeper-expiry")
-        self._states = states
+        self._tickets = tickets
+        self._wake_ups = wake_ups
         self._remove = remove
         self._session = session
 
     def remove_later(self, state: TicketState, *, uncertain: bool) -> None:
         """Remove the nodes of a released ticket until that is confirmed; if ``uncertain``, search again later."""
+        self._tickets.end(state)
         self._later(RETRY, state, LOOK_AGAIN if uncertain else ())
 
+    async def finish(self, ticket: str, until: float) -> None:
+        """Remove the nodes of the ticket's ended state now, so that it may get another one.
+
+        Raises:
+            StoreUnavailable: that is not confirmed.
+        """
+        async with self._tickets.turns.turn(ticket, until):
+            state = self._tickets.ended.get(ticket)
+            if state is not None:
+                await self._remove_nodes(state, until)
+                self._tickets.removed(state)
+
     def _times(self) -> list[float]:
-        return super()._times() + [state.until for state in list(self._states.values())]
+        tickets, soon = self._tickets, self._runtime.now() + RETRY
+        return super()._times() + [
+            max(state.until, soon) if ticket in tickets.acquiring else state.until
+            for ticket, state in list(tickets.current.items())
+        ]
 
     async def _step(self) -> None:
-        now = self._runtime.now()
-        for state in [state for state in list(self._states.values()) if state.until <= now]:
-            self._states.pop(state.ticket.id, None)
-            state.over = True
-            self._later(0.0, state, ())
+        for state in self._tickets.expire(self._runtime.now()):
+            self._wake_ups.forget(state.wake_up)  # a waiter must join the queue again
+            self._later(0.0, state, LOOK_AGAIN if state.uncertain else ())
         for state, again in self._due():
             await self._clear(state, again)
 
     async def _clear(self, state: TicketState, again: tuple[float, ...]) -> None:
-        if state.session != self._session() or self._closed:
-            return  # the nodes ended with their session
+        if self._closed:
+            return
         try:
-            await self._remove(state)
+            await self._clear_in_turn(state, again)
         except LeaseholdError:
             self._later(RETRY, state, again)
         except Exception:
             log.exception("the nodes of a ticket for %r could not be removed", state.name)
             self._later(RETRY * 10, state, again)
-        else:
-            if again:
+
+    async def _clear_in_turn(self, state: TicketState, again: tuple[float, ...]) -> None:
+        tickets, until = self._tickets, self._runtime.now() + REMOVED_WITHIN
+        async with tickets.turns.turn(state.ticket.id, until):
+            if tickets.ended.get(state.ticket.id) is not state:
+                return  # an acquire has removed its nodes, and the ticket may have a new state
+            if state.ticket.id in tickets.acquiring:  # that acquire removes them, or it began before the release
+                self._later(RETRY, state, again)
+            elif await self._remove_nodes(state, until) and again:
                 state.uncertain = True
                 self._later(again[0], state, again[1:])
+            else:
+                tickets.removed(state)
+
+    async def _remove_nodes(self, state: TicketState, until: float) -> bool:
+        """Remove the nodes of a state; return False if they have ended with their session."""
+        lives = state.session == (session := self._session()) or state.may_be_in(session)
+        if lives:
+            await self._remove(state, until)
+        return lives

@@ -75,7 +75,7 @@ class TicketState:
         return next((node for path, node in self.nodes.items() if path.rpartition("/")[0] == folder), None)
 
     def node_at(self, path: str) -> Node:
-        """Return the ticket's node at ``path``, which existed just now, unless the ticket has expired meanwhile."""
+        """Return the ticket's node at ``path``, which existed just now, unless the ticket was released meanwhile."""
         node = self.nodes.get(path)
         if node is None:
             raise self._over_error()
@@ -87,8 +87,7 @@ class TicketState:
             raise self._over_error()
 
     def _over_error(self) -> StoreUnavailable:
-        text = f"ZooKeeper: the acquire of {self.name!r} took longer than its lease; use a longer lease"
-        return StoreUnavailable(text, unknown=True)
+        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} was released meanwhile", unknown=True)
 
     def keep(self, node: Node) -> None:
         """Record a node of ours.
@@ -101,8 +100,22 @@ class TicketState:
         self.nodes[node.path] = node
 
     def forget_nodes(self, session: int) -> None:
-        """Start again in a new session: the nodes of the old one are no longer ours."""
-        self.session, self.nodes, self.uncertain, self.token = session, {}, False, None
+        """Start again in a new session: the nodes of the old one are no longer ours.
+
+        What is uncertain stays so: a create may wait for a connection, and be sent in a later session than its acquire
+        began in.
+        """
+        self.session, self.nodes, self.token = session, {}, None
+
+    def may_be_in(self, session: int) -> bool:
+        """Return whether it may have nodes in ``session``, the present one and not its own; 0: there is none.
+
+        If so, it is from now on a state in that session.
+        """
+        if not (self.uncertain and session):
+            return False
+        self.forget_nodes(session)
+        return True
 
 
 class Signals:
@@ -172,7 +185,7 @@ class QueueNodes:
                 await self.make_parents(folder, until)
             elif child_of(mine.path) in children:
                 return parse(child_of(mine.path)), [parse(child) for child in children], answers
-            if mine is not None:  # it is gone: an operator removed it, or its expiry, which has recorded that
+            if mine is not None:  # it is gone: an operator removed it, or a release, which has recorded that
                 state.nodes.pop(mine.path, None)
 
     async def _make(

@@ -47,15 +47,13 @@ from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.expiry import ExpiryJob
 from leasehold.stores.zookeeper.nodes import Paths, owner_of
 from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
+from leasehold.stores.zookeeper.tickets import Tickets
 
 VALID = 0.6
 """Part of the session's timeout for which a confirmed request proves that it lives: two thirds, less a tick."""
 
 PATIENCE = 10.0
 """Seconds that an operation without a limit of its own may take."""
-
-REMOVED_WITHIN = 2.0
-"""Seconds that a removal in the background may take before it is tried again."""
 
 ASK_AGAIN = 60.0
 """Seconds after which a waiter retries without an event. Watches are reliable; this is a backstop."""
@@ -91,26 +89,33 @@ class ZooKeeperStore:
         self._start()
 
     def _start(self) -> None:
-        self._mutex = self._runtime.mutex()
-        self._states: dict[str, TicketState] = {}
+        self._tickets = Tickets(self._runtime)
+        self._states = self._tickets.current
         self._wake_ups = Signals(self._runtime)
         self._acquirer = Acquirer(self._transport, self._wake_ups, self._runtime.now)
         self._cells = Cells(self._transport, self._acquirer, self._paths, self._runtime)
-        self._expiry = ExpiryJob(self._runtime, self._states, self._remove, self._session)
+        self._expiry = ExpiryJob(self._runtime, self._tickets, self._wake_ups, self._acquirer.remove, self._session)
 
     # --- the queue -----------------------------------------------------------------------------------------------
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
-        session = await self._transport.ready(until)
-        state = self._state_for(name, ticket, session)
-        while True:
-            since = self._runtime.now()
-            state.until = since + self._length(ticket, session)
-            self._expiry.watch(state.until)
-            answer = await self._try_once(state, since, session, join=join, until=until)
-            if answer is not None:
-                return answer
+        session, state = await self._transport.ready(until), None
+        try:
+            while (state := self._state_for(name, ticket, session)) is None:
+                await self._expiry.finish(ticket.id, until)
+            while True:
+                since = self._runtime.now()
+                state.until = since + self._length(ticket, session)
+                self._expiry.watch(state.until)
+                answer = await self._try_once(state, since, session, join=join, until=until)
+                if answer is not None:
+                    return answer
+        except StoreUnavailable as error:  # also one of a later step, which was not carried out itself
+            error.unknown = error.unknown or state is None or bool(state.nodes) or state.uncertain
+            raise
+        finally:
+            self._tickets.acquiring.discard(ticket.id)
 
     async def _try_once(
         self, state: TicketState, since: float, session: Session, *, join: bool, until: float
@@ -121,7 +126,7 @@ class ZooKeeperStore:
                 return Granted(state.token, since, length)
             state.token = None
         verdict = await self._acquirer.try_enter(state, join=join, until=until)
-        if state.session != session.id:  # unless the ticket has expired: then it is too late for the engine, too
+        if state.session != session.id:
             raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
         if isinstance(verdict, Blocked):
             return await self._blocked(state, verdict, join=join, until=until)
@@ -141,7 +146,7 @@ class ZooKeeperStore:
 
     async def _nodes_exist(self, state: TicketState, until: float) -> bool:
         """Return whether the nodes of a holder exist, in a session that the leader knows."""
-        nodes = await self._read(list(state.nodes), until)  # a list: the expiry job may remove some meanwhile
+        nodes = await self._read(list(state.nodes), until)  # a list: a release may remove some meanwhile
         lost = [path for path, node in nodes.items() if not isinstance(node, Node)]
         for path in lost:
             state.nodes.pop(path, None)
@@ -156,22 +161,23 @@ class ZooKeeperStore:
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         """Remove ``ticket``; the server notifies the waiters for its node."""
         until = self._runtime.now() + within
-        with self._mutex:
+        with self._tickets.mutex:
             state = self._states.pop(ticket.id, None)
+            under_way = ticket.id in self._tickets.acquiring  # a try that may send a create after our removal
         if state is None:  # of another client, or expired
             paths = await self._acquirer.paths_of(ticket, self._paths.lock(name), until)
             return await self._acquirer.remove_all(paths, until)
         state.over = True
         self._wake_ups.forget(state.wake_up)
-        if state.session != self._session():  # its nodes ended with their session
-            return False
-        uncertain = state.uncertain
+        if state.session != (session := self._session()) and not state.may_be_in(session):
+            return False  # its nodes ended with their session
+        uncertain = state.uncertain = state.uncertain or under_way
         try:
             found = await self._acquirer.remove(state, until)
         except BaseException:
             self._expiry.remove_later(state, uncertain=uncertain)
             raise
-        if uncertain and not found:
+        if under_way or (uncertain and not found):
             self._expiry.remove_later(state, uncertain=True)
         return found
 
@@ -198,7 +204,7 @@ class ZooKeeperStore:
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
-        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released."""
+        """Sleep until the node ahead is gone, the connection is lost, or the ticket is released or has expired."""
         state = self._states.get(ticket.id)
         if state is not None:
             await state.wake_up.wait(timeout)
@@ -232,7 +238,7 @@ class ZooKeeperStore:
         if link is LinkEvent.DOWN:
             self._on_loss(RenewalResult.UNKNOWN, None)
             return
-        with self._mutex:
+        with self._tickets.mutex:
             ended = list(self._states)
         self._on_loss(RenewalResult.GONE, ended)
         self._wake_ups.set(None)
@@ -247,18 +253,19 @@ class ZooKeeperStore:
         self._transport.after_fork()
         self._start()
 
-    def _state_for(self, name: str, ticket: Ticket, session: Session) -> TicketState:
-        with self._mutex:
+    def _state_for(self, name: str, ticket: Ticket, session: Session) -> TicketState | None:
+        """Return the ticket's state for an acquire, which is under way now; None if nodes of an ended one are left."""
+        with self._tickets.mutex:
+            self._tickets.acquiring.add(ticket.id)
             state = self._states.get(ticket.id)
             if state is None:
+                if ticket.id in self._tickets.ended:
+                    return None
                 state = TicketState(name, self._paths.lock(name), ticket, self._runtime.signal(), session.id)
                 self._states[ticket.id] = state
         if state.session != session.id:
             state.forget_nodes(session.id)
         return state
-
-    async def _remove(self, state: TicketState) -> bool:
-        return await self._acquirer.remove(state, self._runtime.now() + REMOVED_WITHIN)
 
     def _session(self) -> int:
         session = self._transport.session

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Endpoint
 from leasehold.stores.etcd.keys import Keys
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import KeepAlive, Session
+from leasehold.stores.etcd.sessions import AT_ONCE, KeepAlive, Session, Sessions
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
@@ -80,3 +82,93 @@ def test_the_key_of_a_lost_hold_is_deleted_only_if_its_session_lives(over: bool)
     store._renewals.remove_keys = remove  # type: ignore[method-assign]
     assert finish(store.renew([("a", held.ticket)], within=5.0)) == [RenewalResult.GONE]
     assert removed == ([] if over else [held])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waiter(shared: bool) -> None:
+    """A shared session lives on by the acquires, and with it the key. One of a single ticket ends by itself."""
+    nothing: Any = None  # no request is sent
+    store, removed = (
+        EtcdStore(RUNTIME, Settings("nowhere", (Endpoint("nowhere", 1),)), "test", nothing),
+        list[TicketState](),
+    )
+    expired = ticket_state("a", Session(7, 30, 30.0, RUNTIME.now(), shared), store._keys, ends_in=-1.0)
+    living = ticket_state("b", Session(8, 30, 30.0, RUNTIME.now(), shared), store._keys, ends_in=30.0)
+    store._states = {one.ticket.id: one for one in (expired, living)}
+
+    async def remove(those: Any, until: float) -> dict[TicketState, StoreUnavailable]:
+        removed.extend(those)
+        return {}
+
+    async def no_session(*_: Any) -> Any:
+        raise StoreUnavailable("no session is granted here")
+
+    store._renewals.remove_keys = remove  # type: ignore[method-assign]
+    store._sessions.shared = no_session  # type: ignore[method-assign,assignment]
+    another = Ticket("c" * 32, living.ticket.terms)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            finish(store.try_acquire("x", another, join=True, within=5.0))
+    assert removed == ([expired] if shared else [])
+    assert list(store._states.values()) == [living]
+    assert (expired.notified, living.notified) == (True, False)
+
+
+class Counting(BlockingRuntime):
+    """Counts how many requests are sent at once: each takes a thread."""
+
+    most = 0
+
+    async def gather(self, *work: Coroutine[Any, Any, Any]) -> list[Any]:
+        self.most = max(self.most, len(work))
+        return await super().gather(*work)
+
+
+class Answering:
+    """Answers each request of a session, and counts them."""
+
+    def __init__(self) -> None:
+        self.asked = Counter[str]()
+
+    async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
+        self.asked[path] += 1
+        return {"TTL": "30", "header": {"raft_term": "1"}}
+
+
+def test_many_sessions_are_renewed_and_revoked_a_few_at_a_time() -> None:
+    """Holds with a cap have a lease each. A thread for each of hundreds at once is more than some systems allow."""
+    runtime, etcd, keys = Counting(), Answering(), Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
+    gateway: Any = etcd
+    sessions = Sessions(runtime, gateway, keys)
+    many = 3 * AT_ONCE + 1
+    living = [
+        ticket_state("a", Session(number, 30, 30.0, RUNTIME.now(), shared=False), keys, ends_in=30.0)
+        for number in range(many)
+    ]
+    sessions._all = dict.fromkeys(state.session for state in living)
+    renewals = Renewals(runtime, gateway, sessions, gateway, keys)
+    finish(renewals._kept_alive(living, {}, RUNTIME.now() + 5.0))
+    assert (etcd.asked["/v3/lease/keepalive"], runtime.most) == (many, AT_ONCE)
+    runtime.most = 0
+    finish(sessions.revoke_all())
+    assert (etcd.asked["/v3/lease/revoke"], runtime.most) == (many, AT_ONCE)
+
+
+def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
+    """As when no thread can be started."""
+    closed = list[bool]()
+
+    class Http:
+        async def close(self) -> None:
+            closed.append(True)
+
+    http: Any = Http()
+    store = EtcdStore(RUNTIME, Settings("nowhere", (Endpoint("nowhere", 1),)), "test", http)
+
+    async def no_thread() -> None:
+        raise RuntimeError("can't start new thread")
+
+    store._sessions.revoke_all = no_thread  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="new thread"):
+        finish(store.close())
+    assert closed == [True]

@@ -60,11 +60,15 @@ class Pool:
         self.dropped += 1
 
 
+async def writable(answer: Rows) -> None:
+    """Take writes."""
+
+
 class Store(MySQLSessionStore):
     """One without rows."""
 
     def __init__(self, pool: Pool) -> None:
-        transport: Any = SimpleNamespace(pool=pool, where="h/d", database="d")
+        transport: Any = SimpleNamespace(pool=pool, where="h/d", database="d", demoted=writable)
         super().__init__(BlockingRuntime(), Settings("h/d", "d"), "n", transport)
 
     async def _take_token(self, session: Any, until: float) -> tuple[int, int]:

@@ -12,7 +12,7 @@ pytest.importorskip("psycopg")
 
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold.stores.mysql.connection.transport import Pool
+from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
 from leasehold.stores.postgres.connection.settings import Settings

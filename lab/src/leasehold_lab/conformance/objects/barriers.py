@@ -210,6 +210,30 @@ async def all_members_must_give_the_same_parties(context: CaseContext) -> None:
 
 
 @case((Variant.LOCK,), needs=NEEDS)
+async def a_reset_to_other_parties_raises_in_members_inside(context: CaseContext) -> None:
+    """Members inside get the error of a broken barrier when they leave; the new parties can use it."""
+    entered, reset = [context.harness.event() for _ in range(2)], [context.harness.event() for _ in range(2)]
+
+    async def member(number: int) -> None:
+        meeting = barrier(context, 2)
+        await meeting.enter()
+        entered[number].set()
+        assert await reset[number].wait(2 * SOON)
+        assert "reset" in str(await raised(BrokenBarrier, meeting.leave()))
+
+    jobs = [context.harness.spawn(partial(member, number)) for number in range(2)]
+    for event in entered:
+        assert await event.wait(SOON)
+    await barrier(context, 3).reset()
+    for event in reset:
+        event.set()
+    for job in jobs:
+        await job.result()
+    places = await context.harness.gather(*(barrier(context, 3).wait() for _ in range(3)))
+    assert sorted(places) == [0, 1, 2]
+
+
+@case((Variant.LOCK,), needs=NEEDS)
 async def a_member_that_lost_its_lease_breaks_the_barrier(context: CaseContext) -> None:
     """A member that lost its lease counts as dead: the others find the barrier broken within a bounded time."""
     job = context.harness.spawn(lambda: barrier(context).wait())

@@ -113,6 +113,35 @@ async def all_users_of_a_latch_must_give_the_same_count(context: CaseContext) ->
 
 
 @case((Variant.LOCK,), needs=("cells",))
+async def a_latch_is_reset_to_another_count_while_others_wait(context: CaseContext) -> None:
+    """Those who wait continue to wait, for the new count, whether it was counted before or not."""
+    names = ("counted", "not counted")
+    await context.client().latch(names[0], 2).count_down()
+    jobs = [context.harness.spawn(context.client().latch(name, 2).wait) for name in names]
+    await context.harness.sleep(NOISE)  # they have read the count by now
+    others = [context.client().latch(name, 3) for name in names]
+    for latch in others:
+        await latch.reset()
+    for _ in range(2):
+        for latch in others:
+            await latch.count_down()
+        await context.harness.sleep(0.05)
+        assert not any(job.done() for job in jobs)
+    for latch, job in zip(others, jobs, strict=True):
+        await latch.count_down()
+        assert await job.result()
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_waiter_gets_an_error_if_others_count_to_another_number(context: CaseContext) -> None:
+    """Nobody had counted as it began to wait, and nobody has reset the latch."""
+    job = context.harness.spawn(lambda: context.client().latch(NAME, 2).wait(timeout=2 * SOON))
+    await context.harness.sleep(NOISE)
+    await context.client().latch(NAME, 3).count_down()
+    await raised(NameInUse, job.result())
+
+
+@case((Variant.LOCK,), needs=("cells",))
 async def a_latch_expires_after_its_ttl(context: CaseContext) -> None:
     """After its ``ttl`` without a count, a latch is closed at its full count."""
     latch = context.client().latch(NAME, 1, ttl=LASTING)

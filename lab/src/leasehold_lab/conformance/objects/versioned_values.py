@@ -6,6 +6,9 @@ from leasehold.errors import Conflict, LeaseLost
 from leasehold_lab.conformance.case_context import LASTING, NOISE, CaseContext, Variant, case, raised
 
 NAME = "views of /index"
+LONGEST_NAME = 502
+"""Bytes: a store keeps 512, of which ten say that it is a versioned value."""
+
 CLIENTS = 4
 EACH = 10
 
@@ -21,6 +24,21 @@ async def a_versioned_value_is_json_or_bytes(context: CaseContext) -> None:
         seen = await theirs.get()
         assert seen.version == version
         assert seen.value == ({"a": [1, None]} if isinstance(value, dict) else value)
+
+
+@case((Variant.LOCK,), needs=("cells",))
+async def a_versioned_value_has_a_name_that_the_store_keeps(context: CaseContext) -> None:
+    """The longest name works, whole; a longer one raises an error before any request is sent."""
+    client, longest = context.client(), "n" * LONGEST_NAME
+    assert await client.versioned(longest).put("whole") == 1
+    assert tuple(await context.client().versioned(longest).get()) == ("whole", 1)
+    assert tuple(await client.versioned(longest[1:]).get()) == (None, 0)
+
+    async def made(name: str) -> object:
+        return client.versioned(name)
+
+    for more in ("n", 10 * "n"):
+        assert "versioned/" in str(await raised(ValueError, made(longest + more)))
 
 
 @case((Variant.LOCK,), needs=("cells",))

@@ -224,5 +224,4 @@ def _ignore(reply: Any, failure: object) -> None:
 def _unless_left(connection: Connected, reply: Any, failure: object) -> None:
     """Take the error of SUNSUBSCRIBE. Where it has none, this is the reply to the HELLO behind it."""
     if failure is None and not isinstance(reply, ReplyError):
-        left, _ = connection.pending.popleft()
-        left(reply, None)
+        connection.pending.popleft()[0](reply, None)

@@ -107,7 +107,7 @@ class TopicChannel(Channel):
     def _send_changes(self, connection: Connection) -> None:
         if self._connection is connection and (changes := self.owner.topics.changes(self.owner, connection)):
             connection.send_all(b"".join(command for command, _ in changes), self._runtime.now() + SENT_WITHIN)
-            connection.pending.extend((answered, math.inf) for _, answered in changes)
+            connection.pending.extend((answered, math.inf, math.inf) for _, answered in changes)
 
 
 class BlockingTopics(BlockingTransport):

@@ -14,7 +14,7 @@ import json
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._url import Secret, Veiled
-from leasehold.errors import StoreRefused, StoreUnavailable, Unsupported
+from leasehold.errors import Outcome, StoreRefused, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
@@ -39,6 +39,9 @@ NO_TOKEN = Secret("")
 """Stands for a missing token."""
 
 VERSION = "/version"
+
+OF_PROXIES = (500, 502, 503, 504)
+"""Statuses of a proxy whose server is away, or of a server that cannot answer now."""
 
 NEEDS_LEADER = ("Grpc-Metadata-hasleader", "true")
 
@@ -68,6 +71,8 @@ HINTS = {
 """The remedy for a failed connection, by words of the error."""
 
 TOO_SLOW = "etcd is too slow: another request of this client, which this one needs, has no answer yet"
+
+PROXY_HINT = "check that this member runs, and the proxy before it, if there is one"
 
 NO_ANSWER_HINT = "check that its members run, are reachable and not overloaded"
 
@@ -123,6 +128,11 @@ class Gateway:
     def leave_watched_endpoint(self) -> None:
         """Use another member for the watch: this one ended it, or missed a deletion."""
         self._leave_endpoint(self._watched)
+
+    def forget_token(self) -> bool:
+        """Get another token for the next request; return False if there is no user."""
+        self._token = NO_TOKEN
+        return self._settings.username is not None
 
     async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
         """Send a request without arguments to one member and no other; ``/version`` is a public page."""
@@ -222,24 +232,31 @@ class Gateway:
 
     async def _read_version(self, until: float) -> str:
         failed = StoreUnavailable("no member of etcd was tried")
-        for _ in self._settings.endpoints:
+        for number in range(len(self._settings.endpoints)):
             endpoint = self._endpoint()
             try:
-                fields = await self.at(endpoint, VERSION, self._share_of(until))
-            except (Unsent, Unanswered) as error:
+                return await self._version_of(endpoint, self._share_of(until))
+            except StoreUnavailable as error:
                 self._leave_endpoint(endpoint)
-                failed = self._no_answer(error, endpoint, unknown=False)
-                continue
-            except Refused:
-                fields = {}
-            version = str(fields.get("etcdserver", ""))
-            numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-            if not version:
-                raise StoreRefused(f"the server at {endpoint} is not etcd; check host and port")
-            if numbers < OLDEST:
-                raise Unsupported(f"the server at {endpoint} is etcd {version}; locks need etcd 3.4 or later")
-            return version
+                if number == 0 or not error.lasting:  # that of a member that may be etcd, if there is one
+                    failed = error
         raise failed
+
+    async def _version_of(self, endpoint: Endpoint, until: float) -> str:
+        try:
+            reply = await self._http.ask(endpoint, Request("GET", VERSION), until)
+        except (Unsent, Unanswered) as error:
+            raise self._no_answer(error, endpoint, unknown=False) from None
+        if reply.status in OF_PROXIES:
+            what = f"etcd at {endpoint} answered a request for its version with HTTP status {reply.status}"
+            raise StoreRefused(with_remedy(what, PROXY_HINT), outcome=Outcome.NOT_APPLIED)
+        answer = read(reply)
+        version = "" if isinstance(answer, Refused) else str(answer.get("etcdserver", ""))
+        if not version:
+            raise StoreRefused(f"the server at {endpoint} is not etcd; check host and port")
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
+            raise Unsupported(f"the server at {endpoint} is etcd {version}; locks need etcd 3.4 or later")
+        return version
 
     async def _log_in(self, until: float, *, instead_of: Secret) -> None:
         """Get a new token, once for all callers that need it."""

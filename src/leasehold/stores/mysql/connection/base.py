@@ -146,6 +146,8 @@ NO_SUCH_TABLE = 1146
 NO_SUCH_SESSION = 1094
 READ_ONLY_TRANSACTION = 1792
 
+READ_ONLY_SERVER, READ_ONLY_MODE = 1290, 1836
+
 AGAIN = frozenset({LOCK_TIMED_OUT, DEADLOCK, RECORD_CHANGED})
 """Rolled back by a conflict with another transaction; retried while there is time."""
 
@@ -174,14 +176,14 @@ REMEDIES = {
     DEADLOCK: "it ended a deadlock again and again; look for other programs that lock these tables",
     1226: "its account has a limit, of connections or of what it may use in an hour; raise that",
     1227: GRANTS,
-    1290: "it is read-only, as a replica is; connect to the primary",
+    READ_ONLY_SERVER: "it is read-only, as a replica is; connect to the primary",
     1317: "an operator ended the statement",
     1524: "its user logs in by a method that is not installed there",
     1665: "its binlog_format is STATEMENT, which cannot log what locks need; set MIXED or ROW",
     1698: "its user may log in over the local socket only",
     READ_ONLY_TRANSACTION: "the transaction is read-only, as on a replica; connect to the primary",
     1820: "the password of its user has expired; set another",
-    1836: "it is read-only, as a replica is; connect to the primary",
+    READ_ONLY_MODE: "it is read-only, as a replica is; connect to the primary",
     1862: "the password of its user has expired; set another",
     1969: "a limit on the time of statements ended it (max_statement_time)",
     3024: "a limit on the time of statements ended it (max_execution_time)",
@@ -201,6 +203,9 @@ LASTING = frozenset(
     }
 )
 """Errors that last until a person changes something."""
+
+READ_ONLY = frozenset({READ_ONLY_SERVER, READ_ONLY_MODE, READ_ONLY_TRANSACTION})
+"""Errors of a server that takes no writes: it may have been the primary when the connection was opened."""
 
 NO_ANSWER_REMEDY = "look whether it is up, reachable and not overloaded"
 
@@ -227,6 +232,11 @@ def outcome_of(code: int, *, committing: bool) -> Outcome:
     if code in LASTING:
         return Outcome.LASTING
     return Outcome.UNKNOWN if committing and code not in REMEDIES else Outcome.NOT_APPLIED
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Return whether nothing was changed because the server takes no writes."""
+    return isinstance(error, Refused) and error.outcome is Outcome.NOT_APPLIED and int(error.code or 0) in READ_ONLY
 
 
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:

@@ -43,6 +43,7 @@ SESSION = (
 wrong values are errors, statements outside transactions commit, COMMIT neither chains nor disconnects, and the clock is
 the server's."""
 
+ASK_WRITABLE = Statement("SELECT @@GLOBAL.read_only")
 ASK = "SELECT CONNECTION_ID(), VERSION(), DATABASE(), @@read_only"
 ASK_SETTINGS = "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'super_read_only', 'innodb_read_only')"
 ASK_ENGINES = (
@@ -146,11 +147,16 @@ def greeting(answers: Sequence[Rows], where: str) -> Greeting:
     if database is None:
         words = f"no database was named for {where}; name one after the host: mysql://host/database"
         raise Refused(words, outcome=Outcome.LASTING)
-    closed = _text(read_only) not in ("0", "OFF") or "ON" in (
+    closed = not is_off(read_only) or "ON" in (
         settings.get("super_read_only"),
         settings.get("innodb_read_only"),
     )
     return Greeting(int(session), read_only=closed, galera=settings.get("wsrep_on") == "ON")
+
+
+def is_off(value: Any) -> bool:
+    """Return whether this is the value of a variable that is off."""
+    return _text(value) in ("0", "OFF")
 
 
 def kind_of(version: str) -> str:

@@ -13,18 +13,22 @@ commit sets it back.
 
 A connection with an unread reply is closed. A connection that the server closed while it was idle is noticed before it
 is used. If it breaks at the first statement all the same, that is sent once more on a new connection.
+
+A planned switch-over makes the primary read-only and leaves its connections open, while its name leads to another
+server. Administrators could still write there. So each transaction asks with its first statement whether the server
+takes writes. If not, all connections are closed, and the transaction is run once more on a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import StoreUnavailable
-from leasehold.stores._sql.transport import Outcome, Permit, Row, Semaphore, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Permit, Refused, Row, Semaphore, Statement, Transaction
 from leasehold.stores.mysql.connection.base import (
+    READ_ONLY_MODE,
     READ_ONLY_TRANSACTION,
     REMEDIES,
     Connection,
@@ -32,11 +36,13 @@ from leasehold.stores.mysql.connection.base import (
     Refusal,
     Rows,
     bind,
+    is_read_only,
     joined,
     no_answer,
     refused,
 )
-from leasehold.stores.mysql.connection.handshake import ALONE_WAITS
+from leasehold.stores.mysql.connection.handshake import ALONE_WAITS, ASK_WRITABLE, is_off
+from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.registry import load
 
@@ -56,11 +62,10 @@ ROLL_BACK_WITHIN = 1.0
 """Seconds that a rollback may take; after that the connection is closed."""
 
 
+READ_ONLY_NOW = "it runs in read-only mode"
+
 AT_ONCE = 16
 """Transactions at a time, besides reserved ones; later calls wait."""
-
-MAX_IDLE = 60.0
-"""Seconds for which an idle connection is kept open."""
 
 
 def limits(seconds: float) -> Statement:
@@ -69,93 +74,6 @@ def limits(seconds: float) -> Statement:
     return Statement(
         f"SET SESSION innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}, wait_timeout = {wait + 1 + GRACE}"
     )
-
-
-class Pool:
-    """The connections of one client: opened when needed, used by one caller at a time, kept while idle."""
-
-    def __init__(self, runtime: Runtime, connect: Callable[[float], Awaitable[Connection]], where: str) -> None:
-        self._runtime = runtime
-        self._connect = connect
-        self._where = where
-        self._inherited: list[Connection] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self._mutex = self._runtime.recursive_mutex()  # the collector may close a coroutine, which drops its connection
-        self._idle: list[tuple[Connection, float]] = []  # with the time of their last use, the latest at the end
-        # Weak: PyMySQL closes a connection with its last reference, as when a signal handler interrupts its user.
-        # A connection of asyncmy stays open until it is aborted, or its event loop is gone.
-        self._used: WeakSet[Connection] = WeakSet()
-        self._closed = False
-
-    async def take(self, until: float) -> tuple[Connection, bool]:
-        """Return a connection for one caller, and whether it is new. `give` or `drop` takes it back.
-
-        Raises:
-            StoreUnavailable: no server answered in time; nothing was sent.
-        """
-        if self._closed:
-            raise no_answer(self._where, "the client is closed", unknown=False)
-        while True:
-            with self._mutex:
-                connection = self._idle.pop()[0] if self._idle else None
-                if connection is not None:
-                    self._used.add(connection)
-            if connection is None:
-                break
-            if connection.usable():
-                return connection, False
-            connection.abort()
-            with self._mutex:
-                self._used.discard(connection)
-        connection = await self._connect(max(until - self._runtime.now(), 0.001))
-        with self._mutex:
-            self._used.add(connection)
-        return connection, True
-
-    async def give(self, connection: Connection) -> None:
-        """Take back a connection without an open transaction or an unread reply."""
-        now, done = self._runtime.now(), list[Connection]()
-        with self._mutex:
-            self._used.discard(connection)
-            if not self._closed and connection.usable():
-                self._idle.append((connection, now))
-            else:
-                done.append(connection)
-            if self._idle and self._idle[0][1] < now - MAX_IDLE:
-                done.append(self._idle.pop(0)[0])
-        for one in done:
-            await one.close()
-
-    def drop(self, connection: Connection) -> None:
-        """Close a connection whose state is unknown."""
-        connection.abort()
-        with self._mutex:
-            self._used.discard(connection)
-
-    async def forget_idle(self) -> None:
-        """Close all idle connections: the server closed one of them."""
-        with self._mutex:
-            idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            connection.abort()
-
-    async def close(self) -> None:
-        """Close all connections; those in use when they come back."""
-        with self._mutex:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            await connection.close()
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child; the connections are the parent's."""
-        # Kept: a garbage-collected connection would close the session of the parent.
-        self._inherited += [*(connection for connection, _ in self._idle), *self._used]
-        for connection in self._inherited:
-            connection.disown()
-        self._reset()
 
 
 class MySQLTransport:
@@ -183,7 +101,7 @@ class MySQLTransport:
         connection: Connection = await self._driver.connect(self._settings, self._runtime, within)
         if connection.greeting.read_only:
             connection.abort()
-            raise StoreUnavailable(f"the database at {self.where} refused: {REMEDIES[1836]}")
+            raise StoreUnavailable(f"the database at {self.where} refused: {REMEDIES[READ_ONLY_MODE]}")
         return connection
 
     async def transact(
@@ -202,17 +120,24 @@ class MySQLTransport:
             permits.notify()
 
     async def _transact(self, work: Callable[[Transaction], Coroutine[Any, Any, T]], until: float) -> T:
+        moved = False
         while True:
             connection, new = await self.pool.take(until)
             one = ConnectionTransaction(connection, self.where, until, max(until - self._runtime.now(), 0.001))
             try:
                 result = await work(one)
             except BaseException as error:
+                read_only = is_read_only(error)
+                one.broken = one.broken or read_only
                 await self._end(one, error)
-                if not new and one.stale and isinstance(error, StoreUnavailable):
+                if read_only:
+                    await self.pool.retire()
+                    again, moved = not moved, True
+                elif again := not new and one.stale and isinstance(error, StoreUnavailable):
                     await self.pool.forget_idle()
-                    continue
-                raise
+                if not again:
+                    raise
+                continue
             await self._end(one, None)
             return result
 
@@ -233,6 +158,16 @@ class MySQLTransport:
                 self.pool.drop(one.connection)
         if usable:
             await self.pool.give(one.connection)
+
+    async def demoted(self, answer: Rows) -> Refused | None:
+        """Return an error if the server takes no writes any more, by its answer to `ASK_WRITABLE`.
+
+        Locks of its sessions exclude nobody on the new primary. None of the connections is used by another call again.
+        """
+        if is_off(answer[0][0]):
+            return None
+        await self.pool.retire()
+        return refused(self.where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
 
     async def listen(self, within: float) -> int:
         return 0
@@ -267,6 +202,8 @@ class ConnectionTransaction:
     async def ask(self, *statements: Statement) -> list[list[Row]]:
         before = self._beginning()
         first, self.open = not self.open, True
+        if first:
+            before = (*before, ASK_WRITABLE)
         try:
             answers = await self._run(joined((*before, *statements)), unknown=False)
         except Refusal as error:
@@ -274,6 +211,8 @@ class ConnectionTransaction:
         except StoreUnavailable:
             self.stale = first
             raise
+        if first and not is_off(answers[len(before) - 1][0][0]):
+            raise refused(self._where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
         return _lists(answers[len(before) :])
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
@@ -297,6 +236,8 @@ class ConnectionTransaction:
             failure = refused(self._where, error, committing=True)  # it may be that of the commit
             if failure.outcome is Outcome.UNKNOWN:
                 self.broken = True
+                raise failure from error
+            if is_read_only(failure) and error.code != READ_ONLY_TRANSACTION:
                 raise failure from error
             return None if failure.outcome is Outcome.LASTING or error.code == READ_ONLY_TRANSACTION else 0
         return self.connection.number()

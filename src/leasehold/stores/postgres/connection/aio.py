@@ -43,16 +43,24 @@ class AioTransport(PostgresTransport):
             if need.events & WRITE:
                 loop.remove_writer(need.fd)
 
-    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
-        loop = asyncio.get_running_loop()
-        found, failed = list[list[str]](), list[OSError]()
-        for host in hosts:
-            try:
-                infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            except OSError as error:
-                infos = []
-                failed.append(error)
-            found.append([str(ipaddress.ip_address(str(info[4][0]).partition("%")[0])) for info in infos])
-        if not any(found):
-            raise failed[0]
-        return found
+    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
+        try:
+            async with asyncio.timeout(within):
+                return await _resolved(hosts)
+        except TimeoutError:
+            raise OSError("the DNS did not answer in time") from None
+
+
+async def _resolved(hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+    loop = asyncio.get_running_loop()
+    found, failed = list[list[str]](), list[OSError]()
+    for host in hosts:
+        try:
+            infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            infos = []
+            failed.append(error)
+        found.append([str(ipaddress.ip_address(str(info[4][0]).partition("%")[0])) for info in infos])
+    if not any(found):
+        raise failed[0]
+    return found

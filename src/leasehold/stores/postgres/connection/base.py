@@ -8,6 +8,8 @@ Theory of operation
   `transaction.STALL` at most.
 * Each exchange has a deadline on the client's side, for a silent server. A connection with an outstanding answer is
   closed, never used again.
+* A connection that breaks in its first exchange after it was idle was dead: nothing was done, so that is repeated on
+  a new one.
 * Messages come on a connection of their own; see `notifications`.
 * A pooler is detected at the first connection: the process id that it reports is not that of the backend. Session
   settings are then left alone, because other clients use the session, too.
@@ -81,12 +83,17 @@ class Pool:
                 self._idle.append(connection)
             return not self._closed
 
+    def forget_idle(self) -> list[Connection]:
+        """Remove and return all idle connections."""
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        return idle
+
     def close(self) -> list[Connection]:
         """Remove and return all idle connections, and keep none from now on."""
         with self._mutex:
             self._closed = True
-            idle, self._idle = self._idle, []
-        return idle
+        return self.forget_idle()
 
 
 class PostgresTransport(ABC):
@@ -124,8 +131,12 @@ class PostgresTransport(ABC):
         """
 
     @abstractmethod
-    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Return the addresses of each host; nothing to leave that to libpq."""
+    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
+        """Return the addresses of each host, within so many seconds; nothing to leave that to libpq.
+
+        Raises:
+            OSError: no host has an address, or that was not known in time.
+        """
 
     # --- exchanges ---------------------------------------------------------------------------------------------
 
@@ -179,8 +190,9 @@ class PostgresTransport(ABC):
     ) -> T:
         connection: Connection | None = None
         usable: Connection | None = None
+        idle = pool.take()
         try:
-            connection = await self._fresh(pool.take(), until)
+            connection = await self._fresh(idle, until)
             tx = PostgresTransaction(self._runtime, self.run, connection, until)
             try:
                 result = await work(tx)
@@ -188,7 +200,8 @@ class PostgresTransport(ABC):
                 usable = connection
                 return result
             except (TimeoutError, Broken) as error:
-                raise no_answer(self.where, error, unknown=tx.committing) from None
+                if not tx.stale or connection is not idle:
+                    raise no_answer(self.where, error, unknown=tx.committing) from None
             except ServerError as error:
                 usable = connection if await tx.abort(error) else None
                 raise refused(self.where, error) from None
@@ -198,6 +211,9 @@ class PostgresTransport(ABC):
         finally:
             if connection is not None and (usable is None or not pool.give(usable)):
                 self.drop(connection)
+        for other in pool.forget_idle():  # they lead to where it led, as before a failover
+            self.drop(other)
+        return await self._on_connection(work, until, pool)
 
     async def _fresh(self, connection: Connection | None, until: float) -> Connection:
         """Return the idle connection if it is still open, else a new one."""
@@ -250,7 +266,8 @@ class PostgresTransport(ABC):
 
     async def _connected(self, until: float, settings: Settings) -> Connection:
         try:
-            addresses = await self._addresses(settings.hosts) if settings.hosts else ()
+            within = max(until - self._runtime.now(), 0.0)
+            addresses = await self._addresses(settings.hosts, within) if settings.hosts else ()
         except OSError as error:
             raise Broken(f"could not translate host name: {error}") from None
         conninfo = settings.conninfo(**(settings.resolved(addresses) if addresses else {}))

@@ -17,5 +17,5 @@ class BlockingTransport(PostgresTransport):
         poll.register(need.fd, need.events)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
 
-    async def _addresses(self, hosts: Sequence[str]) -> Sequence[Sequence[str]]:
+    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
         return ()  # libpq resolves them, and blocks

@@ -37,7 +37,12 @@ class Run(Protocol):
 
 
 class PostgresTransaction:
-    """See `leasehold.stores._sql.transport.Transaction`."""
+    """See `leasehold.stores._sql.transport.Transaction`.
+
+    Attributes:
+        committing: whether the server may have committed.
+        stale: whether the connection broke at the first statements, so that nothing was done.
+    """
 
     def __init__(self, runtime: Runtime, run: Run, connection: Connection, until: float) -> None:
         self._runtime = runtime
@@ -46,7 +51,7 @@ class PostgresTransaction:
         self._until = until
         self._begun = False
         self._over = False
-        self.committing = False
+        self.committing = self.stale = False
 
     async def ask(self, *statements: Statement) -> list[list[Row]]:
         return await self._batch(statements)
@@ -96,4 +101,8 @@ class PostgresTransaction:
         self._begun = True
         left = max(int((self._until - self._runtime.now()) * 900), 1)
         limits = Statement(LIMITS, (f"{left}ms", f"{int(STALL * 1000)}ms"))
-        return (await self._run(self._connection.exchange([BEGIN, limits, *statements]), self._until))[2:]
+        try:
+            return (await self._run(self._connection.exchange([BEGIN, limits, *statements]), self._until))[2:]
+        except Broken:
+            self.stale = not self.committing
+            raise

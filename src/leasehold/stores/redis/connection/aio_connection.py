@@ -11,12 +11,22 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import OnMessage, OnSilence, no_answer
 from leasehold.stores.redis.connection.replies import GONE, TOO_SLOW, OnReply, Replies
 
+SILENT_FOR = 1.0
+"""Seconds without a reply after which a connection has ended, if the command's own time limit is shorter.
+
+A short lease has short time limits. A server that pauses for longer than these must not end the requests of all other
+tasks. A connection that is dead must end all the same, so that the next requests have a new one. A hold whose lease is
+shorter than one and a half of these seconds does not survive a dead connection.
+"""
+
 
 class AioConnection(Replies, asyncio.Protocol):
     """One connection that redis-py opened and authenticated; from then on our code alone uses it.
 
     Commands sent in one turn of the loop leave in few writes. If the server has nothing to do, one leaves at once. The
     others leave together at the end of the turn.
+
+    A command whose time is over fails alone, and keeps its position in the order of replies until `SILENT_FOR`.
     """
 
     def __init__(
@@ -53,9 +63,10 @@ class AioConnection(Replies, asyncio.Protocol):
 
     def post(self, command: bytes, within: float, answered: OnReply) -> None:
         """Write a command; it must be open."""
-        until, pending = self.loop.time() + within, self.pending
+        now, pending = self.loop.time(), self.pending
+        until = now + within
         idle = not pending
-        pending.append((answered, until))
+        pending.append((answered, until, until if within > SILENT_FOR else now + SILENT_FOR))
         if self._timer is None or until < self._checks_at:
             self._set_timer(until)
         if idle:
@@ -127,15 +138,22 @@ class AioConnection(Replies, asyncio.Protocol):
         self._timer, self._checks_at = self.loop.call_at(when, self._check_time), when
 
     def _check_time(self) -> None:
-        """End the connection if a command has waited too long: the replies of all later ones wait behind it."""
+        """Fail the commands that are late; end the connection if one is by too much: all later ones wait behind it."""
         self._timer = None
-        earliest = min((until for _, until in self.pending), default=None)
-        if earliest is None:
-            return
-        if earliest <= self.loop.time():
+        now, pending = self.loop.time(), self.pending
+        if any(ends <= now for _, _, ends in pending):
             self.end(TOO_SLOW)
-        else:
-            self._set_timer(earliest)
+            return
+        for place, (answered, until, ends) in enumerate(tuple(pending)):
+            if until <= now and self.open:
+                pending[place] = _discard, ends, ends
+                answered(None, no_answer(self.where, TOO_SLOW, unknown=True))
+        if pending:
+            self._set_timer(min(until for _, until, _ in pending))
+
+
+def _discard(reply: Any, failure: StoreUnavailable | None) -> None:
+    """Take the reply to a command that has failed."""
 
 
 def _settle(answer: asyncio.Future[Any], reply: Any, failure: StoreUnavailable | None) -> None:

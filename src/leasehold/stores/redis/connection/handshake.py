@@ -61,9 +61,13 @@ class ServerTransport(ABC, Generic[C]):
     async def connect(self, within: float) -> C:
         """Open a connection and check the server; retry once if it drops the connection during the handshake.
 
+        A server that accepts connections and is silent must not take all of the caller's time if it may have a
+        successor by then.
+
         Raises:
             StoreUnavailable: no usable server replied; no command was sent.
         """
+        within = self._settings.attempt_within(within)
         until = self._runtime.now() + within
         try:
             return await self._connect(within)

@@ -93,7 +93,7 @@ class PipelinedConnection:
     def post(self, command: bytes, until: float, answered: OnReply) -> None:
         """Send a command. A failure is reported to all pending callbacks, this one among them."""
         self.sound = False
-        self.pending.append((answered, until))  # first: a reply without a callback would go to the next one
+        self.pending.append((answered, until, until))  # first: a reply without a callback would go to the next one
         self._unsent += command
         self._send_on()
         self.sound = True

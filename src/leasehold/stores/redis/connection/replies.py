@@ -21,8 +21,8 @@ from leasehold.stores.redis.connection.base import OnMessage, ReplyError, no_ans
 OnReply = Callable[[Any, StoreUnavailable | None], None]
 """Called once with the reply, which may be a `ReplyError`, or with the reason why none comes. It must not block."""
 
-PendingReply = tuple[OnReply, float]
-"""The callback of a reply, and the time after which the reply counts as lost."""
+PendingReply = tuple[OnReply, float, float]
+"""The callback of a reply, the time after which the reply counts as lost, and that after which the connection does."""
 
 MESSAGES = (b"message", b"smessage")
 SUBSCRIBED = (b"subscribe", b"ssubscribe")

@@ -36,6 +36,9 @@ from leasehold.stores.redis.strict.quorum import Strict
 OLDEST = (6, 2)
 """The oldest server that has all commands used (``ZADD LT``)."""
 
+LEAST_ATTEMPT = 1.0
+"""Seconds: at least so long, if there are so many, an attempt to connect takes where a successor may come meanwhile."""
+
 URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "db": lambda text: _database(text),
     "ssl_ca_certs": lambda text: _file(text),
@@ -70,12 +73,17 @@ class Settings:
     mode: str = "standalone"  # what the server must be; else "cluster" or "sentinel"
     any_role: bool = False  # whether a replica is accepted, as for reading the slot map of a cluster
     strict: Strict | None = None  # the options of strict mode; None if it is off
+    fails_over: bool = False  # whether another server may take its place
 
     def at(self, host: str, port: int) -> Settings:
-        """Return the same for another server."""
+        """Return the same for a server that sentinels or a cluster name: another may take its place."""
         options = Veiled(self.options)
         options.update(host=host, port=port)
-        return replace(self, where=address(host, port), options=options)
+        return replace(self, where=address(host, port), options=options, fails_over=True)
+
+    def attempt_within(self, within: float) -> float:
+        """Return the seconds for one attempt to connect: a part of the caller's if the next may be at a successor."""
+        return min(within, max(LEAST_ATTEMPT, within / 3)) if self.fails_over else within
 
     @property
     def restricted(self) -> bool:

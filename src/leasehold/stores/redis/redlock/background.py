@@ -96,7 +96,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 NodeWork = Callable[[Node], Coroutine[Any, Any, T]]
 
-Asking = tuple[Question[Any], QuorumCall[Any], bool]
+Asking = tuple[Question[Any], QuorumCall[Any], Command]
 
 AT_ONCE = 200
 """Questions, or releases, in one write."""
@@ -118,7 +118,7 @@ class BackgroundCalls:
 
     def _reset(self) -> None:
         self._queues: list[deque[Work]] = [deque() for _ in self._nodes]
-        self._asked: list[deque[Asking]] = [deque() for _ in self._nodes]
+        self._asked: list[deque[tuple[Asking, bool]]] = [deque() for _ in self._nodes]
         self._jobs: dict[Job, None] = {}
         self._most_jobs = MOST_JOBS
 
@@ -145,7 +145,8 @@ class BackgroundCalls:
 
     def ask(self, question: Question[T], node: Node, call: QuorumCall[T], *, even_skipped: bool = False) -> None:
         call.in_background = True
-        self._asked[node.index].append((question, call, even_skipped))
+        # The command is made now: from here on the node counts as asked, so the ticket's release does not leave it out.
+        self._asked[node.index].append(((question, call, question.command(node)), even_skipped))
         self.do(node, partial(self._ask_on, node))
 
     def run(self, work: NodeWork[T], node: Node, call: QuorumCall[T], *, even_skipped: bool = False) -> None:
@@ -160,21 +161,22 @@ class BackgroundCalls:
         request = node.open_request()
         try:
             with request:
-                within = max(question.until for question, _ in due) - self._runtime.now()
-                replies = await node.ask_all([question.command(node) for question, _ in due], max(within, 0.001))
+                within = max(question.until for question, _, _ in due) - self._runtime.now()
+                replies = await node.ask_all([command for _, _, command in due], max(within, 0.001))
         finally:
-            for index, (question, call) in enumerate(due):
+            for index, (question, call, _) in enumerate(due):
                 call.settle(node.index, *question.take(node, request.failure or replies[index]))
 
-    def _due(self, node: Node) -> list[tuple[Question[Any], QuorumCall[Any]]]:
+    def _due(self, node: Node) -> list[Asking]:
         """Take the questions to ask now."""
-        asked, now, due = self._asked[node.index], self._runtime.now(), list[tuple[Question[Any], QuorumCall[Any]]]()
+        asked, now, due = self._asked[node.index], self._runtime.now(), list[Asking]()
         while asked and len(due) < AT_ONCE:
-            question, call, even_skipped = asked.popleft()
+            asking, even_skipped = asked.popleft()
+            question, call, _ = asking
             if now > question.until:
-                call.settle(node.index, None, StoreUnavailable("no time was left to ask it"))
+                call.settle(node.index, *question.take(node, StoreUnavailable("no time was left to ask it")))
             elif even_skipped or not _skips(node, call, now):
-                due.append((question, call))
+                due.append(asking)
         return due
 
     async def _run(self, node: Node, work: NodeWork[T], call: QuorumCall[T], even_skipped: bool) -> None:

@@ -83,6 +83,15 @@ class TrackedPrimary:
 STUCK = 0.25
 """Seconds after which a node with an open request gets no new one until it has answered."""
 
+OVERDUE = 1.0
+"""Seconds beyond its time after which a request no longer counts as open.
+
+By then its end was recorded, unless an exception, as of a signal handler, came between the answer and the record.
+"""
+
+LONGEST = 10.0
+"""Seconds for which a request of the background counts as open, at most."""
+
 FIRST_SKIP = 0.1
 """Seconds for which a node that did not answer is skipped; twice as long each further time, with jitter."""
 
@@ -128,7 +137,7 @@ class Node:
 
     def _reset(self) -> None:
         self.identity: str | None = None  # its run id, once it is known
-        self._open_requests: dict[object, float] = {}
+        self._open_requests: dict[object, tuple[float, float]] = {}  # when each began, and until when it has time
         self._last_reply = 0.0  # boot-time clock of its last answer
         self._skip_for = 0.0
         self._skipped_until = 0.0
@@ -142,11 +151,14 @@ class Node:
         """Return whether it gets no requests now: it did not answer lately, or an answer is open for too long."""
         if now < self._skipped_until:
             return True
-        try:
-            oldest = next(iter(self._open_requests.values()), now)
-        except RuntimeError:  # another thread changes the requests just now, so the node is not stuck
-            return False
-        return now - oldest > STUCK
+        while True:
+            try:
+                request, (began, until) = next(iter(self._open_requests.items()), (None, (now, now)))
+            except RuntimeError:  # another thread changes the requests just now, so the node is not stuck
+                return False
+            if now - began <= STUCK or now <= until + OVERDUE:
+                return now - began > STUCK
+            self._open_requests.pop(request, None)
 
     def why_skipped(self, now: float) -> StoreUnavailable:
         """Return the reason why it was skipped."""
@@ -179,11 +191,14 @@ class Node:
         """
         if self._pipelining is None:
             return False
-        self._open_requests[answered] = now
-        if self._pipelining.post(packed, until, answered, taken):
-            return True
-        self._open_requests.pop(answered, None)
-        return False
+        self._open_requests[answered] = now, until
+        posted = False
+        try:
+            posted = self._pipelining.post(packed, until, answered, taken)
+        finally:
+            if not posted:
+                self._open_requests.pop(answered, None)
+        return posted
 
     async def connect(self, within: float) -> None:
         """Open one more connection to send on without waiting. No caller waits for it."""
@@ -195,12 +210,13 @@ class Node:
 
     def open_request(self) -> OpenRequest:
         request = OpenRequest(self)
-        self._open_requests[request] = self._runtime.now()
+        now = self._runtime.now()
+        self._open_requests[request] = now, now + LONGEST
         return request
 
     def end_request(self, request: object, failure: LeaseholdError | None) -> None:
         """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer."""
-        now, began = self._runtime.now(), self._open_requests.pop(request, 0.0)
+        (began, _), now = self._open_requests.pop(request, (0.0, 0.0)), self._runtime.now()
         if failure is None:
             self._last_reply = now
             self._skip_for = 0.0

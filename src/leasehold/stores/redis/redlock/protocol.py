@@ -24,6 +24,7 @@ class Proposal:
         several: whether it has proposed more than one.
         order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
         asked: nodes that may know it.
+        lacking: nodes that did not know it as the holder when they last answered a renewal.
         released: nodes that confirmed its release, and whether it had their vote.
         until: boot-time clock after which no node knows it any more, unless it is renewed.
     """
@@ -34,6 +35,7 @@ class Proposal:
     order: int
     several: bool = False
     asked: set[int] = field(default_factory=set[int])
+    lacking: set[int] = field(default_factory=set[int])
     released: dict[int, bool] = field(default_factory=dict[int, bool])
     until: float = 0.0
 

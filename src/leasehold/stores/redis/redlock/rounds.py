@@ -149,8 +149,9 @@ class Rounds:
     def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
         """Ask nodes for the votes that a holder lacks, without waiting for them."""
         command = self._claims(proposal, [b""] * len(self._quorum), join=False)
-        until = self._runtime.now() + BACKGROUND_WITHIN
-        self._quorum.ask(Question(command, _vote, until), only=nodes).stop_waiting()
+        now = self._runtime.now()
+        proposal.known_from(now)
+        self._quorum.ask(Question(command, _vote, now + BACKGROUND_WITHIN), only=nodes).stop_waiting()
 
     def _ask(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> QuorumCall[Vote]:
         return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))

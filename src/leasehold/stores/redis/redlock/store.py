@@ -18,7 +18,8 @@ Each node has one vote for each name, and lends it for the lease. To acquire, a 
 
 6. A node whose vote becomes free notifies only the first in its queue. A waiter asks for the votes when a majority has
    notified it, or shortly after the first notification.
-7. A renewal and a release need a majority as well.
+7. A renewal and a release need a majority as well. A node that does not know the holder at a renewal, as after a
+   restart, is asked for its vote again, by this renewal, or by the next if its answer came after those of a majority.
 
 Why tokens increase: two majorities share a node, and that node accepted both tokens. So of two grants, one after the
 other, the later has the larger token, and no two have the same.
@@ -125,12 +126,13 @@ class RedlockStore:
         self._refuse(ticket)
         until = self._runtime.now() + within
         proposal = self._proposals.get_or_create(name, ticket)
+        asked_before = bool(proposal.asked)
         if join:
             self._waiting.add(name, ticket)
         try:
             answer = await self._rounds.try_acquire(proposal, join=join, until=until)
         except StoreUnavailable as error:
-            if not error.unknown and not proposal.asked:
+            if not error.unknown and not asked_before:
                 self._waiting.remove(ticket)  # no node knows it, so no release will follow
                 self._proposals.forget(proposal)
             raise
@@ -188,6 +190,7 @@ class RedlockStore:
             for (_, some), reply in zip(batch, replies, strict=True):
                 if not isinstance(reply, ReplyError):
                     found.update(zip((ticket.id for ticket in some), reply, strict=True))
+            self._note_missing_votes(node, holding, found)  # here: no caller may wait for this answer any more
             return found
 
         def result(call: QuorumCall[dict[str, int]], ticket: str) -> RenewalResult | None:
@@ -268,16 +271,33 @@ class RedlockStore:
         results: Mapping[str, RenewalResult],
         answers: Mapping[int, Mapping[str, int]],
     ) -> None:
-        """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes."""
-        now, holders = self._runtime.now(), {ticket.id for _, ticket in holding}
+        """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes.
+
+        That extends no hold. Where too few nodes confirmed the renewal, such a vote may let the next one succeed.
+        """
+        now = self._runtime.now()
         for _, ticket in tickets:
-            proposal, result = self._proposals.get(ticket.id), results[ticket.id]
-            if proposal is None or result not in (RenewalResult.HELD, RenewalResult.QUEUED):
+            proposal = self._proposals.get(ticket.id)
+            if proposal is not None and results[ticket.id] in (RenewalResult.HELD, RenewalResult.QUEUED):
+                proposal.known_from(now)
+        for _, ticket in holding:
+            proposal = self._proposals.get(ticket.id)
+            if proposal is None or not proposal.lacking or results[ticket.id] is RenewalResult.GONE:
                 continue
-            proposal.known_from(now)
-            gone = [index for index, found in answers.items() if found.get(ticket.id) == protocol.GONE]
-            if gone and result is RenewalResult.HELD and ticket.id in holders:
-                self._rounds.ask_missing_votes(proposal, [self._quorum.nodes[index] for index in gone])
+            if any(found.get(ticket.id) == protocol.HELD for found in answers.values()):
+                lacking = [node for node in self._quorum.nodes if node.index in proposal.lacking]
+                self._rounds.ask_missing_votes(proposal, lacking)
+
+    def _note_missing_votes(self, node: Node, holding: Sequence[tuple[str, Ticket]], found: Mapping[str, int]) -> None:
+        """Note which holders lack a node's vote, by its answer to their renewal."""
+        for _, ticket in holding:
+            proposal, answer = self._proposals.get(ticket.id), found.get(ticket.id)
+            if proposal is None or answer is None:
+                continue
+            if answer == protocol.GONE:
+                proposal.lacking.add(node.index)
+            else:
+                proposal.lacking.discard(node.index)
 
     def _refuse(self, ticket: Ticket) -> None:
         if self._duplicate is not None:

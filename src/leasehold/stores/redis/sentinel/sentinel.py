@@ -6,8 +6,13 @@ All sentinels are asked at once, and the answer with the highest configuration e
 epoch, so a sentinel that was cut off and still names an old primary is outvoted by any newer answer. Among equal epochs
 the address with most answers counts. Sentinels that do not reply in time are left out; one reply is enough.
 
-The client then subscribes to one sentinel with this answer, for the message of the next failover. If that connection
-ends, the next call asks all sentinels again.
+Each sentinel is asked twice, in one write. ``SENTINEL MASTER`` has the epoch, but not always its address: the sentinel
+that leads a failover raises the epoch as it promotes a replica, and names the old primary there until the other
+replicas follow, or its ``failover-timeout`` has passed. ``GET-MASTER-ADDR-BY-NAME`` names the new one from then on.
+
+The client then subscribes to one sentinel with this answer, for the message of the next failover, and asks that one
+again: it may have sent the message just before. If that connection ends, the next call asks all sentinels again. So it
+does if a message comes while they are asked: the replies may be older.
 """
 
 from __future__ import annotations
@@ -65,6 +70,7 @@ class Answer:
     port: int
     generation: int
     fields: Mapping[str, str]
+    settled: bool = True  # whether the address is surely that of this epoch
 
 
 class Sentinels:
@@ -92,17 +98,27 @@ class Sentinels:
         Raises:
             StoreUnavailable: it cannot be resolved.
         """
-        each = max(min(ANSWER_WITHIN, within / 3), 0.05)
-        answers = await self.ask(each)
+        self._moved = False  # first: a message that comes from now on may be newer than the answers
+        try:
+            return await self._newest(max(min(ANSWER_WITHIN, within / 3), 0.05))
+        except BaseException:
+            self._moved = True
+            raise
+
+    async def _newest(self, within: float) -> Settings:
+        answers = await self.ask(within)
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
-        newest = max(answer.generation for answer in found)
-        addresses = Counter((answer.host, answer.port) for answer in found if answer.generation == newest)
+        newest = max((answer.generation, answer.settled) for answer in found)
+        addresses = Counter(
+            (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
+        )
         (host, port), _ = addresses.most_common(1)[0]
-        self._moved = False
         names = [isinstance(answer, Answer) and (answer.host, answer.port) == (host, port) for answer in answers]
-        await self._listen([transport for transport, right in zip(self._transports, names, strict=True) if right], each)
+        right = [transport for transport, names_it in zip(self._transports, names, strict=True) if names_it]
+        if (subscribed := await self._listen(right, within)) is not None:
+            await self._ask_again(subscribed, (host, port), within)
         return self._watched.server.at(host, port)
 
     async def ask(self, within: float) -> list[Answer | BaseException]:
@@ -141,8 +157,15 @@ class Sentinels:
 
     async def _ask_one(self, transport: Transport, within: float) -> Answer:
         name = self._name or await self._only_name(transport, within)
-        fields = _fields(await self._call(transport, within, b"MASTER", name))
-        return Answer(fields["ip"], int(fields["port"]), int(fields.get("config-epoch", 0)), fields)
+        commands = [_command(b"MASTER", name), _command(b"GET-MASTER-ADDR-BY-NAME", name)]
+        state, address = await transport.call_all(commands, within=within)
+        fields = _fields(self._checked(transport, state, name))
+        generation = int(fields.get("config-epoch", 0))
+        if isinstance(address, list):
+            host, port = cast("list[bytes]", address)
+            return Answer(host.decode(), int(port), generation, fields)
+        settled = "failover_in_progress" not in fields.get("flags", "")  # without the right to ask for the address
+        return Answer(fields["ip"], int(fields["port"]), generation, fields, settled)
 
     async def _only_name(self, transport: Transport, within: float) -> str:
         names = sorted(_fields(each)["name"] for each in await self._call(transport, within, b"MASTERS"))
@@ -155,7 +178,9 @@ class Sentinels:
         return names[0]
 
     async def _call(self, transport: Transport, within: float, command: bytes, *names: str) -> Any:
-        reply = await transport.call(pack(b"SENTINEL", command, *map(str.encode, names)), within=within)
+        return self._checked(transport, await transport.call(_command(command, *names), within=within), *names)
+
+    def _checked(self, transport: Transport, reply: Any, *names: str) -> Any:
         if isinstance(reply, ReplyError):
             where = self._address(transport)
             if "No such master" in str(reply):
@@ -166,8 +191,18 @@ class Sentinels:
     def _address(self, transport: Transport) -> str:
         return self._watched.sentinels[self._transports.index(transport)].where
 
-    async def _listen(self, right: Sequence[Transport], within: float) -> None:
-        """Subscribe to one sentinel with the right answer, and keep no connection to the others."""
+    async def _ask_again(self, subscribed: Transport, address: tuple[str, int], within: float) -> None:
+        """Ask the sentinel of a new subscription: its last message may have come before it."""
+        try:
+            answer = await self._ask_one(subscribed, within)
+        except StoreUnavailable:
+            self._moved = True
+        else:
+            self._moved = self._moved or (answer.host, answer.port) != address
+
+    async def _listen(self, right: Sequence[Transport], within: float) -> Transport | None:
+        """Subscribe to one sentinel with the right answer, if to none yet, and return it. Leave all others."""
+        subscribed = None
         if self._watch is None or self._watch not in right or not self._watch.generation():
             self._watch = None
             for transport in right:
@@ -175,11 +210,12 @@ class Sentinels:
                     await transport.listen(within)
                 except StoreUnavailable:
                     continue
-                self._watch = transport
+                self._watch = subscribed = transport
                 break
         for transport in self._transports:
             if transport is not self._watch:
                 transport.hang_up()
+        return subscribed
 
     def _heard(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
@@ -212,6 +248,10 @@ CHECK_SECRET = (
     "sentinels have passwords of their own: write them into the URL as ?sentinel_password=SECRET, and if they have "
     "users &sentinel_username=NAME"
 )
+
+
+def _command(command: bytes, *names: str) -> bytes:
+    return pack(b"SENTINEL", command, *map(str.encode, names))
 
 
 def _fields(reply: Any) -> dict[str, str]:

@@ -105,7 +105,11 @@ class Transport(Requests):
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
     def _answer(self, request: Request, result: Any) -> Any:
-        answer = request.read(result.value) if result.exception is None else result.exception
+        answer: Any
+        if result.successful():
+            answer = request.read(result.value)
+        elif (answer := result.exception) is None:  # kazoo fails what it cannot send before what it has sent earlier
+            raise StoreUnavailable(f"ZooKeeper at {self._settings.where} has not answered", unknown=True)
         if isinstance(answer, BaseException):
             answer = to_error(answer, self._settings.where)
             if not isinstance(answer, Answer):
