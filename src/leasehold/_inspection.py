@@ -39,7 +39,7 @@ class LockInfo:
     token: int  # the highest fencing token that the store has given and remembers
     holders: tuple[Contender, ...]
     waiters: tuple[Contender, ...]  # in order of the queue
-    free_in: float  # seconds for which nobody gets the name after a lease expired (``lock_delay``); 0 for none
+    free_in: float  # seconds for which the name stays blocked after a lease expired (``lock_delay``); 0 for none
 
     @classmethod
     def of(cls, view: View) -> LockInfo:

@@ -68,7 +68,7 @@ class LeaseTerms:
     mode: LockMode
     owner: Owner
     lease: float  # for which the store keeps the grant without a renewal
-    lock_delay: float = 0.0  # for which nobody may acquire the name after this lease expired (not after a release)
+    lock_delay: float = 0.0  # for which the name stays blocked after this lease expired (not after a release)
     meta: str = ""  # JSON text shown to people, at most `META_LIMIT` bytes of UTF-8; empty for none
     fixed: bool = False
     at_least: float | None = None  # of a run of a scheduled job: for which the name is not free, however it ends
@@ -123,7 +123,7 @@ class Wait:
     mark: object  # to pass to `wait`, so that no event since then is missed
     ask_again: float
     held_by: Owner | None = None  # for messages to people
-    blocked_why: str = ""  # why nobody may acquire it until then, if the reason is not a lease; for messages
+    blocked_why: str = ""  # why the name is blocked until then, if the reason is not a lease; for messages
 
 
 class RenewalResult(enum.Enum):
@@ -150,7 +150,7 @@ Nested = Literal["warn", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class NotAcquired:
-    """An acquire that ended without the lock: someone else holds it, or nobody may (``blocked_why``, for messages)."""
+    """An acquire that ended without the lock: it is held, or blocked (``blocked_why``, for messages)."""
 
     waited: float
     held_by: Owner | None
@@ -191,7 +191,7 @@ class View:
     token: int  # the highest fencing token granted so far, 0 if none is known
     holders: tuple[QueueEntry, ...] = ()
     waiters: tuple[QueueEntry, ...] = ()  # first in the queue first
-    free_in: float = 0.0  # for which nobody may acquire it after an expiry (lock delay); 0 otherwise
+    free_in: float = 0.0  # for which it stays blocked after an expiry (lock delay); 0 otherwise
 
 
 @dataclass(frozen=True, slots=True)

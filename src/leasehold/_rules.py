@@ -12,12 +12,12 @@ primitive is a `LockMode` on that one queue:
 
 A ticket that conflicts with no holder may acquire, with two exceptions:
 
-* The name is blocked (`Queue.blocked_until`): a holder with a lock delay let its lease expire, so nobody may acquire
-  for that delay.
+* The name is blocked (`Queue.blocked_until`): a holder with a lock delay let its lease expire, so no ticket may
+  acquire for that delay.
 * The ticket is *fair*, and a waiter that it must not overtake is ahead of it.
 
 When a holder releases, the store hands the name over to `successors` in the same step. So the name is never free while
-somebody waits, waiters do not race, and nobody needs to retry. A newcomer can be first only after a lease expired.
+there are waiters; these do not race, and need not retry. A newcomer can be first only after a lease expired.
 
 Stores in Python call these functions. The Redis scripts implement the same rules in Lua; tests compare the two with
 random sequences of operations.
@@ -39,7 +39,7 @@ class Queue:
 
     name: str
     fence: int = 0  # the highest token granted so far
-    blocked_until: float = 0.0  # nobody may acquire before this time (lock delay)
+    blocked_until: float = 0.0  # no ticket may acquire before this time (lock delay)
     holders: tuple[QueueEntry, ...] = ()
     waiters: tuple[QueueEntry, ...] = ()  # in order of arrival
 
@@ -55,7 +55,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ticket must wait; before ``until`` nothing changes unless somebody releases."""
+    """The ticket must wait; before ``until`` nothing changes without a release."""
 
     until: float  # reading of the store's clock
     by: QueueEntry | None = None  # the entry that blocks it; None if the lock delay does
@@ -76,7 +76,7 @@ def decide(queue: Queue, me: Ticket, now: float) -> Enter | Blocked:
 
 
 def is_inside(queue: Queue, me: Ticket, now: float) -> bool:
-    """Return whether this ticket is alongside one that holds: then it overtakes all who wait for that one."""
+    """Return whether this ticket is alongside a holder: then it overtakes all that wait for that holder."""
     return any(entry.ticket.id == me.alongside and entry.expires > now for entry in queue.holders)
 
 
@@ -97,10 +97,10 @@ def successors(queue: Queue, now: float) -> Iterator[QueueEntry]:
     """Yield, in order of arrival, the waiters that acquire the name next, if each waiter before them accepts.
 
     * Waiters alongside a ticket of their own that holds come first.
-    * Such a waiter that must still wait is an upgrade, which waits for the readers to release. Then nobody else
+    * Such a waiter that must still wait is an upgrade, which waits for the readers to release. Then no other
       acquires: a stream of new readers could keep it waiting for ever.
-    * Otherwise the hand-over stops at the first waiter that must wait, even if a later one could acquire. So nobody
-      starves.
+    * Otherwise the hand-over stops at the first waiter that must wait, even if a later one could acquire. So no
+      waiter starves.
     * An upgradeable reader that must wait is skipped. It waits only for another upgradeable reader, which does not
       concern the readers behind it. A writer behind it must wait anyway.
     """
@@ -143,7 +143,7 @@ def clash(name: str, used: str, mode: LockMode) -> str:
     """Return the error message for a name that is in use as another primitive."""
     return (
         f"{name!r} is in use as a {used} and cannot be used as a {use_of(mode)}; choose another name, or wait until "
-        "nobody uses it"
+        "it is unused"
     )
 
 

@@ -1,6 +1,6 @@
 """The errors of leasehold: one base, and one class for each outcome that a caller treats differently.
 
-Four outcomes of an acquire are never mixed up: *somebody holds it* is ``None`` or `AcquireTimeout`; *the store does
+Four outcomes of an acquire are never mixed up: *the name is held* is ``None`` or `AcquireTimeout`; *the store does
 not answer* is `StoreUnavailable`, and its subclass `StoreRefused` where the store answered with an error; *the lease
 expired during the acquire* is `LeaseLost`; *the store cannot promise it* is `Unsupported`.
 Bad input is a plain `ValueError` or `TypeError` that names the input and the remedy.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """Base of all errors of this library. It carries facts beside the message; those that do not apply are None."""
+    """Base of all errors of this library. It carries facts besides the message; those that do not apply are None."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LeaseholdError(Exception):
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
-    """The lock could not be acquired in time: somebody else holds it, or is ahead in the queue."""
+    """The lock could not be acquired in time: another holds it, or is ahead in the queue."""
 
 
 class LeaseLost(LeaseholdError):
@@ -56,7 +56,7 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
     certainly was not (refused, or never sent).
     """
 
-    lasting = False  # True when a repetition cannot help until somebody changes something, as where a right is missing
+    lasting = False  # True when a repetition cannot help until something is changed, for example a missing right
 
     def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -64,12 +64,12 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
 
 
 class Outcome(enum.Enum):
-    """What became of a request that the store answered with an error."""
+    """The outcome of a request that the store answered with an error."""
 
     NOT_APPLIED = "not applied"  # rolled back
-    AGAIN = "again"  # rolled back for want of luck (deadlock, serialization): it may be tried anew at once
+    AGAIN = "again"  # rolled back by a conflict (deadlock, serialization): it may be retried at once
     UNKNOWN = "unknown"  # in a commit: perhaps carried out
-    LASTING = "lasting"  # rolled back, and asking again cannot help until somebody changes something
+    LASTING = "lasting"  # rolled back, and a retry cannot help until something is changed
 
 
 class StoreRefused(StoreUnavailable):
@@ -100,7 +100,7 @@ class NameInUse(LeaseholdError):
 
 
 class BrokenBarrier(LeaseholdError, RuntimeError):
-    """The barrier is broken: a member died, gave up or failed, or somebody called `abort` or `reset`."""
+    """The barrier is broken: a member died, gave up or failed, or `abort` or `reset` was called."""
 
 
 class Unsupported(LeaseholdError):

@@ -55,7 +55,7 @@ def transaction_lock(
         RuntimeError: the connection is not in a transaction: the lock would be released at once.
         Unsupported: the transaction reads from a snapshot (REPEATABLE READ, SERIALIZABLE), which is older than the
             lock: it would not see the writes of the previous holder. Use READ COMMITTED. Or the server is a standby,
-            whose locks exclude nobody on the primary.
+            whose locks exclude no session of the primary.
     """
     run(connection, _lock(connection, name, namespace, timeout, shared, None))
 
@@ -97,7 +97,7 @@ def _lock(
     if standby:
         yield Statement("RELEASE SAVEPOINT leasehold")
         raise Unsupported(
-            "this server is a standby, whose locks the primary does not know: the lock would exclude nobody there; "
+            "this server is a standby, whose locks the primary does not know: the lock would not exclude its sessions; "
             "connect to the primary"
         )
     if isolation != "read committed":

@@ -68,14 +68,14 @@ class TestClient(Client):
                 core._engine.runtime.spawn(interrupt, "leasehold-expire")
 
     def assert_held(self, name: str) -> None:
-        """Fail unless somebody holds ``name``: exclusively, as a reader, or as a user of permits."""
+        """Fail unless ``name`` is held: exclusively, by readers, or by users of permits."""
         held = self._held()
         assert name in held, f"{name!r} is not held; held: {', '.join(map(repr, sorted(held))) or 'nothing'}"
 
     def assert_free(self, name: str) -> None:
-        """Fail if somebody holds ``name``."""
+        """Fail if ``name`` is held."""
         assert (info := self._held().get(name)) is None, f"{name!r} is held: {info}"
 
     def _held(self) -> dict[str, LockInfo]:
-        """Return what is held. Unlike `holds`, this may be called inside an event loop: it waits for nobody."""
+        """Return what is held. Unlike `holds`, this may be called inside an event loop: it does not wait."""
         return {view.name: LockInfo.of(view) for view in run_sync(self.store.inspect("")) if view.holders}

@@ -1,4 +1,4 @@
-"""The benchmark, end to end in a tiny run: all are measured, counts are right, and who does not lock is found out."""
+"""The benchmark, end to end in a tiny run: all are measured, counts are right, and one without a lock is detected."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_an_unknown_measure_is_a_usage_error():
 
 
 class NoLock:
-    """A contestant that lets everybody in."""
+    """A contestant that grants every acquire."""
 
     def turn(self, name: str):
         return (lambda: True), (lambda: None)

@@ -1,4 +1,4 @@
-"""Time that a process does not notice: its machine sleeps, or others have the processor. It is told in time."""
+"""Time that a process does not notice: its machine sleeps, or others have the processor. It is notified in time."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_machine_that_was_suspended(flavor: str, redis_server: RedisServer, namespace: str, tmp_path: Path) -> None:
     """A7: the clock that counts sleep has gone on, that of timers has not; the first call afterwards tells.
 
-    Nobody has taken the lock meanwhile, so it is the clock alone that tells.
+    No client has taken the lock meanwhile, so only the clock shows the loss.
     """
-    lease = 30.0 if flavor == "blocking" else 3.0  # who asks is told at once; who sleeps, when its renewal is due
+    lease = 30.0 if flavor == "blocking" else 3.0  # a caller notices at once; a sleeping one, when its renewal is due
     clock = Clock(tmp_path)
     command = [
         *clock.command_prefix,
@@ -92,7 +92,7 @@ with Client.from_url(url, namespace=namespace) as locks:
 
 
 def test_a_holder_whose_renewals_get_no_processor(redis_server: RedisServer, namespace: str) -> None:
-    """A10: others take the processor that it shares; its checks fail before somebody else can have the lock."""
+    """A10: others take the processor that it shares; its checks fail before another client can have the lock."""
     lease, core = 0.6, min(os.sched_getaffinity(0))
     with (
         Client.from_url(redis_server.url, namespace=namespace) as others,

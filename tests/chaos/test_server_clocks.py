@@ -59,7 +59,7 @@ def loaded(harness: Harness, url: str, namespace: str, disturb: Any, **options: 
 
 @by_day(BLOCKING)
 def test_the_clock_of_a_server_steps_under_load(harness: Harness, namespace: str) -> None:
-    """Forward, leases end early, and holders are told; back, they last once more. Tokens increase, whatever it says."""
+    """A step forward ends leases early, and holders are notified; a step back extends them. Tokens always increase."""
     server = RedisServer()
     with_clocks(server)
     with server:
@@ -150,7 +150,7 @@ def test_the_clock_of_a_primary_steps_under_load(harness: Harness, namespace: st
 
 @by_day(ASYNCIO)
 def test_the_clocks_of_two_of_five_nodes_step_under_load(harness: Harness, namespace: str) -> None:
-    """Tokens increase, no guarded write goes backwards, whoever lost a lock is told, and it goes on."""
+    """Tokens increase, no guarded write goes backwards, losers of a lock are notified, and all continue."""
     with redlock() as nodes:
 
         def disturb(load: Load) -> None:

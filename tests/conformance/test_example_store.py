@@ -1,4 +1,4 @@
-"""The conformance kit on the example of a store that somebody else writes; it uses `leasehold.store_api` alone."""
+"""The conformance kit on the example of a store by another author; it uses `leasehold.store_api` alone."""
 
 from __future__ import annotations
 

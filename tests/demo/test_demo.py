@@ -30,7 +30,7 @@ from leasehold_lab.servers import ZooKeeperServer
 
 CODE = """
 import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
 import sys
 from leasehold.cli import main
 main(["demo", *sys.argv[1:]], prog_name="leasehold")

@@ -63,7 +63,7 @@ def test_the_next_demo_drops_old_tables_of_demos_and_no_others(server: Server, n
             with Client.from_url(server.url, namespace=namespace) as locks:
                 began = time.monotonic()
                 with prepared(locks, server.url, namespace, tmp_path) as place:
-                    assert time.monotonic() - began < 10, "it waits for nobody who uses an old table"
+                    assert time.monotonic() - began < 10, "it waits for no user of an old table"
                     assert demo_tables(outsider) == {*kept, busy, place.name}
                 assert demo_tables(outsider) == {*kept, busy}
             rows(reader, "ROLLBACK")

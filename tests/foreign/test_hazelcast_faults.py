@@ -236,7 +236,7 @@ def test_a_waiter_that_the_client_has_ended_waits_as_another_owner(harness, memb
 
 @both
 def test_a_wait_that_is_stuck_at_a_member_costs_a_third_of_the_lease_at_most(harness, members, namespace):
-    """The renewal finds that nobody has the lock. What was stuck arrives after the release, and takes it for nobody."""
+    """The renewal finds the lock free. The stuck request arrives after the release, and takes it for no ticket."""
 
     async def body(harness):
         client, other = harness.client(members.url), harness.client(members.url)

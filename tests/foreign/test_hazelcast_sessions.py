@@ -1,4 +1,4 @@
-"""Hazelcast's CP sessions, members and editions: who is told of what, and what is refused. Both flavors."""
+"""Hazelcast's CP sessions, members and editions: notices of losses, and refusals. Both flavors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def members(program):
 
 @both
 def test_the_holder_is_told_before_another_can_acquire(harness, members, namespace):
-    """Its requests reach nobody any more: the local deadline comes before the end of the session on the servers."""
+    """Its requests reach no member any more: the local deadline comes before the end of the session on the servers."""
 
     async def body(harness):
         client, other = harness.client(members.url), harness.client(members.url)
@@ -319,7 +319,7 @@ def test_a_cluster_without_cp_is_refused(program, namespace, version, why):
 
 @both
 def test_a_client_recovers_from_members_that_did_not_answer(harness, program, namespace):
-    """All are stopped for longer than a session: the holder is told in time, and the client goes on afterwards."""
+    """All are stopped for longer than a session: the holder is notified in time, and the client continues."""
 
     async def body(harness):
         client = harness.client(members.url, response_timeout=30)

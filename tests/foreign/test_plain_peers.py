@@ -11,7 +11,7 @@ THEIRS = (*PROGRAMS, "redis-py")
 OURS = ("ours", "ours-asyncio")
 
 POLLED = 0.15 + 0.25
-"""Seconds after a release of theirs, which notifies nobody, and of a busy machine."""
+"""Seconds for a release of theirs without a message, and for a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -11,7 +11,7 @@ THEIRS = ("redsync", "node-redlock")
 OURS = ("ours", "ours-asyncio")
 
 POLLED = 0.15 + 0.35
-"""Seconds after a release of theirs, which notifies nobody, a round of votes, and a busy machine."""
+"""Seconds for a release of theirs without a message, a round of votes, and a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
 

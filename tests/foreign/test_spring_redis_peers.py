@@ -9,7 +9,7 @@ from support.lock_peers import check_counting, check_exclusion, check_kill, lock
 OURS = ("ours", "ours-asyncio")
 
 POLLED = 0.15 + 0.35
-"""Seconds after a release, which may notify nobody, and of a busy machine."""
+"""Seconds for a release, perhaps without a message, and for a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -49,7 +49,7 @@ def test_each_side_keeps_the_other_out(redis_server, url, namespace, commands, o
 
 @pytest.mark.parametrize("theirs", THEIRS)
 def test_a_killed_holder_blocks_for_a_lease(redis_server, url, namespace, commands, theirs, record_property):
-    """A waiter of the type PUB_SUB_LOCK hears of no expiry: it looks again when its wait of a TTL is over."""
+    """A waiter of the type PUB_SUB_LOCK gets no message of an expiry: it polls when its wait of a TTL is over."""
     pubsub = theirs == THEIRS[1]
     with lock_peers(redis_server, url, namespace, 2.0, commands) as peers:
         for killed, next_ in (("ours", theirs), (theirs, "ours"), ("ours-asyncio", "ours-asyncio")):

@@ -15,7 +15,7 @@ MARGIN = 0.3
 """Seconds, in the URLs here: all processes are on one host."""
 
 POLLED = 0.15 + 0.35
-"""Seconds after a release, which notifies nobody, and of a busy machine."""
+"""Seconds for a release without a message, and for a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
 

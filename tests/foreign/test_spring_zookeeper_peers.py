@@ -9,7 +9,7 @@ from support.lock_peers import check_counting, check_exclusion, check_kill, lock
 OURS = ("ours", "ours-asyncio")
 
 POLLED = 0.15 + 0.35
-"""Seconds after a release, which may notify nobody, and of a busy machine."""
+"""Seconds for a release, perhaps without a message, and for a busy machine."""
 
 pytestmark = pytest.mark.timeout(900)
 

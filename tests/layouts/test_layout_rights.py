@@ -1,4 +1,4 @@
-"""A server user with the rights that the page lists can do all; one with fewer is told what to grant."""
+"""A server user with the rights that the page lists can do all; for one with fewer, the error names what to grant."""
 
 from __future__ import annotations
 

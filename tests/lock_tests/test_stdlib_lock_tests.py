@@ -27,8 +27,8 @@ lock_tests = pytest.importorskip("test.lock_tests", reason="this Python has no p
 support = pytest.importorskip("test.support")
 
 OF_ALL = {
-    "test_repr": "only the store knows whether a lock is held; repr asks nobody",
-    "test_locked_repr": "only the store knows whether a lock is held; repr asks nobody",
+    "test_repr": "only the store knows whether a lock is held; repr sends no request",
+    "test_locked_repr": "only the store knows whether a lock is held; repr sends no request",
     "test_timeout": "any number of seconds is a timeout, so nothing overflows: test_timeout_of_any_length",
 }
 
@@ -45,12 +45,12 @@ OF_RLOCK = {
 }
 
 OF_SEMAPHORE = {
-    "test_repr": "only the store knows how many permits are there; repr asks nobody",
+    "test_repr": "only the store knows how many permits are there; repr sends no request",
     "test_release_unacquired": "permits come from acquires alone: release_ends_the_last_hold_of_the_caller, in the kit",
 }
 
 OF_BARRIER = {
-    "test_repr": "only the store knows who waits; repr asks nobody",
+    "test_repr": "only the store knows who waits; repr sends no request",
 }
 
 MAKERS: dict[str, Callable[[Client, str], Mutex]] = {

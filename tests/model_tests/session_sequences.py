@@ -25,7 +25,7 @@ FIRST = 10**6
 """The number of the model's first session: no other value in rows is like it."""
 
 SILENT = 1.0
-"""Seconds for which a session may say nothing that was told so; MySQL counts whole ones."""
+"""Seconds of silence that a session may be limited to; MySQL counts whole ones."""
 
 SHORT = 1e-6
 """Seconds of a lease that is over when the next looks."""
@@ -167,7 +167,7 @@ class SessionPlaying(Playing):
         self.has[pair][key] += pair.modelled.answers[0][0][0][0]
 
     async def waits(self, pair: Pair) -> None:
-        """Wait for a lock: not with another in hand, for whom somebody may wait who has this one."""
+        """Wait for a lock, but not while holding one for which the holder of this one may wait."""
         key = self.key_of()
         if not +self.has[pair] or self.has[pair][key]:
             self.asked[pair] = key

@@ -155,7 +155,7 @@ class Playing:
         return self.reads, self.writes, self.writes, self.renews, self.rolls_back, self.locks, self.hangs_up
 
     def crowded(self) -> bool:
-        """Say whether somebody waits who may have to wait once more: with two such, who comes first is chance."""
+        """Return whether a waiter may have to wait once more: with two of them, their order is chance."""
         return any(pair.waits and pair.goes_on for pair in self.pairs)
 
     def most_at_once(self) -> int:
@@ -177,7 +177,7 @@ class Playing:
         await self.both(pair, [*begin, *asked, *fronts])
 
     async def passes_over(self, pair: Pair) -> None:
-        """Lock those that nobody has."""
+        """Lock those that are not locked."""
         names = self.chance.sample(NAMES, 2)
         await self.both(pair, [*self.servers.opening(WITHIN), self.dialect.lock_names(self.space, sorted(names))])
         rows = pair.modelled.answers[0][2]
@@ -197,7 +197,7 @@ class Playing:
         await self.both(pair, self.whole(self.chance.choice(self.sights())))
 
     async def adds(self, pair: Pair) -> None:
-        """Add a name that is there: MySQL waits for whoever has locked it."""
+        """Add a name that is there: MySQL waits for the session that locked it."""
         if not self.crowded():
             pair.goes_on = True
             await self.add(pair, self.chance.choice(NAMES))

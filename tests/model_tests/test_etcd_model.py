@@ -25,7 +25,7 @@ LENGTH = 40
 
 @pytest.fixture(scope="module")
 def server(outlive: set[int]) -> Iterator[EtcdServer]:
-    """A server with etcd's usual timers, to which nobody else writes."""
+    """A server with etcd's usual timers, without other writers."""
     with EtcdServer(heartbeat=100) as server:
         outlive.add(server.pid)
         yield server

@@ -42,7 +42,7 @@ STALL = 60.0
 """Seconds after which the server ends a transaction that stands idle: longer than any sequence takes."""
 
 UNREAD = {LIMITS: [("", "", "")], SESSION_LIMITS: [("",)]}
-"""How limits are spelled when they are set, which nobody reads."""
+"""How limits are written when they are set; they are not read."""
 
 
 class Real:
@@ -240,7 +240,7 @@ class PostgresPlaying(Playing):
             await self.both(pair, self.whole(Statement(self.dialect.add_cell, (self.space, cell))))
 
     async def sweeps(self, pair: Pair) -> None:
-        """Lock a name that nobody has, if it is idle."""
+        """Lock an unlocked name, if the session is idle."""
         name = self.chance.choice(NAMES)
         asked = Statement(self.dialect.lock_idle, (self.ids[name], self.chance.choice((FAR, 8)), 1))
         await self.both(pair, [*self.servers.opening(WITHIN), asked])
@@ -292,7 +292,7 @@ def test_a_wait_that_is_too_long_fails_the_transaction(servers: PostgresServers)
 
 
 def locks_nothing(locks: Locks[Any], row: Hashable, who: object) -> bool:
-    """Let everybody have every row."""
+    """Let every session lock every row."""
     return True
 
 

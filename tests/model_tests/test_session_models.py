@@ -181,7 +181,7 @@ def test_the_models_answer_as_the_servers_do_in_many_sequences(servers: SessionS
 
 
 def wakes_nobody(locks: SessionLocks[Any], key: Any, who: Any) -> list[Any]:
-    """Free a lock, and give it to nobody who waits."""
+    """Free a lock, and grant it to no waiter."""
     locks._times[key, who] -= 1
     if not locks._times[key, who]:
         locks._had[who].remove(key)

@@ -38,7 +38,7 @@ BY_DAY, BY_NIGHT = 20, 3_000
 
 @pytest.fixture(scope="module")
 def server(outlive: set[int]) -> Iterator[ZooKeeperServer]:
-    """A server to which nobody else writes, and that removes no container meanwhile."""
+    """A server without other writers, that removes no container meanwhile."""
     with ZooKeeperServer(properties={"znode.container.checkIntervalMs": "100000000"}) as server:
         outlive.add(server.pid)
         yield server
@@ -116,7 +116,7 @@ def leaves_them_there(ensemble: Ensemble, number: int) -> None:
 
 
 def tells_parents_nothing(member: Member, change: tree.Change) -> None:
-    """Tell nobody who watches the children of a node that there are others."""
+    """Do not notify the watchers of a node's children of new ones."""
     member._children.pop(change.path.rpartition("/")[0] or "/", {})
     FIRE(member, change)
 
@@ -140,7 +140,7 @@ def test_a_model_that_is_wrong_differs(
 
 
 SHORT = 1.0
-"""Seconds of a session that nobody keeps alive."""
+"""Seconds of a session that is not kept alive."""
 
 BUSY = 1.0
 """Seconds by which a busy machine may hold the server up."""

@@ -122,7 +122,7 @@ class Playing:
             self.differ(f"the model says {_brief(modelled)}")
 
     def differ(self, what: str) -> None:
-        """Say that something is not alike; whoever catches it does not hide it."""
+        """Report a difference; a caller that catches the error does not hide it."""
         self.difference = AssertionError("\n".join([*self.log, what]))
         raise self.difference
 

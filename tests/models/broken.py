@@ -30,7 +30,7 @@ class Broken:
 
 
 class CountsFromTheReply(Broken):
-    """Counts a lease from when its grant was heard of."""
+    """Counts a lease from when its grant was received."""
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Claim, and forget when it was asked."""
@@ -39,7 +39,7 @@ class CountsFromTheReply(Broken):
 
 
 class SleepsOn(Broken):
-    """Does not look again, whatever it is told."""
+    """Does not retry, whatever the store replies."""
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep to the end."""
@@ -48,7 +48,7 @@ class SleepsOn(Broken):
 
 
 class RenewsInWordsOnly(Broken):
-    """Says of every ticket that it is renewed, and asks nobody."""
+    """Reports every ticket as renewed, without a request."""
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> list[RenewalResult]:
         """Say so."""
@@ -68,7 +68,7 @@ class GivesWhatIsTaken(Broken):
 
 
 def tells_one_term(store: Any, runtime: Runtime) -> Any:
-    """Let a store of etcd hear of one Raft term only, so that it believes whatever leader there is."""
+    """Let an etcd store see one Raft term only, so that it believes any leader."""
     call = store._gateway.call
 
     async def told(path: str, body: Any, until: float, **options: Any) -> Any:
@@ -100,7 +100,7 @@ class Spoils(InVirtualTime):
 
 
 def forgets_whose_it_is(text: bytes) -> bytes:
-    """Let a leave let go whoever holds."""
+    """Let a release free the name for any holder."""
     before = b"\n  redis.call('ZREM', queue, '')"
     return text.replace(b"if holder ~= ticket then" + before, b"if not holder then" + before)
 

@@ -51,7 +51,7 @@ class Struck(Protocol):
 
 
 def strike(group: Struck, one: Strike) -> None:
-    """Let it happen; nothing does if there is nobody left whom it could hit."""
+    """Apply the fault, if there is still a process that it can hit."""
     if (hit := CLIENTS.get(one.kind)) is None:
         if (seconds := group.system.strike(one)) is not None:
             group.note(one.kind, "", seconds)

@@ -171,7 +171,7 @@ class Host(ServerClock, ABC):
         return self.scheduler.time < self.down_until
 
     def connect(self, client: Machine, hear: LossCallback, ended: Callable[[], None]) -> Connection | None:
-        """Accept a connection; None if nobody listens."""
+        """Accept a connection; None without a listener."""
         link = self.link(client.name)
         if self.scheduler.time < max(self.down_until, link.refused):
             return None
@@ -186,7 +186,7 @@ class Host(ServerClock, ABC):
         return max(when, held, last)
 
     def take(self, line: Connection, request: Any) -> None:
-        """Take a request that has arrived; nobody does while the server is down."""
+        """Take a request that has arrived, unless the server is down."""
         if not self.is_down:
             self.receive(line, request)
 

@@ -40,7 +40,7 @@ def failure(outcome: Outcome, spoilt: Spoilt = GOOD) -> str:
 
 
 def picture(outcome: Outcome) -> str:
-    """Draw who waited (.) and who held (#, and ! when it was told of a loss), line by line, and the faults below."""
+    """Draw who waited (.) and who held (#, and ! when notified of a loss), line by line, and the faults below."""
     rows: defaultdict[str, list[Hold | Try]] = defaultdict(list)
     operations: list[Hold | Try] = [*outcome.history.holds, *outcome.history.tries]
     for one in operations:

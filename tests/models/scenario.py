@@ -5,7 +5,7 @@ made small (`shrinking`). What remains to chance while it runs, delays and the o
 from the same seed.
 
 Many small histories find more than few large ones, down to a size: most of what can go wrong with a lock needs two or
-three clients and one or two faults at the wrong moment, and then somebody who comes later (`power` measures it).
+three clients and one or two faults at the wrong moment, and then one more client (`power` measures it).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Scenario:
 
     @property
     def operations(self) -> int:
-        """How many times something is acquired, if nobody is killed."""
+        """How many times something is acquired, if no client is killed."""
         return sum(len(task) for actor in self.actors for task in actor.tasks)
 
     def hits(self, kind: Kind) -> bool:

@@ -1,8 +1,8 @@
-"""Hand-overs under loss: a lock goes from hand to hand while messages get lost, and nobody may wait for good.
+"""Hand-overs under loss: a lock is handed over while messages get lost, and no waiter may wait for ever.
 
 Clients take one lock in turn, again and again, and never give up. Half of all messages that tell a waiter of its turn
 are lost, or all of them; what wakes it then is the renewal of its place. For each hand-over it is looked at how long
-nobody held the name though somebody waited.
+the name was free although there was a waiter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BOUND = LEASE / 3 * (1 + DRIFT) + 0.05
 """Seconds for which a free name may stand idle beside a waiter: its place is renewed by then, and 50 ms."""
 
 GRACES: Mapping[str, float] = {"etcd": GRACE}
-"""Seconds that a store waits, beside, for the word that it should have had."""
+"""Seconds that a store waits, in addition, for a message that it should have received."""
 
 SHARES: Mapping[str, int] = {"redis": 35, "postgres": 25, "etcd": 20, "sentinel": 10, "cluster": 10}
 """Hand-overs of each system in a hundred: those whose messages can be lost."""
 
 STUCK = 1000.0
-"""Seconds of simulated time after which whoever waits is stuck."""
+"""Seconds of simulated time after which a waiter is stuck."""
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Wakeups:
     """What came of many hand-overs.
 
     Attributes:
-        handed: how many there were to somebody who waited.
-        stuck: histories in which somebody waited for good.
+        handed: how many there were to a waiter.
+        stuck: histories in which a waiter waited for ever.
         longest: seconds for which the name stood idle beside a waiter, at most, less what the store waits by itself.
         sent: messages, watched deletions among them.
         lost: those of them that were lost.
@@ -77,7 +77,7 @@ class Handing:
         self._deaf = deaf
         self._fair = fair
         self._waiting: set[int] = set()
-        self._freed: float | None = None  # since when nobody has held it, though somebody waited
+        self._freed: float | None = None  # since when it is free although there is a waiter
         self._found = Wakeups()
 
     def play(self) -> Wakeups:
@@ -121,7 +121,7 @@ class Handing:
             await hold.release()
 
     def _handed(self) -> None:
-        """Look for how long nobody has held it until now."""
+        """Measure for how long it has been free until now."""
         if self._freed is not None:
             idle = self._harness.scheduler.time - self._freed - GRACES.get(self._system, 0.0)
             self._found.handed += 1
@@ -132,7 +132,7 @@ class Handing:
 def hand_over_many(first: int, handovers: int, deaf: float, jobs: int) -> Wakeups:
     """Let locks go on until there were so many hand-overs, half of them of fair locks."""
     found = Wakeups()
-    each = CLIENTS * ROUNDS * 0.9  # not all of them are to somebody who waits
+    each = CLIENTS * ROUNDS * 0.9  # not all of them are to a waiter
     pieces = list[tuple[int, str, float]]()
     for system, share in SHARES.items():
         count = int(handovers * share / 100 / each) + 1

@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "shutdown.md"
 LOCK = "stock:42"
 
 LONG = 600
-"""A lease that does not end while a test runs: whoever gets the lock before was given it by a release."""
+"""A lease that does not end while a test runs: a client that gets the lock got it by a release."""
 
 SHORT = 2
 """A lease that a test waits for."""

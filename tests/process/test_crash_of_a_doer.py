@@ -1,4 +1,4 @@
-"""Whoever does work for all is killed in the middle of it: another does it, within the bound, and nobody overtakes."""
+"""A client that works for all is killed in the middle: another does the work, within the bound, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader, or a holder of several locks, is killed or stopped: the next follows within the bound, and it is told."""
+"""A leader, or a holder of several locks, is killed or stopped: the next follows within the bound, and it learns it."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_an_interrupt_between_the_grant_and_its_hold_leaves_no_lock_that_lives_f
             with pytest.raises(KeyboardInterrupt):
                 locks.lock("x", lease=1.5).acquire()
         assert others.lock("x").acquire(blocking=False) is None
-        hold = others.lock("x").acquire(timeout=5)  # the watchdog finds that nobody has it, and leaves
+        hold = others.lock("x").acquire(timeout=5)  # the watchdog finds that the hold is unreferenced, and releases
         assert hold is not None
         hold.release()
 

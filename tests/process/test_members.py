@@ -1,4 +1,4 @@
-"""Members of a barrier and counters of a latch are real processes, killed and stopped: the others hear of it."""
+"""Members of a barrier and counters of a latch are real processes, killed and stopped: the others are notified."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_one_that_is_stopped_breaks_the_barrier_and_is_told(url: str, namespace:
         assert time.monotonic() - start < BOUND
         victim.send_signal(signal.SIGCONT)
         assert victim.wait(20) == 1, "it raises BrokenBarrier"
-        assert said(victim) == "", "and did not say that it met anybody"
+        assert said(victim) == "", "and did not report a meeting"
 
 
 def test_counters_are_killed_and_no_count_is_lost_or_doubled(url: str, namespace: str) -> None:

@@ -62,7 +62,7 @@ def test_a_flag_lets_the_block_finish(place: Place, number: int) -> None:
 def test_an_exception_ends_the_block_which_releases(place: Place, name: str) -> None:
     with place.run(place.write(name, work=60)) as program:
         program.holder()
-        place.server.pause()  # the release is under way when the second signal comes: after its end nobody heeds it
+        place.server.pause()  # the release is under way when the second signal comes: after its end it has no effect
         program.send(signal.SIGTERM)
         time.sleep(0.1)
         program.send(signal.SIGTERM)  # the second changes nothing

@@ -1,4 +1,4 @@
-"""Threads and tasks that share locks and clients: nobody releases another's hold; wrong places are refused clearly."""
+"""Threads and tasks that share locks and clients: none releases another's hold; wrong uses are refused clearly."""
 
 import asyncio
 import threading
@@ -177,7 +177,7 @@ def test_a_client_whose_loop_was_closed_goes_on_in_the_next() -> None:
         held.append(await client.lock("b", lease=60.0).acquire())
 
     async def second() -> None:
-        assert held[0].lost, "nobody renewed it while no loop ran"
+        assert held[0].lost, "it was not renewed while no loop ran"
         held[1].raise_if_lost()
         assert await held[1].release() is True
         async with client.lock("a", lease=0.6) as hold:

@@ -1,4 +1,4 @@
-"""Servers that are too old are refused at once, and told why; nothing is written to them."""
+"""Servers that are too old are refused at once, with the reason; nothing is written to them."""
 
 from __future__ import annotations
 

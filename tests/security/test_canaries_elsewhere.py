@@ -74,7 +74,7 @@ async def fail(record: Record, client: Any) -> None:
     except Exception as error:
         record.error(error)
     else:
-        pytest.fail("nobody had it, and no error said why")
+        pytest.fail("it was not acquired, and no error gave the reason")
     try:
         record.objects(*await awaited(client.diagnose()))
     except Exception as error:

@@ -18,7 +18,7 @@ MALFORMED = [
     ":",
     "//host",
     "localhost",
-    "localhost:6379",  # reads as a scheme that nobody has
+    "localhost:6379",  # reads as an unknown scheme
     "/var/lib/locks.db",
     "redis",
     "1redis://host",

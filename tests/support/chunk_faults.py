@@ -66,8 +66,8 @@ def sweep(
     """Repeat the run for each chunk, several at once, each with its own proxy, clients and namespace.
 
     No caller notices a fault: a lost request is repeated, and a broken handshake is retried once. Each run meets one
-    fault. So the second attempt at a handshake is whole, and the bound is none. ``first`` is what a store says instead
-    whose first contact is not repeated: it was certainly not carried out. ``opened`` gets each client with its proxy.
+    fault. So the second handshake succeeds, and no run may fail. ``first``: the error text of a store that does not
+    repeat its first contact, if that was certainly not carried out. ``opened`` is called for each client and its proxy.
     """
 
     async def one(k: int) -> tuple[int, int, str]:
@@ -93,8 +93,8 @@ def sweep(
 
     async def body(harness: Any) -> list[tuple[int, int, str]]:
         done = []
-        for first in range(0, len(chunks), AT_ONCE):
-            done += await harness.gather(*(one(k) for k in chunks[first : first + AT_ONCE]))
+        for start in range(0, len(chunks), AT_ONCE):
+            done += await harness.gather(*(one(k) for k in chunks[start : start + AT_ONCE]))
         return done
 
     results = harness.run(body)

@@ -309,7 +309,7 @@ class Sweep:
             assert hold.token > tokens.get(hold.name, 0), f"{victim}: tokens of {hold.name!r} increase"
         await self._expired(since)
         for hold in holds:
-            hold.raise_if_lost()  # a late request of the victim releases nobody else
+            hold.raise_if_lost()  # a late request of the victim releases no other hold
             await hold.renew()
             await hold.release()
 

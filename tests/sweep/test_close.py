@@ -1,6 +1,6 @@
 """Close the client at every suspension of each operation: when the close has returned, nothing is left on the store.
 
-The process may end right then, and nobody would be there to repeat what had no answer.
+The process may end right then, and a request without an answer would not be repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVERY = 3
 """Of so many suspensions, one is tried."""
 
 HOLDS = sorted(set(OPERATIONS) - {"latch", *PARTIES})
-"""Those that hold a lock: the others wait by the clock, and count in cells, which belong to nobody."""
+"""Those that hold a lock: the others wait by the clock, and count in cells, which have no owner."""
 
 MOST = 1000
 """Suspensions after which an operation should have ended."""

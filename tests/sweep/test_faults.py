@@ -117,7 +117,7 @@ def test_a_fault_at_every_call_in_real_time(harness: Harness, fault: Fault, numb
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 @pytest.mark.parametrize("fair", [False, True])
 def test_a_kill_after_every_step(kind: str, fair: bool) -> None:
-    """The next gets the lock within a lease, with a higher token, and nobody releases it from under it."""
+    """The next gets the lock within a lease, with a higher token, and no late request releases it."""
     lease, step = 3.0, 0
     while True:
         harness = SimulatedHarness(step)
@@ -155,7 +155,7 @@ def killed_after(harness: SimulatedHarness, steps: int, kind: str, fair: bool, l
         assert hold is not None
         assert harness.now() - start <= lease + 0.1, "free within a lease of the crash"
         await harness.sleep(2 * lease)
-        hold.raise_if_lost()  # nobody released or broke it from under us
+        hold.raise_if_lost()  # it was not released or broken by another
         await hold.release()
         return True
 

@@ -154,7 +154,7 @@ async def visit(locks: AsyncClient, name: str, lease: float, room: Room) -> None
 
 
 def visit_in_a_thread(url: str, namespace: str, name: str, lease: float) -> None:
-    """Do as `visit` does, in the other flavor; whoever waits beside it sees what it does."""
+    """Do as `visit` does, in the other flavor, where other tasks run meanwhile."""
     with Client.from_url(url, namespace=namespace, response_timeout=2.0) as locks:
         for _ in range(2):
             with contextlib.suppress(StoreUnavailable, LeaseLost):

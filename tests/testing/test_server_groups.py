@@ -1,4 +1,4 @@
-"""Groups of servers: they find each other, lose and get back members, move slots, and end with whoever started them."""
+"""Groups of servers: they find each other, lose and get back members, move slots, and end with their parent process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that tests start: they answer, keep or lose their data as told, and end with whoever started them."""
+"""The servers that tests start: they answer, keep or lose their data on command, and end with their parent process."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_redis_keeps_every_promise_for_a_minute(seed: int) -> None:
     [
         ("broken-release", "--faults stall", "exclusion", "overlap"),
         ("broken-lease", "--faults delay", "exclusion", "overlap"),
-        ("broken-wait", "--faults none --lease 3", "wake_up", "nobody held"),
+        ("broken-wait", "--faults none --lease 3", "wake_up", "no client held"),
     ],
     ids=["release of any holder", "lease counted from the reply", "no check after subscribing"],
 )

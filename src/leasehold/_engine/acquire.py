@@ -1,6 +1,6 @@
-"""The acquire loop: try, wait, try again, until the lease is granted, the time is up, or it is given up from outside.
+"""The acquire loop: try, wait, try again, until the lease is granted, the time is up, or ``cancel`` is called.
 
-The theory is in `engine`, that of giving up from outside in `cancellation`. The first try of nearly all acquires is
+The theory is in `engine`, that of cancellations in `cancellation`. The first try of nearly all acquires is
 made in `lane`; the loop does all that follows if that did not get the lease.
 """
 
@@ -20,7 +20,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.events import Acquired, GaveUp, Queued
 
 FIRST_ANSWER = 1.0
-"""Seconds that a try may take at least, however short the timeout: only an answer tells "taken" from "down"."""
+"""Seconds that a try may take at least, however short the timeout: only an answer distinguishes "taken" from "down"."""
 
 TOO_LATE = "the grant arrived too late, after its own deadline: the store is slow, or the lease is too short for it"
 
@@ -71,7 +71,7 @@ class AcquireLoop(LeaseHandle):
         self._until = None if timeout is None else self._start + timeout
         self._answered = False  # whether the store has answered
         self._held_by: Owner | None = None
-        self._blocked: tuple[str, float] | None = None  # why nobody may acquire it, and until when
+        self._blocked: tuple[str, float] | None = None  # why the name is blocked, and until when
         self._maybe_stored = sent  # whether the store may know the ticket
         self._ending = False  # whether it began to end: a signal handler may raise before the release was sent
         self._queued = False  # whether observers count it among the waiters

@@ -52,7 +52,7 @@ class Batch:
         """Try all; return what is held: all, or with ``keep`` those before the first that is taken.
 
         Raises:
-            StoreUnavailable: there was no answer in ``patience`` seconds. Nothing stays for longer than a lease.
+            StoreUnavailable: no answer in ``patience`` seconds. No ticket stays in the store for longer than a lease.
         """
         engine = self._engine
         try:
@@ -90,7 +90,7 @@ class Batch:
         if any(lease.state is State.RELEASED for lease in self._leases):  # the client was closed meanwhile
             await closed_meanwhile(engine, engine.runtime.shield(send_releases(engine, self._leases)))
         held, granted = self._held(answers), sum(isinstance(answer, Granted) for answer in answers)
-        if repeated:  # a try that had no answer may arrive after the one that was answered
+        if repeated:  # a try without a reply may still arrive, after the repetition was answered
             granted = len(self._leases)
         if granted > held:
             await self._release(self._leases[held:granted])  # granted too late, or perhaps granted later
@@ -157,7 +157,7 @@ async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | Non
 
 
 async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseResult]:
-    """Release in this order; return for each whether the store confirmed, or the loss. All are tried, whatever happens.
+    """Release in this order; return for each whether the store confirmed, or the loss. All are tried, whatever fails.
 
     The caller must shield it.
     """
@@ -167,7 +167,7 @@ async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseRe
         found = dict(zip(map(id, holding), await send_releases(engine, holding), strict=True))
     except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
         raise
-    except BaseException:  # a signal handler has raised: the caller shields from all else
+    except BaseException:  # a signal handler has raised; nothing else can, since the caller shields this call
         for lease in leases:
             await engine.repeat_release(lease)
         raise

@@ -1,4 +1,4 @@
-"""Giving up the wait of an acquire from outside.
+"""Cancels the wait of an acquire from another thread, task or signal handler.
 
 Theory of operation
 -------------------
@@ -15,8 +15,8 @@ of them (`leasehold.store_api.Store.wait`), and it removes the queue entry. So a
 A grant may arrive at the same time. The first entry in a list decides, which is one atomic step. If that is the grant,
 the acquire returns its hold. If it is the cancellation, step 3 gives the grant back, and the next waiter gets it.
 
-A cancellation before the acquire is not missed: the attempt is listed first and reads the flag then, and `cancel` does
-this in the reverse order.
+A cancellation before the acquire is not missed. An attempt first adds itself to the list, then reads the flag; `cancel`
+first sets the flag, then reads the list.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from leasehold._engine.lease import Lease
 
 
 class Cancellation:
-    """Gives up waits from outside: pass it to ``acquire(cancel=…)``, and call `cancel` somewhere else.
+    """Cancels waiting acquires: pass it to ``acquire(cancel=…)``, and call `cancel` from anywhere else.
 
     The acquire returns None, as after a timeout, and leaves the queue. One object may serve many acquires, of any
-    locks and clients. It stays cancelled: an acquire that gets it later returns None at once. Make another for new
-    waits.
+    locks and clients. It stays cancelled: an acquire that gets it later returns None at once. For new waits, create
+    a new object.
 
     Example:
         ```python
@@ -60,9 +60,9 @@ class Cancellation:
     def cancel(self) -> None:
         """End the waits of all acquires that got this, and return at once. Any thread or signal handler may call it.
 
-        A waiter is woken in about a millisecond. One that is sending a request (it connects, or the store is down)
-        ends when that request does, at the client's ``response_timeout`` at the latest. An acquire that was granted
-        before keeps its hold.
+        A waiter wakes within about a millisecond. An acquire that is sending a request (it connects, or the store is
+        down) ends with that request, after the client's ``response_timeout`` at the latest. An acquire that was
+        granted before keeps its hold.
         """
         self._cancelled = True
         for attempt in list(self._attempts.copy().values()):  # not of `values()`: see `LeaseTimers.add_fresh`
@@ -91,10 +91,10 @@ class Attempt:
         self._engine = engine
         self._lease = lease
         self._first: list[bool] = []  # whether it was granted: the first entry counts
-        self._tried = engine.runtime.signal()  # set when the release of a cancellation was answered, or was not
+        self._tried = engine.runtime.signal()  # set after the first try of a cancellation's release, answered or not
 
     def granted(self) -> bool:
-        """Take a grant; return False if it was cancelled before."""
+        """Accept a grant; return False if the attempt was cancelled first."""
         self._first.append(True)
         return self._first[0]
 
@@ -104,11 +104,11 @@ class Attempt:
         return bool(self._first) and not self._first[0]
 
     def refuse(self) -> None:
-        """Cancel it before anything was sent."""
+        """Cancel the attempt before its first request."""
         self._first.append(False)
 
     def cancel(self) -> None:
-        """Release the ticket, unless it was granted before; nothing in a forked child, whose parent waits for it."""
+        """Release the ticket, unless it was granted first. A forked child does nothing: the parent owns the ticket."""
         if not self._engine.owns(self._lease):
             return
         self._first.append(False)
@@ -119,5 +119,5 @@ class Attempt:
                 self._engine.runtime.wake()
 
     async def released(self) -> None:
-        """Wait for the release of a cancellation. It may last longer than one that finds the ticket gone already."""
+        """Wait for the release that `cancel` started. The waiter's own release may end before it."""
         await self._tried.wait(self._engine.release_within)

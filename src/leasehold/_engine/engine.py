@@ -12,8 +12,8 @@ always in the same way: *release the ticket*.
 A release that gets no answer is repeated by the watchdog in the background.
 
 A request whose reply was lost is repeated with the same ticket. A repeated acquire finds its own grant, with the same
-token. A repeated release finds nothing, and that is no loss. On the first contact, a store that refuses is an error at
-once. A queued waiter tolerates an outage of up to one lease.
+token. A repeated release finds nothing, and that is no loss. On the first contact, a refusal is an error at once.
+A queued waiter tolerates an outage of up to one lease.
 
 A lease counts from before its request was sent. A grant that arrives after its deadline is released, and the client
 tries again with a new ticket.
@@ -46,7 +46,7 @@ T = TypeVar("T")
 CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 PROBE = "leasehold/ping"
-"""The name of which `Engine.ping` releases a ticket that nobody has. It may be in use: nobody there is disturbed."""
+"""The name for which `Engine.ping` releases an unused ticket. If the name is in use, its holders notice nothing."""
 
 
 class Table(Protocol):
@@ -72,7 +72,7 @@ class Engine:
         self.observer = observer
         self.tally: Tally | None = getattr(observer, "tally", None)
         self.contact = Contact(observer)
-        self.origin = (repr(store), namespace)  # for events; the client of a URL puts that in place of the repr
+        self.origin = (repr(store), namespace)  # for events; a client made from a URL replaces the repr by the URL
         self.watchdog = Watchdog(runtime, store, response_timeout, self.contact)
         self.watchdog.engine = self
         self._terms: LeaseTerms | None = None  # of the lock that was made last
@@ -162,7 +162,7 @@ class Engine:
         """Wait until the acquires and releases under way have ended.
 
         An acquire whose request was under way when we released its ticket releases it again. A release needs its
-        answer: without it nobody knows whether the store was reached.
+        reply: without it the client cannot know whether the store was reached.
         """
         while self.attempts and self.runtime.now() < until:
             self._ended.clear()
@@ -180,7 +180,7 @@ class Engine:
         self.store.after_fork()
 
     def same(self, terms: LeaseTerms) -> LeaseTerms:
-        """Return the terms of the last lock if these are equal to them: most locks of a client share one object."""
+        """Return the terms of the last lock if they are equal to these: most locks of a client share one object."""
         known = self._terms
         if known is None or known != terms:
             known = self._terms = terms
@@ -191,7 +191,7 @@ class Engine:
         return Ticket(ticket_id(self.runtime.random_bytes(16)), self._ours(terms), alongside)
 
     def lease(self, request: AcquireRequest) -> LeaseHandle:
-        """Make a lease with a new ticket; it is renewed while somebody can reach the returned handle."""
+        """Make a lease with a new ticket; it is renewed while the program refers to the returned handle."""
         name, terms, _, renew, max_hold, alongside, _ = request
         if not renew or max_hold is not None:
             terms = replace(terms, fixed=True)
@@ -205,9 +205,9 @@ class Engine:
         return terms if terms.owner is self.owner else replace(terms, owner=self.owner)
 
     def wake_close(self) -> None:
-        """Wake a close that waits for an attempt or a block, which has ended.
+        """Wake a `close` that waits for attempts and blocks, after one of them has ended.
 
-        An attempt removes itself from `attempts` before: a signal handler may raise before the first line of a call.
+        The caller removes the attempt from `attempts` first: a signal handler may raise as the call begins.
         """
         if self.closed:
             self._ended.set()
@@ -227,7 +227,7 @@ class Engine:
         ours = self.owns(lease)
         holding = lease.begin_release()
         self.watchdog.forget(lease)
-        if ours and not holding and not self.closed:  # a close releases all of them itself
+        if ours and not holding and not self.closed:  # `close` releases all tickets itself
             # The store may have renewed it though the answer was lost.
             self.watchdog.retry_release(lease.name, lease.ticket)
         return holding
@@ -236,7 +236,7 @@ class Engine:
         """End a release with the answer of the store; return whether it confirmed.
 
         Raises:
-            LeaseLost: the store did not know the ticket; whoever holds the name now is left alone.
+            LeaseLost: the store did not know the ticket; the present holder is not affected.
         """
         if was_there is False:
             lease.lost_before_release("it was gone when it was released (expired, broken or evicted)")
@@ -272,7 +272,7 @@ class Engine:
             raise
 
     async def send_release_again(self, lease: Lease, failed: StoreUnavailable, until: float) -> bool | None:
-        """Continue as `send_release` does after a first failure, until a reading of the clock."""
+        """Retry a release after its first failure, until the boot-time clock reads ``until``."""
         self.contact.failed(lease, "release", failed)
 
         def request(within: float) -> Coroutine[Any, Any, bool]:
@@ -320,9 +320,9 @@ class Engine:
         return None
 
     async def ping(self) -> None:
-        """Force the release of a ticket that nobody has: it changes nothing, and goes where locks are acquired.
+        """Send a forced release of an unused ticket: it changes nothing, but needs a store that accepts writes.
 
-        A read would not do: a replica answers it, and a file or a database that takes no writes.
+        A read is not enough: a replica, a read-only file and a read-only database answer reads.
         """
         ticket = self.ticket(LeaseTerms(LockMode(), self.owner, lease=0.001))  # no store repeats it for longer
 

@@ -1,19 +1,19 @@
-"""The straight lane: the acquire of a free name, and the release of a held one, each in one function.
+"""The fast path: the acquire of a free name, and the release of a held one, each in one function.
 
 Nearly every acquire finds its name free, and nearly every release is answered. Most of their cost is the depth of
-calls, so this case is written without helpers. All else goes on in the general way, with the same lease and ticket:
+calls, so this case is written without helpers. All else continues on the general path, with the same lease and ticket:
 
 ===========================================  ===================================================================
-here                                         the general way, which alone knows all rules
+fast path                                    general path, which handles every case
 ===========================================  ===================================================================
-`acquire`: a ticket, and one try             `AcquireLoop`, which begins with what that try received: "wait", an
-                                             error, no answer, a grant that came too late; or at once, if the
-                                             acquire may be given up from outside
+`acquire`: a ticket, and one try             `AcquireLoop`, which continues with the result of that try: "wait",
+                                             an error, no answer, a late grant. An acquire with ``cancel`` uses
+                                             it from the start
 `acquire`: interrupted, cancelled, closed    `AcquireLoop.give_up`, and `AcquireLoop.abandon`
 `release`: one request                       `Engine.send_release`, `Engine.repeat_release` after an interrupt
 ===========================================  ===================================================================
 
-A test plays random histories in both ways, and compares them.
+A test runs random histories on both paths, and compares the results.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ async def acquire(
 ) -> LeaseHandle | NotAcquired:
     """Acquire what is requested, waiting at most ``timeout`` seconds (None: for ever); a request may try only once.
 
-    Return the handle of the lease, which is held; or `NotAcquired` if someone else held the name, or ``cancel`` was
-    called meanwhile or before.
+    Return the handle of the lease, which is held; or `NotAcquired` if the name was held by another, or ``cancel``
+    was called before or meanwhile.
 
     Raises:
-        StoreUnavailable: nobody knows who has it. Nothing is left behind for longer than a lease.
+        StoreUnavailable: the holder is unknown. No ticket is left in the store for longer than a lease.
         LeaseLost: it was granted, but each grant arrived after its deadline.
         NameInUse: the name is in use as another primitive.
         RuntimeError: it would wait for a hold of its own thread or task, and the request refuses that.
@@ -97,7 +97,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
     """Release; return whether the store confirmed. If not, the name is free by the end of the lease at the latest.
 
     Raises:
-        LeaseLost: it was lost before; whoever holds the name now is left alone.
+        LeaseLost: it was lost before; the present holder is not affected.
     """
     attempts, within = engine.attempts, engine.release_within
     try:

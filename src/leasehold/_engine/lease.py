@@ -20,10 +20,10 @@ doubt does not extend it either: only a confirmed renewal moves the deadline.
 
 Who keeps a lease alive
 -----------------------
-One rule holds for every primitive: a lease is renewed while somebody can reach its `LeaseHandle`. First the acquire
-loop has the handle, then the hold, or the block in which the hold is used. It does not matter which thread or task
-acquired. When nobody has the handle any more, nobody can release the lease, and the watchdog ends it. It ends it as a
-loss, since an `on_lost` callback may be registered.
+One rule holds for every primitive: a lease is renewed while the program refers to its `LeaseHandle`. First the
+acquire loop has the handle, then the hold, or the block in which the hold is used. It does not matter which thread or
+task acquired. When nothing refers to the handle any more, the program cannot release the lease. The watchdog ends it
+as a loss, since an `on_lost` callback may be registered.
 
 No mutex
 --------
@@ -64,7 +64,7 @@ def deadline_of(since: float, lease: float) -> float:
 
 
 class LeaseHandle:
-    """What keeps a lease alive: whoever can reach it can still release, or believes that it holds."""
+    """Keeps a lease alive: code that refers to the handle can still release, or believes that it holds."""
 
     __slots__ = ("__weakref__", "lease")
 
@@ -143,7 +143,7 @@ class Lease:
         return State.IN_DOUBT if self._state is State.HELD and self.doubts else self._state
 
     def is_reachable(self) -> bool:
-        """Return whether somebody can still release it; see "Who keeps a lease alive" above."""
+        """Return whether the program can still release it; see "Who keeps a lease alive" above."""
         lock = self.lock_object()
         if lock is not None:
             lock.drop_ended_callers()
@@ -261,7 +261,7 @@ class Lease:
             finally:
                 _made.pop(self, None)
         self._callbacks.append(callback)
-        if self._state is State.LOST:  # checked after the append: whoever ended the lease may have missed the callback
+        if self._state is State.LOST:  # checked after the append: the code that ended the lease may have missed it
             self._call_back(None)
 
     def drop_callback(self, callback: OnLost) -> None:

@@ -14,7 +14,7 @@ class State(enum.Enum):
     LOST = "lost"
     RELEASED = "released"
 
-    __hash__ = object.__hash__  # each member exists once; `enum.Enum` hashes its name, in Python
+    __hash__ = object.__hash__  # by identity: each member is a singleton; `enum.Enum` hashes the name, in Python code
 
 
 class Transition(enum.Enum):

@@ -174,7 +174,7 @@ class Runtime(Protocol):
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run a call that may block (a disk, a C library) where it delays nobody else."""
+        """Run a call that may block (a disk, a C library) where it delays no other task."""
         ...
 
     def me(self) -> Caller:
@@ -182,7 +182,7 @@ class Runtime(Protocol):
         ...
 
     def scope(self) -> Scope | None:
-        """Return what interrupts a block; None for threads, which discover a loss in `raise_if_lost` or at the end."""
+        """Return the scope of a block; None for threads, which learn of a loss by `raise_if_lost` or at the end."""
         ...
 
     def before_blocking(self) -> None:
@@ -198,7 +198,7 @@ class Runtime(Protocol):
         ...
 
     def interrupts(self) -> bool:
-        """Return whether a signal handler calls that interrupted another call of its thread: it must not wait."""
+        """Return whether this is a signal handler that interrupted another call of its thread: it must not wait."""
         ...
 
     def wake(self) -> None:

@@ -7,7 +7,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, cast
 
 import click
 
@@ -125,12 +124,5 @@ def as_json(value: object) -> None:
 
     JSON has no infinity: a duration without end is ``null``.
     """
-    click.echo(json.dumps(_without_infinity(value), indent=2, allow_nan=False))
-
-
-def _without_infinity(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_infinity(one) for key, one in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_without_infinity(one) for one in cast("Sequence[Any]", value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    click.echo(json.dumps(finite, indent=2))

@@ -45,7 +45,7 @@ class AsyncClient(AsyncClientLocks):
             lease: seconds for which the store keeps the leadership without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``campaign`` wait at most; None waits without end.
 
         Raises:
@@ -99,7 +99,7 @@ class AsyncClient(AsyncClientLocks):
 
         Args:
             name: names of values and of locks never collide.
-            ttl: seconds after which a value that nobody writes is forgotten; a year by default.
+            ttl: seconds after the last write at which the value is forgotten; a year by default.
 
         Returns:
             The cell, to read and to write. Annotate it with its type of value: ``AsyncVersionedCell[int]``.

@@ -154,7 +154,7 @@ class AsyncClientBase:
         return sorted((LockInfo.of(view) for view in views), key=lambda info: info.name)
 
     async def inspect(self, name: str) -> LockInfo | None:
-        """Return who holds ``name`` and who waits for it; None if nobody does.
+        """Return the holders of ``name`` and its waiters; None if there are none.
 
         Raises:
             StoreUnavailable: the store did not answer.
@@ -164,7 +164,7 @@ class AsyncClientBase:
         return LockInfo.of(views[0]) if views else None
 
     async def force_release(self, name: str, token: int) -> bool:
-        """Release ``name`` for the holder that has ``token``, and for nobody else.
+        """Release ``name`` for the holder that has ``token``, and for no other.
 
         The holder notices the loss at its next renewal; its ``lock_delay`` applies. The next holder has a
         higher token.

@@ -37,7 +37,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
             nested: what an acquire does that would wait for a hold of its own thread or task: ``warn`` waits, and warns
@@ -70,7 +70,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -101,7 +101,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -134,7 +134,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -170,7 +170,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps each name without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 
@@ -206,7 +206,7 @@ class AsyncClientLocks(AsyncClientBase):
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
             max_hold: seconds after which the lease is no longer renewed; None for no limit.
-            lock_delay: seconds for which nobody gets the name after the lease *expired*; a release frees it at once.
+            lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
 

@@ -129,7 +129,7 @@ class ClientBase:
         return run_sync(self._core.holds(prefix))
 
     def inspect(self, name: str) -> LockInfo | None:
-        """Return who holds ``name`` and who waits for it; None if nobody does.
+        """Return the holders of ``name`` and its waiters; None if there are none.
 
         Raises:
             StoreUnavailable: the store did not answer.
@@ -137,7 +137,7 @@ class ClientBase:
         return run_sync(self._core.inspect(name))
 
     def force_release(self, name: str, token: int) -> bool:
-        """Release ``name`` for the holder that has ``token``, and for nobody else.
+        """Release ``name`` for the holder that has ``token``, and for no other.
 
         The holder notices the loss at its next renewal; its ``lock_delay`` applies. The next holder has a
         higher token.

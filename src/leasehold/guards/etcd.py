@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The lock is a key of etcd, made by one revision, which is the hold's token; nobody can make that key at that revision
+The lock is a key of etcd, made by one revision, which is the hold's token; that key cannot be made at that revision
 again. So a transaction that compares the key's revision with the token, and then writes, writes only if the lock was
 held at that very moment: no clock, no lease and no pause matters. It is the check that etcd's own documentation asks
 for, since a lock alone protects nothing.
@@ -16,7 +16,7 @@ Example:
 
     with Client.from_url("etcd://localhost:2379") as locks:
         with locks.lock("stock:42") as hold:
-            EtcdGuard(hold).put("stock/42", b"17")  # LeaseLost if somebody else may have the lock by now
+            EtcdGuard(hold).put("stock/42", b"17")  # LeaseLost if another may have the lock by now
     ```
 """
 

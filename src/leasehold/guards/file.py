@@ -62,7 +62,7 @@ def _replace(target: Path, data: bytes) -> None:
     before = target.stat().st_mode if target.exists() else None
     try:
         with open(fresh, "wb", opener=partial(os.open, mode=0o666 if before is None else 0o600)) as file:
-            if before is not None:  # nobody may read it who could not before
+            if before is not None:  # no user may read it who could not before
                 os.fchmod(file.fileno(), stat.S_IMODE(before))
             file.write(data)
             file.flush()

@@ -5,8 +5,8 @@
 Theory of operation
 -------------------
 Every worker has its own scheduler with the same jobs. Its executor gives the *scheduled time* of a run to
-`leasehold.Client.scheduled` as the tick: whoever comes first with a tick runs it, whatever the clocks say; all others,
-and those that come late with an older tick, do not. So a tick runs at most once.
+`leasehold.Client.scheduled` as the tick. The first worker with a tick runs it, whatever the clocks show. All others
+skip it, as does a late worker with an older tick. So a tick runs at most once.
 
 That needs the same job ids and the same scheduled times in all workers:
 
@@ -15,7 +15,7 @@ That needs the same job ids and the same scheduled times in all workers:
   of its times belongs to a tick of the interval, counted from 1970 (`tick_of`), which is the same in all workers.
 * ``jitter`` moves each worker's times on its own: refused.
 
-A store that does not answer is asked again while the run may still start, which is the job's ``misfire_grace_time``.
+While a run may still start (the job's ``misfire_grace_time``), a store that does not answer is asked again.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ AGAIN = 0.5
 """Seconds after which a store that did not answer is asked again."""
 
 ELSEWHERE: Final = object()
-"""What a run returns that another worker has."""
+"""The result of a run that another worker has taken."""
 
 
 class ThreadPoolExecutor(pool.ThreadPoolExecutor):  # type: ignore[misc]
     """Runs jobs in threads, each tick in one worker: for `BackgroundScheduler` and `BlockingScheduler`.
 
     Args:
-        client: the locks. One client may serve several executors.
-        at_most: seconds after which a run has lost its right, and the next tick may begin elsewhere.
+        client: acquires the locks. One client may serve several executors.
+        at_most: seconds after which a run loses its lock, and the next tick may begin in another worker.
         ttl: seconds for which the last tick of a job is remembered: longer than a worker may be late.
         prefix: of the names: the job ``report`` is ``apscheduler/report``.
         max_workers, pool_kwargs: as APScheduler's executor has them.
@@ -114,8 +114,8 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
     """Runs jobs on the event loop, each tick in one worker: for `AsyncIOScheduler`. Plain functions run in threads.
 
     Args:
-        client: the locks, of the same event loop.
-        at_most: seconds after which a run has lost its right, and the next tick may begin elsewhere.
+        client: acquires the locks, on the same event loop.
+        at_most: seconds after which a run loses its lock, and the next tick may begin in another worker.
         ttl: seconds for which the last tick of a job is remembered: longer than a worker may be late.
         prefix: of the names: the job ``report`` is ``apscheduler/report``.
     """
@@ -157,7 +157,7 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
 
 
 class _Turns:
-    """A job as APScheduler runs it, for one submission: its function is ours, and knows the scheduled time."""
+    """A job as APScheduler runs it, for one submission: its function is replaced, and knows the scheduled time."""
 
     def __init__(self, job: Any) -> None:
         _refuse(job)
@@ -172,7 +172,7 @@ class _Turns:
 
     @property
     def tick(self) -> datetime:
-        """What the run is in all workers."""
+        """The tick, which identifies the run in all workers."""
         trigger = self.job.trigger
         return tick_of(trigger.interval, self.at) if isinstance(trigger, IntervalTrigger) else self.at
 
@@ -227,7 +227,7 @@ def _is_coroutine(function: Any) -> bool:
 
 def _check(client: object, kind: type, other: str) -> None:
     if not isinstance(client, kind):
-        raise TypeError(f"it needs a leasehold.{kind.__name__}, not {type(client).__name__}; or take {other}")
+        raise TypeError(f"this executor needs a leasehold.{kind.__name__}, not {type(client).__name__}; or use {other}")
 
 
 def _refuse(job: Any) -> None:

@@ -28,13 +28,13 @@ def locked_job(
 ) -> Callable[[F], F]:
     """Return a decorator for a job, whose first argument is ``ctx``: ``async def ship(ctx, order_id)``.
 
-    A job ends as arq's `Retry` when the lock is held by another, the lease is lost, or the store does not answer.
+    A job ends as arq's `Retry` if the lock is busy, the lease is lost, or the store does not answer.
 
     Args:
-        client: the locks, of the worker's event loop.
+        client: acquires the locks, on the worker's event loop.
         name: of the lock, a template over the job's arguments without ``ctx``: ``order:{order_id}``.
-        on_busy: "retry": a job whose lock is held by another comes again, ``max_tries`` times; "skip": it ends.
-        delay: seconds after which it comes again.
+        on_busy: "retry": a job whose lock is busy runs again later, ``max_tries`` times; "skip": it ends.
+        delay: seconds before that.
         lease: seconds after which the lock of a dead worker is free.
         wait: seconds for which the job waits for the lock before that.
         hold: the keyword-only argument of the job that gets the hold, for its ``token``.
@@ -44,7 +44,7 @@ def locked_job(
     defer = seconds(delay, "delay")
 
     def again() -> Exception:
-        return cast(Exception, Retry(defer=defer))  # each time a new one: it refers to the frames that it has passed
+        return cast(Exception, Retry(defer=defer))  # a new one each time: an exception keeps the frames it has passed
 
     def busy(error: AcquireTimeout) -> None:
         raise again() from error

@@ -20,7 +20,7 @@ class LockProxy(ProxyBackend):
     """A backend whose mutexes are locks: ``region.configure(..., wrap=[LockProxy(locks)])``.
 
     Args:
-        client: the locks, in any store; it need not be the one of the cache.
+        client: acquires the locks, in any store; it need not be the cache's store.
         prefix: of the locks' names: the key ``report`` is ``dogpile/report``.
         lease: seconds after which another computes the value if the process that did so has died.
         timeout: seconds to wait at most for another that computes a value; None waits without end.
@@ -48,14 +48,14 @@ class Mutex(CacheMutex):
         self._client = client
         self._name = name
         self._options = (lease, timeout)
-        self._holds: dict[int, Hold] = {}  # by the thread that acquired: a lost one is listed beside its successor
+        self._holds: dict[int, Hold] = {}  # by the thread that acquired: a lost one is listed with its successor
 
     def acquire(self, wait: bool = True) -> bool:
         """Acquire, or return False at once if ``wait`` is false.
 
         Raises:
-            AcquireTimeout: another computed the value for all of the ``timeout``; dogpile would go on after a False.
-            StoreUnavailable: nobody knows whether another computes it.
+            AcquireTimeout: another computed the value for all of the ``timeout``; dogpile would continue after a False.
+            StoreUnavailable: it is unknown whether another computes it.
         """
         lease, timeout = self._options
         me = threading.get_ident()
@@ -79,6 +79,6 @@ class Mutex(CacheMutex):
             hold.release()
 
     def locked(self) -> bool:
-        """Return whether anybody computes the value now."""
+        """Return whether the value is being computed now."""
         info = self._client.inspect(self._name)
         return info is not None and bool(info.holders)

@@ -18,8 +18,8 @@ class LockMiddleware(dramatiq.Middleware):
     """Adds options to actors: ``lock``, ``on_busy``, ``lease``, ``wait``, ``hold``.
 
     Args:
-        client: the locks; the worker's processes and threads share it.
-        delay: seconds after which a message comes again whose lock was held by another.
+        client: acquires the locks; the worker's processes and threads share it.
+        delay: seconds after which a message whose lock was busy is retried.
     """
 
     def __init__(self, client: Client, *, delay: Seconds = 5.0) -> None:

@@ -11,7 +11,7 @@ Theory of operation
    plain ``def`` endpoint ends, and is then answered as one that lost its lock.
 4. A request may be cancelled (by a middleware with a timeout, or a server that shuts down) while its thread works on.
    So the lock is kept until the thread has ended: the thread has a copy of the request's context, which refers to the
-   hold. When nobody refers to it any more, the client releases it at the next renewal.
+   hold. When nothing refers to it any more, the client releases it at the next renewal.
 
 A name is made of what the *endpoint* gets, and not of what was sent. ``/stock/42`` and ``/stock/042`` are the same
 stock for ``item_id: int``, and must be the same lock.

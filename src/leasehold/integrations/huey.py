@@ -30,7 +30,7 @@ def locked_task(
     """Return a decorator for a task, below ``@huey.task()``.
 
     Args:
-        client: the locks.
+        client: acquires the locks.
         name: of the lock, a template over the task's arguments: ``order:{order_id}``.
         on_busy: "retry": a task whose lock is held by another comes again, however often; "skip": it ends.
         delay: seconds after which it comes again.

@@ -30,7 +30,7 @@ def locked_job(
     """Return a decorator for the function of a job.
 
     Args:
-        client: the locks. RQ's worker forks for each job, and the fork has connections of its own.
+        client: acquires the locks. RQ's worker forks for each job, and the fork has connections of its own.
         name: of the lock, a template over the job's arguments: ``order:{order_id}``.
         on_busy: "retry": a job whose lock is held by another comes again; "skip": it ends.
         retries: how often it comes again; then it fails.

@@ -27,7 +27,7 @@ def locked_task(
     """Return a decorator for a task, below ``@broker.task(retry_on_error=True)``.
 
     Args:
-        client: the locks: an `AsyncClient` for coroutine functions, a `Client` for others.
+        client: acquires the locks: an `AsyncClient` for coroutine functions, a `Client` for others.
         name: of the lock, a template over the task's arguments: ``order:{order_id}``.
         on_busy: "retry": a task whose lock is held by another raises `AcquireTimeout`, for one of taskiq's retry
             middlewares; "skip": it ends, with the result None.

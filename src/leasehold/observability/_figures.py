@@ -1,6 +1,6 @@
-"""A buffer for the figures of acquires and releases: put in by the threads that act, worked off when they are read.
+"""A buffer for the figures of acquires and releases: filled by the threads that act, processed when they are read.
 
-If nobody reads, the threads that act work it off in batches. One by one it would cost three times as much: what the
+Without a reader, the threads that act process it in batches. One by one it would cost three times as much: what the
 metrics library needs is out of the processor's caches after each request to the store.
 """
 

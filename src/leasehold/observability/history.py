@@ -53,7 +53,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One stretch of time in which somebody held a name."""
+    """One stretch of time in which a name was held."""
 
     name: str
     kind: str  # ``mutex``, ``rw`` or ``semaphore``
@@ -85,7 +85,7 @@ class History:
         """Make an empty history.
 
         Args:
-            names: how many names are kept; beyond, the one that was not used for longest is forgotten.
+            names: how many names are kept; beyond that, the least recently used name is forgotten.
             per_name: how many ended intervals of each are kept.
             total: how many ended intervals of all names together are kept; those of the name that was not used for
                 longest go first. ``names * per_name`` by default.

@@ -101,7 +101,7 @@ class Logged:
                 subject, args = f"{CALLED.get(event.kind, event.kind)} %r", [event.name]
                 if token := getattr(event, "token", None):
                     subject, args = f"{subject} (token %d)", [*args, token]
-                text, *facts = told(event)
+                text, *facts = text_of(event)
                 log.log(level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
         except Exception:  # a failing log filter must not keep a loss from the observer
             traceback.print_exc()
@@ -123,11 +123,11 @@ def severity(event: Event) -> int:
             return logging.DEBUG
 
 
-def told(event: Event) -> tuple[Any, ...]:
+def text_of(event: Event) -> tuple[Any, ...]:
     """Return the text of an event for people, with its arguments: programs that group log records need them apart."""
     match event:
         case Queued():
-            return "waits; held by %s", event.held_by or "somebody else"
+            return "waits; held by %s", event.held_by or "another holder"
         case Acquired():
             return "acquired after %.3g s", event.waited
         case GaveUp():

@@ -15,7 +15,7 @@ Spans
 An acquire and a hold are a span each, children of the caller's current span at the moment of the acquire. `Acquired`
 and `GaveUp` arrive in the thread or task that acquires, so its context is the caller's. The span of the acquire is made
 there, after the fact, with the time at which it began. The span of the hold begins there, too, and is kept until
-`Released` or `Lost` arrives, in whatever thread or task: it never becomes the current span of anybody.
+`Released` or `Lost` arrives, in whatever thread or task: it never becomes the current span of a thread or task.
 
 The full name of a lock is an attribute of spans only. Metrics have its label.
 """

@@ -114,7 +114,7 @@ class Recorder:
                 self._torn = self._torn or written > 0
                 raise OSError(errno.ENOSPC, "the last line was cut off")
             self._failed = self._torn = False
-        except OSError as error:  # a full disk must not keep anybody from a lock
+        except OSError as error:  # a full disk must not keep a caller from a lock
             if not self._failed:
                 log.warning("%s cannot be written; events are missing there: %s", self.path, error)
             self._failed = True

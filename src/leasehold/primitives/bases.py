@@ -27,7 +27,7 @@ E = TypeVar("E", bound=LeaseholdError)
 
 
 class AsyncPrimitive:
-    """A primitive of one client, or the part of one that speaks with the store."""
+    """A primitive of one client, or the part of a primitive that sends requests to the store."""
 
     __slots__ = ("__weakref__", "_engine", "_name")
 
@@ -69,7 +69,7 @@ class AsyncNamed(AsyncPrimitive):
 
 
 class AsyncContext(ABC):
-    """What an ``async with`` block may be around."""
+    """Base of the objects that can be used with ``async with``."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class AsyncContext(ABC):
 
 
 class AsyncDecorating(AsyncContext):
-    """What an ``async with`` block may be around, and a decorator of coroutine functions.
+    """Base of the objects that can be used with ``async with``, or as a decorator of coroutine functions.
 
     As `contextlib.AsyncContextDecorator`, for locks of a fixed name. Where the arguments of the call decide the name,
     or the function needs the hold, use `synchronized`.
@@ -140,7 +140,7 @@ class Facade(Generic[Core]):
 
 
 class HasName(Protocol):
-    """What has a name."""
+    """An object with a name."""
 
     @property
     def name(self) -> str: ...
@@ -164,7 +164,7 @@ ContextCore = TypeVar("ContextCore", bound=AsyncContext)
 
 
 class ContextFacade(NamedFacade[ContextCore], ABC):
-    """What a ``with`` block may be around."""
+    """Base of the objects that can be used with ``with``."""
 
     __slots__ = ()
 
@@ -184,7 +184,7 @@ class ContextFacade(NamedFacade[ContextCore], ABC):
 
 
 class DecoratingFacade(ContextFacade[ContextCore]):
-    """What a ``with`` block may be around, and a decorator of functions, as `AsyncDecorating`."""
+    """Base of the objects that can be used with ``with``, or as a decorator of functions; as `AsyncDecorating`."""
 
     __slots__ = ()
 
@@ -215,20 +215,20 @@ def refuse_coroutines(work: Callable[..., Any]) -> None:
 
 
 def refuse_plain(work: Callable[..., Any]) -> None:
-    """Raise TypeError for what is no coroutine function."""
+    """Raise TypeError unless ``work`` is a coroutine function."""
     refuse_others(work)
     if not _is_coroutine(work):
         raise TypeError(f"{title(work)} is a plain function; this client awaits, use Client for it")
 
 
 def refuse_callback(callback: Callable[..., Any]) -> None:
-    """Raise TypeError for a callback that cannot be called, or that returns a coroutine, which nobody would await."""
+    """Raise TypeError unless ``callback`` is a plain function: a coroutine that it returns would never be awaited."""
     if not callable(callback) or _is_coroutine(callback):
         raise TypeError(f"a plain function is expected, not {title(callback)}; to await something, let it start a task")
 
 
 def refuse_others(work: Callable[..., Any]) -> None:
-    """Raise TypeError for what is no function, and for generators: their bodies run after the call has returned."""
+    """Raise TypeError unless ``work`` is a function. A generator is refused: its body runs after the call returned."""
     if isinstance(work, staticmethod | classmethod):
         kind = "staticmethod" if isinstance(work, staticmethod) else "classmethod"
         raise TypeError(f"put @{kind} above this decorator, not below it")
@@ -249,7 +249,7 @@ def finished(result: T, function: Callable[..., Any]) -> T:
 
 
 def title(work: Callable[..., Any]) -> str:
-    """Return what to call a function in a message."""
+    """Return the name of a function for a message."""
     return str(getattr(work, "__qualname__", work))
 
 

@@ -64,7 +64,7 @@ def app(
 ) -> Starlette:
     """Make the console of one client, to be served or mounted.
 
-    Nobody is asked who they are unless there is a ``token``: mount it behind your application's own login then. The
+    Without a ``token`` the console asks for no login: mount it behind the login of your application. The
     client stays yours to close. While no page is open, nothing is sent to the store.
 
     Args:

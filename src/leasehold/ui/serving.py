@@ -20,7 +20,7 @@ LET_GO = 2  # seconds that open requests have when the server ends
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command was told; its text has no secret, so it may stand in a traceback."""
+    """The options of the command; their text has no secret, so a traceback may show it."""
 
     url: str | None
     namespace: str

@@ -1,4 +1,4 @@
-"""`leasehold run` and its own lines on standard error: who reads them, or does not, must not decide about the lock."""
+"""`leasehold run` and its own lines on standard error: a reader that stops reading them must not affect the lock."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_command_is_stopped_in_order_whoever_reads_the_messages(sqlite_shell: 
     try:
         assert sqlite_shell.file("cleaned") == "up"
         if reader is not None:
-            until(lambda: sqlite_shell.json("ls") == [])  # released, though nobody has read a line yet
+            until(lambda: sqlite_shell.json("ls") == [])  # released, although no line was read yet
             while b"about to be lost" not in os.read(reader, 1 << 20):
                 pass
         assert run.wait(10) == LOST

@@ -202,7 +202,7 @@ def until_waits(child: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("system", ["postgresql", "mysql"])
 def test_the_database_dies_in_the_middle(system: str, tmp_path: Path) -> None:
-    """Nothing stays locked, and a waiter is told what to do; on PostgreSQL, the next run is as the first."""
+    """Nothing stays locked, and a waiter's error names what to do; on PostgreSQL, the next run is as the first."""
     with PostgresServer() if system == "postgresql" else MariaDBServer() as server:
         url = server.url.replace("postgresql:", "postgresql+psycopg:").replace("mysql:", "mysql+pymysql:")
         with started([command(url)], until=(go := tmp_path / "go")) as (first,):
@@ -236,14 +236,14 @@ def restart(server: PostgresServer | MariaDBServer) -> None:
 
 
 def waiter_on(store: str) -> None:
-    """Wait until somebody waits for the lock on a store."""
+    """Wait until there is a waiter for the lock on a store."""
     with leasehold.Client.from_url(store) as locks:
         until(lambda: (info := locks.inspect("alembic")) is not None and info.waiters, within=60)
 
 
 @pytest.mark.parametrize("lease", [3, pytest.param(30, marks=pytest.mark.nightly)])
 def test_the_store_of_the_lock_dies_in_the_middle(database: Callable[[str], str], tmp_path: Path, lease: int) -> None:
-    """The one that migrates ends well within its lease; who waits is told, and the next run finds it done.
+    """The one that migrates ends well within its lease; a waiter gets an error, and the next run finds it done.
 
     The one that waits tolerates an outage of one lease: by day it has a shorter one than `migration_lock` gives it.
     """

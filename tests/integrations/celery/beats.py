@@ -50,7 +50,7 @@ class Nodes:
             return None
 
     def until_led(self, after: int = 0) -> Leader:
-        """Wait until somebody leads, with a token above ``after``."""
+        """Wait until a node leads, with a token above ``after``."""
         found: list[Leader] = []
 
         def led() -> bool:

@@ -81,7 +81,7 @@ def index(self: Any, order: str, seconds: float = 0.2, fail: str = "") -> str:
 
 @locked_task(app, name="loses:{order}", bind=True, lease=1, countdown=0.2, max_retries=2)
 def loses(self: Any, order: str, times: int) -> str:
-    """Lose the lease at the first runs: somebody breaks the lock."""
+    """Lose the lease at the first runs: the lock is broken."""
     from leasehold.integrations.celery import client_of
 
     record(self, "begin", order)

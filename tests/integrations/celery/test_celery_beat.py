@@ -142,7 +142,7 @@ def test_sigterm_hands_over_at_once(own: Site) -> None:
         end = time.time() + nodes.every
         pass_ticks(nodes, 2)
         figures = nodes.judge(nodes.sent(), end)
-    assert nodes.hand_overs[0] < 15, "it resigned: nobody waited for the lease"
+    assert nodes.hand_overs[0] < 15, "it resigned: no node waited for the lease"
     assert figures.expected >= nodes.entries
     assert (figures.lost, figures.twice, figures.doubled) == (0, 0, 0), f"{figures}\n{said(nodes)}"
 

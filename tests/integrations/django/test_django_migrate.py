@@ -155,7 +155,7 @@ def test_opting_out(site: Site) -> None:
 
 @SYSTEMS
 def test_a_server_that_is_killed_in_the_middle(system: str, tmp_path: Path) -> None:
-    """Nothing stays locked, and a waiter is told what to do; on PostgreSQL, the next run is as the first."""
+    """Nothing stays locked, and a waiter's error names what to do; on PostgreSQL, the next run is as the first."""
     kind, go = PostgresServer if system == "postgresql" else MariaDBServer, tmp_path / "go"
     with kind() as server, made(system, server, tmp_path) as site:
         with site.started(MIGRATE, DJ_FIRST_UNTIL=str(go)) as (first,):
@@ -194,7 +194,7 @@ def restart(server: PostgresServer | MariaDBServer) -> None:
 @pytest.mark.nightly  # it lasts for a lease; Alembic's runs each time
 @ON_POSTGRES
 def test_the_store_of_the_lock_is_killed_in_the_middle(site: Site, tmp_path: Path) -> None:
-    """The one that migrates ends well within its lease; who waits is told, and the next run finds it done."""
+    """The one that migrates ends well within its lease; a waiter gets an error, and the next run finds it done."""
     go = tmp_path / "go"
     with RedisServer() as store:
         env = {"DJ_LEASEHOLD": {"slow": {"URL": store.url}}, "DJ_MIGRATE": {"ON": "slow"}}

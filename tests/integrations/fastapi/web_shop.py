@@ -18,7 +18,7 @@ from leasehold.integrations.fastapi import add_exception_handlers, leasehold_lif
 from support.workers import note
 
 LONG = 600
-"""A lease that does not end while a test runs: whoever gets the lock before was given it by a release."""
+"""A lease that does not end while a test runs: a client that gets the lock got it by a release."""
 
 SHORT = 2
 """A lease that a test waits for."""

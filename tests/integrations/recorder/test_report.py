@@ -66,7 +66,7 @@ def test_two_holders_at_once_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_hold_without_an_end_is_no_overlap(tmp_path: Path) -> None:
-    """Its process was killed: the next holder came when the lease had expired, which nobody recorded."""
+    """Its process was killed: the next holder came when the lease had expired, which was not recorded."""
     one = recorded(tmp_path / "one.jsonl", event(Acquired, "job", "web-1", 1.0, 5, 0.0))
     two = recorded(
         tmp_path / "two.jsonl",

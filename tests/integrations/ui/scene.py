@@ -55,7 +55,7 @@ def shop(url: str, namespace: str) -> Iterator[Client]:
 
 @contextmanager
 def _shop(url: str, namespace: str) -> Iterator[Client]:
-    """Hold one of each kind, with a queue at one of them, and a lease that nobody renews."""
+    """Hold one of each kind, with a queue at one of them, and a lease that is not renewed."""
     waiters = Waiters()
     with Client.from_url(url, namespace=namespace) as client, ExitStack() as stack:
         keep = stack.enter_context

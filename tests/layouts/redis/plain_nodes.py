@@ -15,7 +15,7 @@ OURS = ("ours", "ours-asyncio")
 THEIRS = "redlock-py"
 
 POLLED = 0.15 + 0.3
-"""Seconds after a release of theirs, which notifies nobody, a round of votes, and a busy machine."""
+"""Seconds for a release of theirs without a message, a round of votes, and a busy machine."""
 
 OTHER = "0123456789abcdef"
 """The value of another program."""
@@ -69,5 +69,5 @@ def take(node, key, value=OTHER, ms=10_000):
 
 
 async def gone(harness, nodes, key):
-    """Wait until no node has the key; a give-back is waited for by nobody."""
+    """Wait until no node has the key; no call waits for a give-back."""
     await until_in(harness, lambda: values(nodes, key) == [None] * 3, 3.0)

@@ -107,7 +107,7 @@ def test_a_lapsed_lock_of_either_side_is_taken_over_and_its_late_release_refused
             assert theirs.acquire()
             with pytest.raises(LeaseLost):
                 await hold.release()
-            assert peer.exists(key), "a late release frees nobody else's lock"
+            assert peer.exists(key), "a late release frees no lock of another client"
             after = await locks.lock("x").acquire(timeout=SOON)
             with pytest.raises(redis.exceptions.LockNotOwnedError):
                 theirs.release()

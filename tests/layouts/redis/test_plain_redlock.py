@@ -108,7 +108,7 @@ def test_a_stranger_on_some_nodes(nodes, url, key, namespace, harness, taken):
 
 @both
 def test_two_strangers_with_one_node_each_and_ours_with_none(nodes, url, key, namespace, harness):
-    """Nobody has a majority: we give back the third, and acquire when one of them has retreated."""
+    """No client has a majority: we give back the third vote, and acquire when one of them has retreated."""
 
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:
@@ -164,7 +164,7 @@ def test_a_holder_whose_keys_another_program_deletes_is_told(nodes, url, key, na
             await until_in(harness, lambda: hold.lost, 1.2)
             with pytest.raises(LeaseLost):
                 await hold.release()
-            assert values(nodes, key) == [OTHER] * 3, "a late release frees nobody else's lock"
+            assert values(nodes, key) == [OTHER] * 3, "a late release frees no lock of another client"
             for node in nodes.nodes:
                 node.command("DEL", key)
 

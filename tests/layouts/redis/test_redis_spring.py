@@ -132,7 +132,7 @@ def test_a_dead_program_is_followed_at_its_end(spring, url, namespace, harness):
             assert spring.lock(1.0)
             hold = await locks.lock("x").acquire(timeout=20)
             assert 0.9 < harness.now() - start < 1.0 + SOON
-            assert not spring.unlock(), "its late release frees nobody else's lock"
+            assert not spring.unlock(), "its late release frees no lock of another client"
             hold.raise_if_lost()
             await hold.release()
 

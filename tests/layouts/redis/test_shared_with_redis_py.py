@@ -11,7 +11,7 @@ from support.lock_peers import check_counting, check_exclusion, check_kill, lock
 OURS = ("ours", "ours-asyncio")
 
 POLLED = 0.15 + 0.25
-"""Seconds after a release of redis-py's lock, which notifies nobody, and of a busy machine."""
+"""Seconds for a release of redis-py's lock, which sends no message, and for a busy machine."""
 
 
 def test_both_kinds_count_together(redis_server, namespace):

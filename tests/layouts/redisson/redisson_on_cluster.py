@@ -37,7 +37,7 @@ class Java:
             client.pexpire(self.key, 60_000)
 
     def releases(self, node: Node | None = None) -> None:
-        """Release at a node, which has the lock by now; one waiter hears it."""
+        """Release at a node, which has the lock by now; one waiter gets the message."""
         node = node or self.cluster.primary_of(self.key)
         with redis.Redis(port=node.port) as client:
             if self.shape == "redisson-permits":

@@ -172,7 +172,7 @@ async def keep(lock):
 
 
 async def until_gone(alone, namespace, locks):
-    """Wait until nobody holds, and nobody listens."""
+    """Wait until there is no holder and no listener."""
     end = asyncio.get_running_loop().time() + 2.0
     while (found := await locks.holds() or followed(alone.nodes[0], f"{namespace}:x")) != []:
         assert asyncio.get_running_loop().time() < end, found

@@ -168,7 +168,7 @@ def test_a_place_that_has_ended_is_taken_out_and_the_next_acquires(java, url, na
 @both
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_waiter_that_redisson_has_taken_out_takes_a_place_again(java, url, namespace, harness, holds):
-    """Its client was late, or a Java clock is ahead. Nobody would wake it any more."""
+    """Its client was late, or a Java clock is ahead. It would not be woken any more."""
 
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:

@@ -146,7 +146,7 @@ def test_a_dead_program_is_followed_after_its_end_and_the_margin(sql_server, nam
             assert spring.lock(name_in(namespace))
             hold = await locks.lock("x").acquire(timeout=20)
             assert 1.3 - 0.1 < harness.now() - start < 1.3 + SOON
-            assert not spring.unlock(name_in(namespace)), "its late release frees nobody else's lock"
+            assert not spring.unlock(name_in(namespace)), "its late release frees no lock of another client"
             hold.raise_if_lost()
             await hold.release()
 

@@ -159,7 +159,7 @@ def test_doctor_compares_the_clocks(sql_server, namespace, harness):
             assert ahead.lock(name_in(namespace))
             one = {one.subject: one for one in await locks.diagnose()}["clocks of other programs"]
             assert one.severity is Severity.ERROR
-            assert re.search(r"a row is of (29|30)\.\d s in the future", one.found)
+            assert re.search(r"a row is (29|30)\.\d s in the future", one.found)
             assert ahead.unlock(name_in(namespace))
 
     harness.run(body)

@@ -111,7 +111,7 @@ class Both:
             return Reply(status, json.dumps(said).encode())
 
     def differ(self, what: str) -> None:
-        """Say that something is not alike; whoever catches it does not hide it."""
+        """Report a difference; a caller that catches the error does not hide it."""
         self.difference = AssertionError("\n".join([*self.log, what]))
         raise self.difference
 

@@ -58,7 +58,7 @@ class Rival:
         return [self._ear._reply()[2] for _ in range(count)]  # type: ignore[index]
 
     def forget(self) -> None:
-        """Drop all keys, and all messages that nobody has read."""
+        """Drop all keys, and all unread messages."""
         self.ask([b"FLUSHALL"])
         self._ear.close()
         self._ear = self._server.connect()

@@ -24,7 +24,7 @@ from models.net import Connection
 PORT = 2379
 
 MOST = 8
-"""Connections to each member that are kept when nobody uses them."""
+"""Idle connections that are kept for each member."""
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class ClusterNodeModel(RedisServerModel):
     def notice(self, epoch: int) -> None:
         """Learn that slots are not served, unless its view is newer."""
         if not self.is_down and self.view.epoch == epoch:
-            self.note("finds slots that nobody serves")
+            self.note("finds slots without a server")
             self.down = True
 
     def _serves(self, slot: int) -> bool:

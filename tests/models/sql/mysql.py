@@ -7,7 +7,7 @@ words of MySQL's are put into SQLite's, and SQLite runs each at once and by the 
 modelled here: sessions side by side at READ COMMITTED, where a statement sees what is committed when it begins, and a
 locking read waits for rows that another has locked (``FOR UPDATE``) or passes them over (``SKIP LOCKED``).
 
-What differs from PostgreSQL: an INSERT of a key that is there waits for whoever has locked that row, and while an
+What differs from PostgreSQL: an INSERT of a key that is there waits for the session that locked that row, and while an
 INSERT of names waits, it has the counter of ids, for which all others wait (``innodb_autoinc_lock_mode=1``). A wait
 that lasts too long (1205) ends the statement and not the transaction, which keeps its locks until it is rolled back; a
 deadlock (1213) ends the transaction. A session that waits for a lock does not notice that its client is gone before it
@@ -16,7 +16,7 @@ is carried out in one piece; a model that is asked for more says so.
 
 For ``mode=session`` there are the server's own locks, GET_LOCK, which belong to the session, are waited for in turn,
 and go when it ends: because its client is gone, which one that waits notices within a second; because it said nothing
-for its ``wait_timeout``; or because somebody killed it, who is answered before it is gone.
+for its ``wait_timeout``; or because another session killed it, which is answered before it is gone.
 """
 
 from __future__ import annotations

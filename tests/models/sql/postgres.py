@@ -10,7 +10,7 @@ asked for more says so.
 
 For ``mode=session`` there are advisory locks of sessions, which are waited for in turn, and go when the session ends:
 because its client is gone, which one that waits notices within a second; because it said nothing for its
-``idle_session_timeout``; or because somebody ended it, who is answered before it is gone.
+``idle_session_timeout``; or because another session ended it, which is answered before it is gone.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class PostgresModel(SQLServerModel[Backend]):
         return rows
 
     def _drop_cells(self, session: Backend, args: Sequence[Any]) -> list[Row]:
-        """Drop cells that nobody has locked."""
+        """Drop cells that are not locked."""
         (most,) = args
         asked = "SELECT space, name FROM leasehold_cell WHERE expires < server_clock() ORDER BY expires"
         for space, name in self.tables.db.execute(asked).fetchall():

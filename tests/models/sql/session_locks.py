@@ -17,7 +17,7 @@ LOOKS_EACH = 1.0
 PostgreSQL by ``client_connection_check_interval``, which our sessions set."""
 
 ENDED_WITHIN = 0.01
-"""Seconds that a session lives at most that somebody has ended: who ended it is answered before that."""
+"""Most seconds that a terminated session still lives: the session that ended it is answered before that."""
 
 
 def next_look(since: float, now: float) -> float:

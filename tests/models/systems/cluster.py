@@ -83,11 +83,11 @@ class ClusterSystem(System):
         return seconds
 
     def restart(self, one: Strike) -> float | None:
-        """Restart a primary with what it had, before anybody noticed."""
+        """Restart a primary with what it had, before another node noticed."""
         return self._restart(one, lose=False)
 
     def forget(self, one: Strike) -> float | None:
-        """Restart a primary without its keys, before anybody noticed."""
+        """Restart a primary without its keys, before another node noticed."""
         return self._restart(one, lose=True)
 
     def _restart(self, one: Strike, *, lose: bool) -> float | None:

@@ -15,7 +15,7 @@ from models.systems.rows import OF_SESSIONS, RowSystem, SessionSystem
 
 
 class MySQLSystem(RowSystem):
-    """The word is kept while no commit is lost and the clock is not set. Who waits looks: there are no messages."""
+    """Promises hold while no commit is lost and the clock is not set. Waiters poll: there are no messages."""
 
     name = "mysql"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.RESTART, Kind.ROLLBACK), (Kind.FAILOVER, Kind.FORWARD, Kind.BACK))

@@ -24,7 +24,7 @@ class RedisSystem(System):
         (Kind.FLUSH, Kind.FORGET, Kind.FORWARD, Kind.BACK),
     )
     passes_over = True
-    """A server cannot tell a connection that is made anew from a dead client, for whom nobody is to wait."""
+    """A server cannot tell a connection that is made anew from a dead client, for which others must not wait."""
 
     def __init__(self, harness: SimulatedHarness, rate: float, spoilt: Spoilt) -> None:
         super().__init__(harness, rate, spoilt)

@@ -16,7 +16,7 @@ LAG = 1.0
 
 
 SILENT = 2.0
-"""Seconds that a session lives of which nothing is heard: a lease of the histories."""
+"""Seconds that a silent session lives: a lease of the histories."""
 
 OF_SESSIONS = Menu(
     ("lock", "fixed", "fair"),

@@ -118,7 +118,7 @@ class SentinelSystem(System):
 
     @property
     def serving(self) -> Sequence[Host]:
-        """Sentinels are asked, and left again: it cuts nobody off."""
+        """Sentinels are asked, and left again: no connection ends."""
         return self.servers
 
     def foresee(self, one: Strike) -> None:
@@ -128,7 +128,7 @@ class SentinelSystem(System):
             self.harness.scheduler.at(when, self.harness.fate, lambda: self._keep(one.at))
 
     def restart(self, one: Strike) -> float:
-        """Restart the primary with what it had, before anybody noticed."""
+        """Restart the primary with what it had, before a sentinel noticed."""
         seconds = 0.05 + one.luck * AWAY
         self.servers[self._primary].restart(seconds)
         return seconds

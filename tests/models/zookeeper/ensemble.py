@@ -61,7 +61,7 @@ class Ensemble:
 
     @property
     def is_leaderless(self) -> bool:
-        """Whether nobody can write, or have a session."""
+        """Whether no client can write, or have a session."""
         return self.scheduler.time < self.no_leader_until
 
     # --- sessions ----------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Hall:
     # --- looking from outside ----------------------------------------------------------------------------------
 
     async def taken(self, name: str = "") -> bool:
-        """Try once, as somebody else, to get the lock; give it back if it was had."""
+        """Try once to acquire the lock as another client; release it again."""
         if self._direct is None:
             self._direct = await self.client()
         actor = self._actor()
@@ -140,7 +140,7 @@ class Hall:
         return True
 
     async def free_within(self, seconds: float, name: str = "") -> bool:
-        """Return whether somebody else can get the lock in that time."""
+        """Return whether another client can acquire the lock in that time."""
         until = time.monotonic() + seconds
         while await self.taken(name):
             if time.monotonic() > until:

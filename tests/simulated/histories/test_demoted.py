@@ -1,4 +1,4 @@
-"""Nodes of a cluster that take over and give back, one soon after the other: nobody enters beside another."""
+"""Nodes of a cluster that take over and give back, one soon after the other: no two clients hold at once."""
 
 from __future__ import annotations
 

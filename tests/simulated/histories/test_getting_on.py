@@ -1,4 +1,4 @@
-"""A run in virtual time that does not get on is ended, and says who keeps it from it."""
+"""A run in virtual time without progress is ended, and reports which task blocks it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def goes_round(harness: Harness) -> None:
 
 
 def test_who_asks_again_at_once_for_ever_is_named() -> None:
-    with pytest.raises(Stuck, match=r"does not get on: at 0\.000000 s, .* harness/main ran 1000 times of late"):
+    with pytest.raises(Stuck, match=r"no progress: at 0\.000000 s, .* harness/main ran 1000 times of late"):
         SimulatedHarness(seed=1).run(goes_round)
 
 
@@ -44,5 +44,5 @@ def test_a_history_in_which_time_stands_still_is_a_failure(monkeypatch: pytest.M
     monkeypatch.setattr(Lease, "check_deadline", never_ends)
     outcome = next(outcome for seed in range(1000, 1100) if not (outcome := run(seed)).ok)
     assert outcome.broken == "Stuck"
-    assert "does not get on" in report(outcome)
+    assert "no progress" in report(outcome)
     assert "leasehold-watchdog" in report(outcome)

@@ -1,7 +1,6 @@
-"""Histories of the shipped stores on the models of their servers: every promise kept, and as many as were promised.
+"""Random histories of the shipped stores on models of their servers: each must keep every promise.
 
-How many there are is part of the test: a budget of time would leave some out without a word. They are played in parts,
-so that they spread over the processors.
+Their number is fixed: with a time budget, some would be skipped silently. They run in parts, to use all processors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from models.systems import SYSTEMS
 HISTORIES = 10_000
 PARTS = 10
 FIRST = 20_261_122
-"""The first seed by day: a build plays the same histories as the one before, and the nights play others."""
+"""The first seed by day: each build runs the same histories; each night runs others."""
 
 BY_NIGHT = 990_000
 NIGHT_PARTS = 45
@@ -44,7 +43,7 @@ def check_histories(first: int, count: int, note: Note) -> None:
     assert not tally.failed, "\n\n".join(tally.failures)
     assert tally.count == count
     assert tally.histories.keys() == running.SHARES.keys()
-    assert not tally.unreached(), "some turns of a hold were never taken"
+    assert not tally.unreached(), "some transitions of a hold never happened"
     assert min(tally.broken, tally.waited, tally.lost, tally.fenced_off) > 0
 
 
@@ -85,9 +84,9 @@ def test_another_seed_gives_another_history() -> None:
 
 def check_hand_overs(count: int, note: Note) -> None:
     first = secrets.randbits(40)
-    for share, deaf in ((9, 0.5), (1, 1.0)):
-        found = wakeups.hand_over_many(first, count * share // 10, deaf, 1)
-        print(f"\nfrom seed {first}, {deaf:.0%} lost: {found}")
+    for share, loss in ((9, 0.5), (1, 1.0)):
+        found = wakeups.hand_over_many(first, count * share // 10, loss, 1)
+        print(f"\nfrom seed {first}, {loss:.0%} lost: {found}")
         assert found.stuck == 0
         assert found.longest <= wakeups.BOUND
         assert found.lost > 0
@@ -96,13 +95,13 @@ def check_hand_overs(count: int, note: Note) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_nobody_is_stuck_though_messages_are_lost(record_property: Note) -> None:
+def test_no_waiter_is_stuck_when_messages_are_lost(record_property: Note) -> None:
     check_hand_overs(HAND_OVERS, record_property)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(14_400)
-def test_nobody_is_stuck_though_messages_are_lost_by_night(record_property: Note) -> None:
+def test_no_waiter_is_stuck_when_messages_are_lost_by_night(record_property: Note) -> None:
     check_hand_overs(HAND_OVERS_BY_NIGHT, record_property)
 
 
@@ -119,35 +118,35 @@ def test_parts_make_the_whole() -> None:
 
 @pytest.fixture
 def holds_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no hold outlive its first lease, as when these were found: else the seeds give other histories."""
+    """Let no hold outlive its first lease, as when these failures were found: else the seeds give other histories."""
     monkeypatch.setattr(clients, "LONGEST", 1.0)
 
 
 @pytest.mark.usefixtures("holds_of_a_lease")
 def test_an_etcd_ticket_whose_claim_is_under_way_is_not_taken_out() -> None:
-    """A waiter's time is over while its claim is slow: whoever takes its key out then takes it from a holder."""
+    """A waiter's time ends while its claim is under way: to remove its key then would remove a holder's key."""
     from models.history import play
     from models.scenario import Actor
 
     near = Actor(1.0, 10.0, (0.0001, 0.001), ((1, 2, 3), (4, 5, 6, 7)))
     far = Actor(1.0, 20.0, (0.001, 0.4), ((11, 12), (13, 14, 15)))
     for seed in range(150):
-        what = frozenset({"fixed"})
-        scenario = Scenario(seed, "etcd", Assumptions.KEPT, 1.0, what, (near, far, far), (), ())
+        options = frozenset({"fixed"})
+        scenario = Scenario(seed, "etcd", Assumptions.KEPT, 1.0, options, (near, far, far), (), ())
         outcome = play(scenario)
         assert outcome.ok, outcome.verdict.report()
 
 
 @pytest.mark.usefixtures("holds_of_a_lease")
-def test_a_claim_on_zookeeper_that_outlives_its_ticket_is_no_error_of_its_own() -> None:
-    """A client stands still in a claim until its ticket's time is over, and its nodes are removed in the meantime."""
+def test_a_claim_on_zookeeper_whose_ticket_expires_meanwhile_raises_no_key_error() -> None:
+    """A client is paused in a claim until its ticket expires, and its nodes are removed meanwhile."""
     outcome = run(20_265_375, "zookeeper")
     assert any(fault.kind is Kind.SUSPEND for fault in outcome.faults), "the seed gives another history by now"
     assert outcome.ok, outcome.error or outcome.verdict.report()
 
 
-def test_what_a_client_says_of_a_grant_is_converted_to_true_time() -> None:
-    """Its clock may be ahead by a day: a hold that ended by a kill would not end by the deadline that it wrote down."""
+def test_client_timestamps_are_converted_to_true_time() -> None:
+    """A client's clock may be a day ahead. The hold of a killed client ends at its recorded deadline, in true time."""
     harness, records = SimulatedHarness(1), list[Record]()
     machine = harness.machine("c0", offset=1000.0, rate=2.0)
     journal = clients.TrueJournal("c0.0", harness, machine, records.append)

@@ -1,4 +1,4 @@
-"""A leader of etcd that was stopped and replaced goes on, and answers keep-alives: nobody believes it.
+"""A leader of etcd that was stopped and replaced goes on, and answers keep-alives: no client trusts them.
 
 A holder reaches that member only, and is cut off when it was renewed, or when it has acquired under a lease that was
 renewed; a rival waits at another. When all of that happens is drawn from the seed.
@@ -45,7 +45,7 @@ class Play:
         locks = holder.client(opener, response_timeout=LEASE)
         hold = await self.lock(locks).acquire()
         if claims := self.chance.random() < 0.5:
-            await hold.release()  # its session stays, and ends if nobody renews it
+            await hold.release()  # its session stays, and ends if it is not renewed
         else:
             entering = rival.spawn(partial(self.enter, rival.client(opener), hold))
             await self.harness.sleep(self.chance.uniform(0.0, LEASE))

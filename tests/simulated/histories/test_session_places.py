@@ -1,4 +1,4 @@
-"""``mode=session`` on PostgreSQL: a fair waiter is told of its place when the server's queue has it, and not before."""
+"""``mode=session`` on PostgreSQL: a fair waiter is reported as queued when the server's queue has it, not before."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Play:
 @pytest.mark.parametrize("system", ["redis", "sentinel", "cluster", *POSTGRES])
 def test_who_is_cut_off_when_its_turn_comes_is_next_when_it_is_back(system: str, seed: int) -> None:
     play = Play(system, seed, cut="first")
-    assert play.seen == (["second"], ["first", "third", "fourth"]), "nobody waits for a client that may be dead"
+    assert play.seen == (["second"], ["first", "third", "fourth"]), "no waiter waits for a client that may be dead"
     assert play.entered == ["second", "first", "third", "fourth"], "it has kept its place"
 
 
@@ -124,7 +124,7 @@ def test_who_is_cut_off_when_its_turn_comes_is_next_when_it_is_back(system: str,
 def test_who_is_granted_the_lock_before_the_server_learns_that_it_is_cut_off_finds_the_grant(
     system: str, seed: int
 ) -> None:
-    """The server sends the message to a connection that has ended, so it is lost; nobody else is notified."""
+    """The server sends the message to a connection that has ended, so it is lost; no other waiter is notified."""
     play = Play(system, seed, cut="first", late=LATE)
     assert play.seen == (["first"], ["second", "third", "fourth"]), "the server does not know that it is cut off"
     assert play.entered == IN_ORDER, "it asks again when it is back, within its lease"
@@ -140,7 +140,7 @@ def test_who_is_cut_off_while_another_has_its_turn_is_not_overtaken(system: str,
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("system", [*MYSQL, "etcd", "zookeeper"])
 def test_elsewhere_nobody_is_passed_over(system: str, seed: int) -> None:
-    """Their queue is made of keys or rows, which live as long as leases or sessions, whoever listens."""
+    """Their queue is made of keys or rows, which live as long as leases or sessions, with or without listeners."""
     play = Play(system, seed, cut="first")
     assert play.seen == (["first"], ["second", "third", "fourth"])
     assert play.entered == IN_ORDER

@@ -69,7 +69,7 @@ async def all_is_well(locks: AsyncClient, others: AsyncClient, k: int) -> None:
 
 
 async def free(locks: AsyncClient, others: AsyncClient, k: int) -> bool:
-    """Cancel an acquire of a name that nobody has."""
+    """Cancel an acquire of a free name."""
     task = asyncio.ensure_future(locks.lock("x", lease=LEASE).acquire(timeout=20))
     if cancelled := await moments(k, task):
         return cancelled

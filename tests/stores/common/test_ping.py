@@ -30,7 +30,7 @@ NOBODY = {
     "mysql": "mysql://me:secret@{}/db",
     "mysql-session": "mysql://me:secret@{}/db?mode=session",
 }
-"""URLs where nobody listens."""
+"""URLs without a listener."""
 
 
 def ping(harness: Harness, where: Any, **options: Any) -> None:

@@ -46,7 +46,7 @@ class Database:
 
     @contextmanager
     def names_locked(self, namespace: str) -> Iterator[None]:
-        """Lock the rows of the names: nobody can take a token meanwhile."""
+        """Lock the rows of the names: no session can take a token meanwhile."""
         connection = self._connect()
         try:
             cursor = connection.cursor()

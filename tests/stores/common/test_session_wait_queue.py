@@ -200,7 +200,7 @@ def test_two_clients_take_turns(database: Database, harness: Harness, namespace:
 
 
 def test_the_entry_of_a_killed_waiter_is_removed_at_the_next_acquire(database: Database, namespace: str) -> None:
-    """Nobody has to wait for it again: a name that is always free when it is asked for would keep it for ever."""
+    """Its queue must end without a further waiter: a name that is always free when requested would keep it for ever."""
     lease = 1.0
     with parties() as start, Client.from_url(database.url, namespace=namespace) as client:
         hold = client.lock("x").acquire()

@@ -116,7 +116,7 @@ def test_a_lost_commit_is_found_again_for_all_names(
 def test_an_acquire_that_is_retried_too_late_leaves_nothing(
     database: Database, namespace: str, harness: Harness, keep: bool
 ) -> None:
-    """The answer to the first was lost, and before the second one name went to somebody else."""
+    """The answer to the first was lost, and another client got one name before the second."""
 
     async def body(harness: Harness) -> None:
         client, other = (harness.client(database.url, namespace=namespace) for _ in range(2))
@@ -151,7 +151,7 @@ def test_a_waiter_for_one_of_the_names_is_notified(database: Database, namespace
         while sum(len(info.waiters) for info in await client.holds()) < 3:
             assert harness.now() < until
             await harness.sleep(0.01)
-        await harness.sleep(0.2)  # they listen, where there is something to hear
+        await harness.sleep(0.2)  # they listen, where the store sends messages
         start = harness.now()
         await hold.release()
         for name, job in zip(NAMES, jobs, strict=True):
@@ -165,7 +165,7 @@ def test_a_waiter_for_one_of_the_names_is_notified(database: Database, namespace
 
 @both
 def test_a_hundred_names_and_any_order_make_no_deadlock(database: Database, namespace: str, harness: Harness) -> None:
-    """Claims lock in one order, whatever theirs is; so nobody is rolled back for it."""
+    """Claims lock rows in one order, whatever their own is; so none is rolled back by a deadlock."""
     names = [f"n{number:03}" for number in range(100)]
 
     async def body(harness: Harness) -> None:

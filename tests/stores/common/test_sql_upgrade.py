@@ -1,4 +1,4 @@
-"""Tables of layout 1: clients refuse them with the remedy, and `leasehold init` upgrades them beside old clients."""
+"""Tables of layout 1: clients refuse them with the remedy, and `leasehold init` upgrades them while old clients run."""
 
 from __future__ import annotations
 

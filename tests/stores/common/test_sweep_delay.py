@@ -1,4 +1,4 @@
-"""The sweep keeps a name that nobody has used for an hour while the lock delay after its last holder goes on."""
+"""The sweep keeps a name that was not used for an hour while the lock delay after its last holder goes on."""
 
 from __future__ import annotations
 

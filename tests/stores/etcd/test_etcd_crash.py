@@ -90,7 +90,7 @@ def test_a_holder_that_was_stopped_beyond_its_lease(etcd_server, namespace, flav
         assert said["check"] == "lost"
         assert said["written"] is False
         assert said["release"] == "lost"
-        time.sleep(1.0)  # whatever it still owes the server
+        time.sleep(1.0)  # for requests that it still has to send
         successor.raise_if_lost()
         successor.renew()
         assert finish(locks.store.compare_and_set("x:data", Change())).value == b"new"

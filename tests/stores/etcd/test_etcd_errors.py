@@ -104,7 +104,7 @@ def test_a_stopped_member_means_an_unknown_outcome(etcd_server, namespace):
 
 
 def test_a_server_that_shuts_down_cleanly():
-    """A SIGTERM ends requests and watches with errors of their own; whoever waits goes on when it is back."""
+    """A SIGTERM ends requests and watches with errors of their own; waiters continue when the member is back."""
     with EtcdServer() as server, Client.from_url(server.url) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
         got = []

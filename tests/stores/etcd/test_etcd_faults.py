@@ -94,7 +94,7 @@ def test_a_lock_whose_release_never_arrived_is_free_while_the_client_lives(etcd_
         cut.remove()
         with Client.from_url(etcd_server.url, namespace=namespace) as others:
             mine = others.lock("x", lease=lease).acquire(timeout=2 * lease + NOISE)
-            assert mine is not None, "nobody will ever have it"
+            assert mine is not None, "no client will ever get it"
             mine.release()
         other.raise_if_lost()
 
@@ -131,7 +131,7 @@ def test_a_late_acquire_after_an_answered_one_leaves_no_key(etcd_server, namespa
 
 @both
 def test_a_key_is_not_removed_during_a_successful_acquire(etcd_server, proxy, namespace, harness):
-    """Its own time was over, since nobody had renewed it; but its session lives, and its claim was carried out."""
+    """Its own time was over, since it was not renewed; but its session lives, and its claim was carried out."""
 
     async def body(harness):
         async with (

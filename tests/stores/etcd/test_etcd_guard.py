@@ -39,7 +39,7 @@ def test_a_write_is_made_while_the_lock_is_held_and_not_after(etcd_server, names
         assert guard.put(key, b"first") > hold.token
         assert value(etcd_server, key) == b"first"
         break_of(etcd_server, namespace)
-        hold.raise_if_lost()  # it has not heard of it yet
+        hold.raise_if_lost()  # it has not noticed the loss yet
         with pytest.raises(LeaseLost) as failed:
             guard.put(key, b"late")
         assert failed.value.token == hold.token

@@ -21,7 +21,7 @@ from support.patience import until
 
 
 def test_compaction_during_a_wait(etcd_server, namespace):
-    """History goes again and again, and with it what a watch may have still to tell; nobody waits in vain."""
+    """The history is compacted again and again, with events that a watch has not delivered; no waiter waits in vain."""
     with (
         Client.from_url(etcd_server.url, namespace=namespace) as one,
         Client.from_url(etcd_server.url, namespace=namespace) as two,
@@ -40,7 +40,7 @@ def test_compaction_during_a_wait(etcd_server, namespace):
 
 @contextmanager
 def released_before_the_watch_begins(server: EtcdServer, proxy: FaultProxy, namespace: str) -> Iterator[Client]:
-    """Hold up the watch of who waits until the holder is gone and the block has run; then it must be told at once."""
+    """Delay the waiter's watch until the holder has released and the block has run; then it must wake at once."""
     with (
         Client.from_url(server.url, namespace=namespace) as one,
         Client.from_url(url(proxy), namespace=namespace) as two,
@@ -125,7 +125,7 @@ def test_a_key_that_an_operator_deletes_is_lost_at_the_next_renewal(etcd_server,
 
 
 def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
-    """Revisions go back. Who held is told, and who waited from a revision that is to come waits no longer for that."""
+    """Revisions go back. Holders are notified, and a waiter no longer waits for a revision that is in the future."""
     with (
         EtcdServer() as server,
         Client.from_url(server.url, namespace=namespace) as one,

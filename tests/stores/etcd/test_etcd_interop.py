@@ -108,7 +108,7 @@ def contend(room: Room, parties: list[Party], visits: int, kills: int) -> Counte
                 chance.choice(parties).kill()
             if count > last:
                 last, moved = count, time.monotonic()
-            assert time.monotonic() - moved < 2 * (LEASE + 1.0) + 10 * NOISE, "nobody gets on"
+            assert time.monotonic() - moved < 2 * (LEASE + 1.0) + 10 * NOISE, "no client makes progress"
             time.sleep(0.01)
     seen = room.visits()
     ours = [token for who, token in seen if who == "us"]
@@ -126,7 +126,7 @@ def test_etcdctl_lock_and_leasehold_exclude_each_other(etcd_server, namespace, t
 
 
 def test_leasehold_waits_for_etcdctl_and_the_reverse(etcd_server, namespace):
-    """Either is told at once when the other leaves."""
+    """Either is woken at once when the other releases."""
     prefix = f"leasehold/{namespace}/lock/x"
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
@@ -162,7 +162,7 @@ echo "$ETCD_LOCK_REV $token"
 
 
 def test_a_script_under_etcdctl_uses_its_create_revision_as_token(etcd_server, namespace):
-    """The revision that etcdctl hands on is another one if it had to wait: somebody may write meanwhile."""
+    """The revision that etcdctl passes on is another one if it had to wait: another client may write meanwhile."""
     page = (HERE.parents[2] / "docs/backends/etcd.md").read_text()
     assert FENCED.partition("echo")[0].strip() in page
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:

@@ -16,7 +16,7 @@ from support.patience import until
 
 
 def test_a_lease_has_the_whole_seconds_that_the_server_grants():
-    """A server with slow elections keeps no short leases: the holder is told how long it has."""
+    """A server with slow elections grants no short leases: the hold has the granted length."""
     with EtcdServer(heartbeat=250) as server, Client.from_url(server.url) as locks:  # least lease: 3.75 s
         with locks.lock("x", lease=1.0) as hold:
             assert 3.0 < hold.remaining <= 4.0
@@ -98,10 +98,10 @@ def test_a_renewal_is_one_keep_alive_and_one_transaction_for_all_tickets(etcd_se
 
 
 def test_the_key_of_a_ticket_that_is_no_longer_renewed_is_removed(etcd_server, namespace):
-    """A hold that its owner dropped as lost: the client's other locks keep the session, but not this key."""
+    """A hold that its client dropped as lost: the other locks keep the session alive, but not this key."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks, locks.lock("other", lease=1.0):
         lost = locks.lock("lost", lease=1.0).acquire()
-        locks._core._engine.watchdog.forget(lost._core._lease)  # as after a loss that nobody looks at
+        locks._core._engine.watchdog.forget(lost._core._lease)  # as after a loss that the program does not notice
         start = time.monotonic()
         until(lambda: not etcd_server.keys(f"leasehold/{namespace}/lock/lost/"), 5.0)
         assert time.monotonic() - start < 1.0 + 1.0 / 3 + 1.0

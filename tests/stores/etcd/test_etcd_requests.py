@@ -94,7 +94,7 @@ def test_a_hand_over_is_one_more_request_and_waiting_is_none(etcd_server, namesp
 
 
 def test_a_release_wakes_one_of_many(etcd_server, namespace):
-    """Ten wait in turn; each is told by the one before it alone, and asks once."""
+    """Ten wait in turn; each is woken by the release of the one before it only, and sends one request."""
     with Client.from_url(etcd_server.url, namespace=namespace) as locks:
         hold, waiters = locks.lock("x").acquire(), []
         for number in range(10):

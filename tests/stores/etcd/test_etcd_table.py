@@ -145,7 +145,7 @@ def wrong_token(request: pytest.FixtureRequest) -> errors.Refused:
 
 
 def old_token(request: pytest.FixtureRequest) -> errors.Refused:
-    """Somebody changed the users since it was given."""
+    """The users were changed after the token was issued."""
     server: EtcdServer = request.getfixturevalue("guarded")
     token = token_of(server, "root")
     server.ctl("role", "add", "late")
@@ -179,7 +179,7 @@ def stopped(*members: EtcdServer) -> Iterator[None]:
 
 
 def leader_stops(request: pytest.FixtureRequest) -> errors.Refused:
-    """What it was asked to confirm nobody does; the others elect another, now and then before the request comes."""
+    """No member confirms the proposal; the others elect a new leader, sometimes before the request arrives."""
     cluster: EtcdCluster = request.getfixturevalue("cluster")
     until = time.monotonic() + 20
     while time.monotonic() < until:

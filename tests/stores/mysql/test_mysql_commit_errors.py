@@ -25,13 +25,13 @@ HELD_UP = {
     1317: ("DO 0", "QUERY", Outcome.NOT_APPLIED),
     0: ("DO 0", "CONNECTION", Outcome.UNKNOWN),
 }
-"""What is asked before a commit that must wait, what an operator kills while it does, and what comes of it. 0 is no
-answer."""
+"""By error code (0: no answer): the statement before a commit that must wait, what an operator kills meanwhile, and the
+outcome."""
 
 
 @pytest.mark.parametrize("code", HELD_UP)
 def test_an_error_of_the_commit_that_is_listed_is_not_applied(code: int, server: MariaDBServer) -> None:
-    """Somebody keeps all from committing: the commit waits, and is ended."""
+    """Another session blocks all commits: the commit waits, and is aborted."""
     first, killed, outcome = HELD_UP[code]
     operator = threading.Thread(target=until, args=(lambda: ended(server, "COMMIT", killed),))
     with contextlib.closing(server.connect()) as other:
@@ -80,12 +80,12 @@ def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
         client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
         cursor.execute("SET GLOBAL wsrep_reject_queries = 'ALL'")
         try:
-            said = refusals(galera.url)
+            errors = refusals(galera.url)
             with pytest.raises(StoreUnavailable) as caught:
                 client.lock("x").acquire(timeout=1)
         finally:
             cursor.execute("SET GLOBAL wsrep_reject_queries = 'NONE'")
-        for error in (caught.value, *said):
+        for error in (caught.value, *errors):
             assert isinstance(error, Refused)
             assert error.code == "1047"
             assert error.outcome is Outcome.NOT_APPLIED
@@ -95,7 +95,7 @@ def test_a_node_of_galera_that_takes_no_queries(galera: GaleraServer) -> None:
 
 
 def test_a_commit_that_galera_confirms_and_then_fails_is_unknown(galera: GaleraServer) -> None:
-    """Of several statements in one request it answers that the commit was carried out, and then that it was not."""
+    """For several statements in one request, Galera first confirms the commit, and then reports that it failed."""
     large = "x" * 1000
     write = Statement(f"INSERT INTO mark (y) VALUES ('{large}')")
     galera.query("SET GLOBAL wsrep_max_ws_size = 1024")

@@ -177,7 +177,7 @@ def changed_record(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 
 def deadlocked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-    """Two lock two rows, each in another order; who has written less is the victim."""
+    """Two sessions lock two rows in opposite order; the one that has written less is the victim."""
     lock = "SELECT * FROM pair ORDER BY x {} LIMIT 1 FOR UPDATE"
     with contextlib.closing(server.connect()) as other, other.cursor() as cursor:
         other.begin()

@@ -73,7 +73,7 @@ def test_a_silent_server_is_given_up_within_the_timeout(
 @both
 @pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["lease", "session"])
 def test_killed_sessions(server: MariaDBServer, namespace: str, harness: Harness, mode: str) -> None:
-    """A lease survives them and a waiter goes on; a lock of a session ends with it, and its holder is told."""
+    """A lease survives them and a waiter continues; a session's lock ends with it, and its holder is notified."""
 
     async def body(harness: Harness) -> None:
         holder = harness.client(server.url + mode, namespace=namespace)

@@ -42,7 +42,7 @@ def test_a_locked_row_is_an_error_within_the_timeout(server: MariaDBServer, name
 
 @both
 def test_a_deadlock_is_tried_again(server: MariaDBServer, namespace: str, harness: Harness) -> None:
-    """Somebody has the permit's entry locked and wants the name; the release wants the entry and has the name."""
+    """One session has locked the permit's entry and wants the name; the release has the name and wants the entry."""
 
     async def body(harness: Harness) -> None:
         client = harness.client(server.url, namespace=namespace)
@@ -86,7 +86,7 @@ def test_a_client_that_stalls_in_a_transaction_is_cut_off(
         async def stall(tx: Any) -> None:
             await tx.ask(Statement(store._dialect.lock_name, store._key("x")))
             locked.set()
-            await harness.sleep(4.5)  # whoever may take a second is cut off after three
+            await harness.sleep(4.5)  # a statement that may take a second is cut off after three
             await tx.commit(Statement(store._dialect.clock))
 
         job = harness.spawn(lambda: store._transport.transact(stall, within=1.0))
@@ -136,7 +136,7 @@ def test_the_waiters_of_a_client_share_queries(server: MariaDBServer, namespace:
 def test_a_hand_over_is_seen_within_an_eighth_of_the_wait(
     server: MariaDBServer, namespace: str, harness: Harness
 ) -> None:
-    """As the page says: within 0.13 s after a wait of a second, though nobody tells; and few looks meanwhile."""
+    """As the page says: within 0.13 s after a wait of a second, without a message; and few polls meanwhile."""
 
     async def body(harness: Harness) -> None:
         holder, waiter = (harness.client(server.url, namespace=namespace) for _ in range(2))

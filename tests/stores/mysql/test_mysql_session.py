@@ -133,7 +133,7 @@ def test_after_a_restart_the_session_of_another_that_has_its_number_is_left_alon
             assert number in mine.sessions()
             between.forget()
             between.start()
-            with suppress(LeaseLost):  # or nobody knows
+            with suppress(LeaseLost):  # or the outcome is unknown
                 await hold.release()
             asks = (b"leasehold_session", b"KILL")
             await comes_true(harness, lambda: any(one in between.seen() for one in asks), 20.0)

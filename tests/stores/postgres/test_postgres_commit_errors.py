@@ -41,7 +41,7 @@ IN_COMMIT = {
 
 
 def at_rest(server: PostgresServer) -> bool:
-    """Tell whether nobody's statement is under way: one that has taken every lock keeps even newcomers out."""
+    """Return whether no statement is under way: one that has taken every lock keeps even new sessions out."""
     try:
         return not server.query(
             "SELECT 1 FROM pg_stat_activity"
@@ -215,7 +215,7 @@ def test_a_crash_in_a_commit_is_unknown_with_and_without_a_pooler() -> None:
 def test_an_unconfirmed_commit_is_found_by_the_repetition(
     server: PostgresServer, harness: Harness, pooled: bool
 ) -> None:
-    """It waits for a standby, which nobody sees, when its session is ended."""
+    """It waits for a standby that does not exist, when its session is ended."""
     waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
     async def body(harness: Harness, url: str) -> None:

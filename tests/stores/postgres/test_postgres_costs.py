@@ -44,7 +44,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Cost:
 
 
 async def in_line(harness: Harness, client: Any) -> None:
-    """Wait until somebody waits for ``x``, and has come to rest."""
+    """Wait until a waiter for ``x`` is queued, and sends nothing more."""
     until = harness.now() + 5
     while (info := await client.inspect("x")) is None or not info.waiters:
         assert harness.now() < until

@@ -80,7 +80,7 @@ def no_space(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def no_room_for_locks(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """Somebody has taken so many locks that there is no room for another."""
+    """Another session has taken so many locks that there is no room for one more."""
     with Client.from_url(server.url) as client, server.connect() as greedy:
         client.lock("x").acquire(timeout=5).release()  # type: ignore[union-attr]
         with pytest.raises(psycopg.errors.OutOfMemory):
@@ -169,7 +169,7 @@ def dead_behind_a_pooler(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def stalled(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """The process stands still in the middle of a transaction."""
+    """The process is paused in the middle of a transaction."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction, "STALL", 0.2)
         return in_a_transaction(server, lambda: time.sleep(0.5))
@@ -225,7 +225,7 @@ def beyond_a_limit(server: PostgresServer) -> Sequence[StoreUnavailable]:
 
 
 def idle_for_too_long(server: PostgresServer) -> Sequence[StoreUnavailable]:
-    """A session of ``mode=session`` of which nothing was heard for the length of its lease."""
+    """A session of ``mode=session`` that was silent for the length of its lease."""
     with transport_to(server.url) as transport:
         link = finish(transport.session(RUNTIME.now() + 5))
         ends = Statement("SELECT set_config('idle_session_timeout', '50ms', false)")

@@ -177,7 +177,7 @@ def crashed(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
 
 
 def dropped(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
-    """Somebody drops the database from under a client."""
+    """The database of a client is dropped."""
     server: PostgresServer = request.getfixturevalue("server")
     server.query("CREATE DATABASE gone")
     with server.connect(dbname="gone") as there:
@@ -191,7 +191,7 @@ def dropped(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
 
 
 def out_of_locks(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
-    """Somebody has so many locks that there is no room for the one that each new session takes."""
+    """Another session has so many locks that there is no room for the one that each new session takes."""
     server: PostgresServer = request.getfixturevalue("server")
     with server.connect() as greedy:
         with pytest.raises(psycopg.errors.OutOfMemory):
@@ -275,7 +275,7 @@ LASTING = frozenset(
         "permission denied for database",
     }
 )
-"""Those of which a client that waits is told at once; after the others it goes on."""
+"""Those that a waiting client raises at once; after the others it retries."""
 
 
 def test_every_hint_is_provoked() -> None:

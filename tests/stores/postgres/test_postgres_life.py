@@ -180,7 +180,7 @@ def test_cancel_a_release_at_each_step(postgres_server: PostgresServer, namespac
 
 
 def test_randomly_cancelled_calls_never_mix_up_answers(postgres_server: PostgresServer, namespace: str) -> None:
-    """Each call asks for something of its own; an answer that went astray would be somebody else's value."""
+    """Each call asks for a value of its own; a misdirected answer would have another call's value."""
     chance, numbers = random.Random(20), itertools.count()
 
     async def body() -> None:
@@ -247,7 +247,7 @@ def test_a_forked_child_ends_no_session_of_its_parent(postgres_server: PostgresS
 def test_a_close_ends_a_subscription_that_is_being_opened(
     proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
 ) -> None:
-    """The server is slow: else a thread would read messages, on a connection that nobody closes any more."""
+    """The server is slow: else a thread would read messages, on a connection that is never closed."""
     proxy, url = proxied
     held = proxy.hold(where=b"LISTEN")
     with Client.from_url(postgres_server.url, namespace=namespace) as other, other.lock("x"):
@@ -269,7 +269,7 @@ def test_a_close_ends_a_subscription_that_is_being_opened(
 def test_a_host_is_reached_at_its_second_address_in_asyncio_too(
     postgres_server: PostgresServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As libpq does for blocking clients: the first may be of a node that is down, or IPv6 where nobody listens."""
+    """As libpq does for blocking clients: the first may be of a node that is down, or IPv6 without a listener."""
     addresses = {"pg.test": ["127.0.0.9", "127.0.0.1"], "gone.test": []}
 
     async def resolve(host: str, *_: object, **__: object) -> list[Any]:

@@ -114,7 +114,7 @@ def test_what_a_session_cannot_promise_is_refused(sessions: SimpleNamespace, nam
 
 
 def test_keys_are_fixed_and_separate_namespace_and_name() -> None:
-    """Whoever computes them elsewhere relies on it."""
+    """Programs that compute the keys themselves rely on it."""
     assert key_of("default", "stock:42") == -5011702334443919841
     pairs = [("a", "bc"), ("ab", "c"), ("", "abc"), ("default", "x"), ("default", "X"), ("default", "x ")]
     assert len({key_of(*pair) for pair in pairs}) == len(pairs)
@@ -174,7 +174,7 @@ def test_a_cancelled_release_leaves_the_socket_to_a_renewal_that_waits_on_it(
 
 
 def test_names_that_nobody_uses_are_forgotten(server: PostgresServer) -> None:
-    """Where all clients have ``mode=session``, nobody else does it."""
+    """Where all clients have ``mode=session``, no other client sweeps."""
     url = f"{server.url}?mode=session"
     with Client.from_url(url) as client:
         for number in range(3):

@@ -105,7 +105,7 @@ def test_a_renewal_that_a_pooler_may_have_refused_ends_the_hold(server: Postgres
 def test_a_silent_session_ends_with_its_lease(
     proxied: tuple[FaultProxy, str], postgres_server: PostgresServer, namespace: str
 ) -> None:
-    """The holder's host vanishes: the server is told nothing, and frees the lock all the same."""
+    """The holder's host vanishes: no message reaches the server, and it frees the lock all the same."""
     proxy, url = proxied
     with (
         Client.from_url(f"{url}?mode=session", namespace=namespace, response_timeout=0.5) as gone,

@@ -171,7 +171,7 @@ def test_lease_rows_work_behind_a_pooler_of_transactions(pooler: PgBouncerServer
 def test_messages_come_past_a_pooler(
     pooler: PgBouncerServer, postgres_server: PostgresServer, namespace: str, harness: Harness
 ) -> None:
-    """Who waits hears of its turn from the server itself; all else goes through the pooler."""
+    """A waiter gets its messages from the server itself; all other traffic goes through the pooler."""
 
     async def body(harness: Harness) -> None:
         url = f"{pooler.url}?listen=127.0.0.1:{postgres_server.port}"
@@ -191,7 +191,7 @@ def test_messages_come_past_a_pooler(
         got = await job.result()
         assert got is not None
         assert harness.now() - freed < 2.0, "a look comes as rarely as twice a second, a renewal after ten"
-        assert two.store._waiting._poller._job is None, "nobody looks"  # type: ignore[attr-defined]
+        assert two.store._waiting._poller._job is None, "no poller runs"  # type: ignore[attr-defined]
         await got.release()
         found = {finding.subject: finding for finding in await one.diagnose()}
         assert "bypass it" in found["pooler"].meaning

@@ -179,7 +179,7 @@ def test_rows_may_be_of_whatever_kind(postgres_server: PostgresServer, namespace
 
 
 def test_a_standby_is_refused(server: PostgresServer) -> None:
-    """Its locks are its own: somebody on the primary has the same lock."""
+    """A standby has its own locks: a session on the primary has the same lock."""
     server.terminate()
     (server.data / "standby.signal").touch()
     server.start()

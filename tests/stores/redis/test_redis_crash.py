@@ -86,7 +86,7 @@ def test_a_holder_stopped_beyond_its_lease_is_notified(redis_server, namespace, 
         assert said["written"] is False
         assert said["release"] == "lost"
         assert said["at"] - resumed < 0.25
-        time.sleep(0.7)  # whatever it still owes the server
+        time.sleep(0.7)  # for requests that it still has to send
         successor.raise_if_lost()
         successor.renew()
         assert [holder.token for holder in locks.inspect("x").holders] == [successor.token]

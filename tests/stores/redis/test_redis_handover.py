@@ -72,7 +72,7 @@ def test_a_thousand_waiters_and_ten_thousand_hand_overs(server, namespace, fair,
     print(f"{rate:.0f} hand-overs/s, {stats['evalsha'] / len(holds):.2f} calls each")
     if fair:
         assert [str(i) for i, turn, _ in holds if turn == 0] == order  # as people saw the queue
-        for turn in range(1, HANDOVERS // WAITERS):  # nobody has a second turn before all had the first
+        for turn in range(1, HANDOVERS // WAITERS):  # no waiter has a second turn before all had the first
             assert {i for i, _, _ in holds[turn * WAITERS : (turn + 1) * WAITERS]} == set(range(WAITERS))
 
 

@@ -118,7 +118,7 @@ def test_fork_of_an_asyncio_client(server):
         start = time.monotonic()
         await hold.release()
         got = await waiter
-        assert time.monotonic() - start < 0.6  # the message was heard: every timer would ring later
+        assert time.monotonic() - start < 0.6  # the message was received: every timer would fire later
         await got.release()
         await locks.close()
 

@@ -82,7 +82,7 @@ with Client.from_url(sys.argv[1], namespace=sys.argv[2]) as locks: locks.lock("k
 
 
 def kill_a_waiter(cluster: RedisCluster, namespace: str) -> None:
-    """Leave the queue entry of a waiter for ``k`` that nobody can notify."""
+    """Leave the queue entry of a waiter for ``k`` that cannot be notified."""
     source = cluster.primary_of(lock_key(namespace, "k"))
     process = subprocess.Popen([sys.executable, "-c", WAITER, cluster.url, namespace])
     until(lambda: source.command("PUBSUB", "SHARDCHANNELS", f"*{namespace}*"), 20.0)

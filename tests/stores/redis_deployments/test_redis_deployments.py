@@ -114,7 +114,7 @@ def test_an_address_that_moves_to_the_new_primary_is_followed(harness: Harness, 
 def test_no_sentinel_answers(harness: Harness) -> None:
     ports = free_port(), free_port()
     error = refusal(harness, f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/locks")
-    assert "no sentinel says which server is the primary" in error
+    assert "no sentinel names the primary" in error
     assert all(f"127.0.0.1:{port}" in error for port in ports)
 
 
@@ -174,7 +174,7 @@ def test_a_sentinel_that_was_cut_off_is_outvoted(harness: Harness, namespace: st
             lambda: all(each.state()["port"] != str(old.port) for each in rest), 30.0, "the others have decided"
         )
         new = group.nodes[1] if group.nodes[0] is old else group.nodes[0]
-        with RedisServerAt(old):  # it came back as a primary, since nobody has told it otherwise yet
+        with RedisServerAt(old):  # it came back as a primary: no sentinel has reconfigured it yet
             for each in rest:
                 each.pause()
             late.resume()

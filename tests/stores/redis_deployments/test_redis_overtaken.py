@@ -54,7 +54,7 @@ def test_after_a_give_up(redis_server, proxy, namespace, primitive, taken):
         with pytest.raises(StoreUnavailable):
             PRIMITIVES[primitive](locks).acquire(timeout=0.2)
         assert late.hits == 1
-        late.remove()  # it is carried out now, for nobody
+        late.remove()  # it is carried out now, for no client
         time.sleep(0.3)
         if theirs is not None:
             theirs.release()

@@ -14,7 +14,7 @@ from support.flavors import both
 
 DAY_US = 86_400_000_000
 LEASE = 9.0
-"""Seconds; a renewal, by which a waiter would notice what it was not told, comes after a third of it."""
+"""Seconds; a renewal, by which a waiter would notice a lost message, comes after a third of it."""
 
 
 @both

@@ -85,7 +85,7 @@ class Both(BothSides):
         until = blocked.until - self.now
         assert 0 < left <= until + 0.01  # nothing is missed
         if blocked.by is None or blocked.by.token is not None:
-            assert left > until - 1.0  # and nobody asks in vain
+            assert left > until - 1.0  # and no waiter asks in vain
         if blocked.by is None:
             assert answer.held_by is None
         else:

@@ -114,7 +114,7 @@ def test_full_memory_refuses_acquires_only(server, store, full):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_state_is_consistent_after_one_key_was_deleted(server, store, role):
-    """Counters are computed anew from the remaining holders; every key expires; an unused name blocks nobody."""
+    """Counters are computed anew from the remaining holders; every key expires; an unused name blocks no client."""
     name = next(NAMES)
     tickets = [a_ticket(), a_ticket(), a_ticket(LockMode(Kind.READ_WRITE, exclusive=False, upgradeable=True))]
     waiters = [a_ticket(WRITER), a_ticket(WRITER)]

@@ -69,7 +69,7 @@ def test_readers_enter_together_at_a_cost_that_does_not_grow(server, namespace, 
     for readers, (most, calls, inside, _) in costs.items():
         record_property(f"{readers} readers: calls, commands inside", (calls, inside))
         assert most == readers // 5  # all up to the next writer, together
-        assert calls <= 1.1  # a leave each; nobody asked again
+        assert calls <= 1.1  # one release each; no waiter asked again
         assert inside <= costs[20][2] * 1.1 + 1
 
 

@@ -1,4 +1,4 @@
-"""Who has a node's vote, and running a command of the protocol at a node."""
+"""Reads which ticket has a node's vote; runs a command of the protocol at a node."""
 
 from __future__ import annotations
 

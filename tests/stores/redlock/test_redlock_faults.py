@@ -312,7 +312,7 @@ def test_the_vote_of_a_request_that_waits_for_a_stalled_node_is_given_back(names
 @both
 @pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_LEAVE], ids=["claim", "leave"])
 def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
-    """Votes that a ticket has without knowing do not block it. A release without replies counts."""
+    """Votes whose replies were lost do not block their ticket. A release whose replies were lost takes effect."""
     with proxies(nodes, 3) as (before, url):
 
         async def body(harness):

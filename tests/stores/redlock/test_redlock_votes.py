@@ -53,7 +53,7 @@ def test_a_waiter_that_finds_a_free_vote_waits_no_more(redlock_nodes, namespace)
     assert run(node, protocol.try_acquire(namespace, holder, 1, join=True, channel=b""))[0] == 1
     assert run(node, protocol.try_acquire(namespace, waiter, 2, join=True, channel=b""))[0] == 0
     vote, queue, *_ = keys.node_keys(namespace, "x")
-    node.command("DEL", vote)  # its lease ended, which notifies nobody
+    node.command("DEL", vote)  # its lease ended, without a message
     assert node.command("ZCARD", queue) == 1
     assert run(node, protocol.try_acquire(namespace, waiter, 3, join=True, channel=b""))[0] == 1
     assert node.command("ZCARD", queue) == 0
@@ -72,7 +72,7 @@ def test_an_earlier_request_that_arrives_after_the_release_joins_no_queue(redloc
 
 @pytest.mark.parametrize("comes", ["claim", "give_back"])
 def test_a_request_that_arrives_after_its_release_joins_no_queue(redlock_nodes, namespace, comes):
-    """Else nobody would release it, and it would be notified instead of a waiter that lives."""
+    """Else it would never be released, and would be notified instead of a live waiter."""
     node = redlock_nodes.nodes[0]
     holder, waiter = (Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "hw")
     proposals = [Proposal("x", holder, 7, 7), Proposal("x", waiter, 8, 8)]
@@ -108,7 +108,7 @@ def test_a_request_that_arrives_after_its_release_joins_no_queue(redlock_nodes, 
     ids=["subscribers", "none"],
 )
 def test_which_waiters_are_notified_of_a_free_vote(namespace, listeners, notified):
-    """A notified waiter that does not ask blocks nobody: the next to ask gets the vote."""
+    """A notified waiter that does not ask blocks no other: the next to ask gets the vote."""
     with RedisServer() as node:
         channels = {letter: keys.channel(namespace, letter * 8) for letter in "abcdef"}
         tickets = {one: Ticket(one * 22, LeaseTerms(LockMode(), Owner("host", 1, one), 30.0)) for one in "abcdef"}

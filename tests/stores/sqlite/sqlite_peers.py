@@ -54,7 +54,7 @@ def boottime() -> float:
 
 
 class Peer:
-    """Another process with a client, which evaluates what it is told."""
+    """Another process with a client, which evaluates the expressions that it receives."""
 
     def __init__(self, path: Path, proc: str = "/proc") -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Other processes that write, stop or die while they do: nobody waits for longer than asked, and nothing is left."""
+"""Other processes that write, stop or die while they do: no call waits for longer than asked, and nothing is left."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ def test_a_renewal_that_still_waits_when_its_client_closes_leaves_no_thread_behi
                 while not renewals():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 waits = renewals()
-                locks._engine.watchdog.forget(hold._lease)  # as if it were lost: nobody leaves for it
+                locks._engine.watchdog.forget(hold._lease)  # as if it were lost: no release follows
                 await locks.close()
-                assert not renewals(), "nobody needs it any more"
+                assert not renewals(), "it is not needed any more"
                 await asyncio.wait(waits)
                 until = boottime() + 2.0
                 while any(one.name == "leasehold-worker" for one in threading.enumerate()):
-                    assert boottime() < until, "a thread is left that nobody ends"
+                    assert boottime() < until, "a thread is left that never ends"
                     await asyncio.sleep(0.01)
 
     asyncio.run(party())
@@ -208,7 +208,7 @@ def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monke
     with another(READER, path) as reader:
         while log.stat().st_size <= most:
             use()
-        use()  # the reader is not in the way of anybody's work
+        use()  # the reader blocks no other call
         assert log.stat().st_size > most
         reader.kill()
     use()
@@ -218,7 +218,7 @@ def test_the_log_is_emptied_when_readers_let_it(path: Path, locks: Client, monke
 def test_a_log_that_cannot_be_emptied_undoes_no_commit(
     path: Path, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit before it was carried out: whoever says that the disk is full and nothing was changed is wrong."""
+    """The commit was carried out before: an error "disk full, nothing was changed" would be wrong."""
     monkeypatch.setattr("leasehold.stores.sqlite.database.LARGEST_LOG", 0)
     tries: list[str | None] = []
 

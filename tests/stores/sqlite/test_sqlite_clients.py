@@ -180,7 +180,7 @@ def test_close_ends_thread_and_socket(path: Path) -> None:
 
 
 def test_close_goes_on_though_the_thread_has_closed_its_socket(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread may see that it is to stop before whoever closes has roused it."""
+    """The thread may see the stop flag before `close` has woken it."""
     locks = Client.from_url(f"sqlite:{path}")
     with locks.lock("x"):
         assert locks.lock("x").acquire(timeout=0.05) is None

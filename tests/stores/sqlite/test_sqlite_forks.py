@@ -11,7 +11,7 @@ from sqlite_peers import linux, raw, run_python
 def test_fork(path: Path) -> None:
     """What the child commits survives the parent's close, and the child neither renews nor releases the parent's hold.
 
-    With a connection inherited through the fork the last write of the child vanishes without an error.
+    If the child used the inherited connection, its last write would vanish without an error.
     """
     code = """
         import os, sys, time, warnings

@@ -1,4 +1,4 @@
-"""The SQLite store beside the reference in memory, and how many rows it reads and keeps."""
+"""The SQLite store compared with the reference in memory, and how many rows it reads and keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = ("name", "entry")
 
 
 class Frozen(BlockingRuntime):
-    """Time that stands still until it is told to go on; no threads for it."""
+    """A clock that only moves when the test moves it; without threads."""
 
     flavor = Flavor.SIMULATED
 

@@ -134,7 +134,7 @@ def exclusive(
         latest[what] = max(latest[what], end)
     written = sum(what == "w" for _, _, what in visits)
     counted = int((place / "file").read_text() or 0)
-    assert written <= counted <= written + k + 4, "no update was lost; who was killed may have written without a word"
+    assert written <= counted <= written + k + 4, "no update was lost; a killed process may have an unrecorded write"
     if kind == "rw":
         together = sum(
             start < before

@@ -86,7 +86,7 @@ class Workers:
 
 @pytest.mark.parametrize("times", [2, pytest.param(12, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
 def test_leaders_that_are_killed_again_and_again(ensemble: ZooKeeperEnsemble, namespace: str, times: int) -> None:
-    """Nobody is inside beside another, tokens increase, and all go on after each election."""
+    """No two clients hold at once, tokens increase, and all continue after each election."""
     workers = Workers(f"{ensemble.url}/killed?session_timeout={SESSION}", namespace, 4)
     try:
         for _ in range(times):
@@ -194,7 +194,7 @@ def test_a_killed_holder_and_a_killed_leader_cost_an_election_and_two_timeouts(
 
 
 def test_a_hold_ends_when_its_member_is_cut_off_from_the_leader(namespace: str) -> None:
-    """It goes on answering reads, and its leader hears no more of its clients: who holds there is told in time."""
+    """It still answers reads, but its clients' pings no longer reach the leader: its holders are notified in time."""
     timeout, proxies = 5.0, dict[tuple[int, int], FaultProxy]()
 
     def between(member: int, other: int, port: int) -> int:

@@ -84,7 +84,7 @@ def transport_to(url: str) -> Iterator[Transport]:
 
 
 def asked(url: str, *forms: Any) -> BaseException:
-    """Send the requests one after another; return what is told of the one that fails."""
+    """Send the requests one after another; return the error of the one that fails."""
     with transport_to(url) as transport:
         for form in forms:
             try:

@@ -27,7 +27,7 @@ from support.programs.zookeeper_client import SOON, children, create_in_session,
 def test_a_create_whose_reply_is_lost_is_found_again(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    """The node is there and nobody knows: the repeated claim finds it, in the same session, and makes no second one."""
+    """The node was made but the reply lost: the repeated claim finds it in the same session, and makes no other."""
 
     async def body(harness: Harness) -> None:
         client = client_of(harness, proxy, namespace)
@@ -141,7 +141,7 @@ def test_a_lost_connection_puts_in_doubt_at_once_and_a_new_one_ends_the_doubt(
 def test_an_outage_beyond_the_lease_ends_the_hold_before_the_server_does(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, how: str
 ) -> None:
-    """Lost at the session's bound, told by a local timer; another client gets the lock only after that."""
+    """A local timer reports the loss at the session's bound; another client gets the lock only after that."""
 
     async def body(harness: Harness) -> None:
         to_error: list[float] = []
@@ -161,7 +161,7 @@ def test_an_outage_beyond_the_lease_ends_the_hold_before_the_server_does(
             proxy.blackhole()
         await until_in(harness, lambda: hold.lost, SESSION * VALID + NOISE)
         after, taken = await waiter.result()
-        assert to_error[0] < taken, "told before anybody else had it"
+        assert to_error[0] < taken, "notified before another client had it"
         assert taken - start < SESSION + 2 * TICK + NOISE
         assert after.token > hold.token
         await raised(LeaseLost, hold.release())

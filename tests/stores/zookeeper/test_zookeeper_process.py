@@ -83,7 +83,7 @@ def test_a_lock_whose_holder_is_killed_is_free_within_the_bound(url: str, namesp
 
 
 def test_a_stopped_holder_is_notified_before_any_call_succeeds(url: str, namespace: str) -> None:
-    """It wakes after somebody else had the lock: its first look says that it is lost."""
+    """It continues after another client held the lock: its first check reports the loss."""
     with Client.from_url(url, namespace=namespace) as locks, holder(url, namespace) as process:
         process.send_signal(signal.SIGSTOP)
         start = time.monotonic()

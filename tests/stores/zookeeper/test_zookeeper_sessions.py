@@ -142,7 +142,7 @@ def test_a_waiter_whose_session_ends_joins_the_queue_again(
 def test_a_node_of_another_session_is_not_taken_for_ours(
     harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer
 ) -> None:
-    """A node with our UUID whose session is dying: it is in our way, as anybody's, until the server removes it."""
+    """A node with our UUID whose session is ending blocks us, as any other node, until the server removes it."""
 
     async def body(harness: Harness) -> None:
         client = client_of(harness, proxy, namespace, timeout=20.0)

@@ -17,8 +17,8 @@ import pytest
 FOLDERS = {"api", "history", "model_tests", "simulated", "specs"}
 """Folders of tests that mostly compute."""
 
-NICER = 10
-"""Steps by which the priority is lowered, of 19: a tenth of the processor time that others get."""
+NICE_STEPS = 10
+"""Steps of `nice` (at most 19): such a test gets a tenth of the processor time that others get."""
 
 TIME = 900
 """Seconds that such a test may take, unless it sets another limit."""
@@ -46,7 +46,7 @@ def in_the_background(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lower the priority of a test that computes, where it can be raised again afterwards."""
     if computes(request.node) and can_restore():
         before = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PROCESS, 0, before + NICER)
+        os.setpriority(os.PRIO_PROCESS, 0, before + NICE_STEPS)
         yield
         os.setpriority(os.PRIO_PROCESS, 0, before)
     else:

@@ -8,10 +8,10 @@ Each worker is in one room while it runs a test. There are three kinds of tests,
   wait, too: `QUIET` workers begin with them.
 - A test that measures what a processor does has the mark ``timing(beside="nobody")``, and is alone.
 
-Who needs quiet lets no other enter, and waits for a limited time until those inside have left. Tests that only compute,
+A quiet test lets no other enter, and waits for a limited time until those inside have left. Tests that only compute,
 at a lower priority, are not in the room: they go on, except beside a test that is alone. So the first workers begin
 with the tests that measure time, while the others compute (`arrange`). A worker stays in the room from one such test to
-the next, unless somebody waits to be alone: to empty the room takes as long as the longest test inside.
+the next, unless a test waits to be alone: to empty the room takes as long as the longest test inside.
 
 Servers may be in an unexpected state after the failure. So the fixtures that the tests of the worker share are ended
 before that run, and are made anew.
@@ -49,7 +49,7 @@ QUIET = 4
 class Room:
     """Five lock files that all workers of one run share.
 
-    ``door`` is held by whoever waits to be alone, so that no test that measures overtakes it. ``quiet`` is shared by
+    A test that waits to be alone holds ``door``, so that no test that measures overtakes it. ``quiet`` is shared by
     those that measure, and held by one that is alone; others need it for a moment to enter. ``inside`` is shared by
     the others. Tests that compute share ``computing``, and need ``still`` for a moment to begin; one that is alone has
     it.
@@ -64,13 +64,13 @@ class Room:
         self._door, self._quiet, self._inside, self._still, self._computing = self._locks
 
     def enter(self) -> None:
-        """Enter alongside others, as soon as nobody needs quiet."""
+        """Enter alongside others, as soon as no test needs quiet."""
         fcntl.flock(self._quiet, fcntl.LOCK_EX)
         fcntl.flock(self._inside, fcntl.LOCK_SH)
         fcntl.flock(self._quiet, fcntl.LOCK_UN)
 
     def compute(self) -> None:
-        """Begin to compute, as soon as nobody is alone."""
+        """Begin to compute, as soon as no test is alone."""
         fcntl.flock(self._still, fcntl.LOCK_SH)
         fcntl.flock(self._computing, fcntl.LOCK_SH)
         fcntl.flock(self._still, fcntl.LOCK_UN)
@@ -93,7 +93,7 @@ class Room:
         return _unused(self._inside, within)  # nobody enters before `leave`; another that measures may look
 
     def is_wanted_alone(self) -> bool:
-        """Return whether somebody waits to be alone."""
+        """Return whether a test waits to be alone."""
         try:
             fcntl.flock(self._door, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -115,7 +115,7 @@ class Room:
 
 
 def _unused(lock: int, within: float) -> bool:
-    """Wait until nobody shares a lock; return whether that was so in time."""
+    """Wait until no process shares a lock; return whether that was so in time."""
     until = time.monotonic() + within
     while True:
         try:

@@ -45,7 +45,7 @@ PROGRAMS = REDIS | {
 """Programs that tests start, and files that they need, by the Debian package that has them."""
 
 PLACES = ("/usr/sbin", "/usr/share/zookeeper/bin", *map(str, Path("/usr/lib/postgresql").glob("*/bin")))
-"""Where Debian puts programs that are not for everybody."""
+"""Where Debian puts programs for administrators."""
 
 DRIVERS = {
     "redis": "redis",

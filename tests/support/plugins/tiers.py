@@ -2,7 +2,7 @@
 
 There are three tiers:
 
-- The default tier is for whoever has just cloned the repository. It checks the logic, needs no server but one Redis,
+- The default tier is for a fresh clone of the repository. It checks the logic, needs no server but one Redis,
   and takes minutes. A test that is repeated with many seeds runs with a few of them.
 - ``--all`` runs everything on all servers. CI runs it.
 - ``--nightly`` adds the tests with the mark ``nightly``.
@@ -143,7 +143,7 @@ PARTS = (
     _default(f"{BROKEN}::test_a_broken_lock_is_found", "those that are found soon", without="believes a leader"),
     _default("unit", "rules, engine, primitives, and parts of stores"),
     _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "2,000 histories"),
-    _all(f"{HISTORIES}::test_nobody_is_stuck_though_messages_are_lost", "20,000 hand-overs"),
+    _all(f"{HISTORIES}::test_no_waiter_is_stuck_when_messages_are_lost", "20,000 hand-overs"),
     _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "10,000 plans of histories"),
     _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "holds with leases of seconds", real_time=True),
     _all(f"{WATCHDOG}::test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog", "10,000 holds"),

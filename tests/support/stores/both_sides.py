@@ -74,7 +74,7 @@ class BothSides(ABC):
 
     @abstractmethod
     def check_wait(self, ticket: Ticket, blocked: Blocked, answer: Wait) -> None:
-        """Compare what is told to who must wait."""
+        """Compare the replies to tickets that must wait."""
 
     def took(self, model: int, real: int) -> None:
         """Take note of a token that both gave: the same grant has one number on each side, and they grow alike."""
@@ -143,7 +143,7 @@ class BothSides(ABC):
         self.check_wait(ticket, step.blocked, answer)
 
     def forget(self, i: int) -> None:
-        """Leave, as a client does whose claim was refused: it finds its own dead entry at most, and touches nobody."""
+        """Leave, as a client does whose claim was refused: it finds its own dead entry at most, and no other."""
         finish(self.store.release(self.name, self.tickets[i], reason=ReleaseReason.RELEASE, within=5.0))
         self.slots.discard(self.tickets[i].id)
 
@@ -232,10 +232,10 @@ class BothSides(ABC):
 
 @contextmanager
 def opened(server: RedisServer) -> Iterator[RedisStore]:
-    """Open a store that hears what it is told."""
+    """Open a store that receives messages."""
     store = registry.opener(server.url).open(BlockingRuntime(), "default")
     assert isinstance(store, RedisStore)
-    finish(store._transport.listen(5.0))  # a waiter that nobody hears for is passed over
+    finish(store._transport.listen(5.0))  # a waiter without a listener is passed over
     finish(store.inspect("x"))  # opens the other connection, which lasts as long as the store
     try:
         yield store

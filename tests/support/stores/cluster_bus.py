@@ -37,7 +37,7 @@ class Bus:
         self._loop.close()
 
     def cut(self, node: Node) -> None:
-        """Part a node from all others: it hears nobody, and nobody hears it. Clients go on reaching it."""
+        """Cut a node off from all others: no message passes, either way. Clients still reach it."""
         self._run(self._part({self._cluster.id_of(node)}, node))
         node.command("ACL", "SETUSER", "link", "off")  # its replicas, too
         node.command("CLIENT", "KILL", "USER", "link")

@@ -90,7 +90,7 @@ def ticket(mode: LockMode = MODES[0], delay: float = 0.0) -> Ticket:
 
 
 async def known(store: Any, name: str) -> None:
-    """Make a name known: nobody holds it, and it has a row."""
+    """Make a name known: it is free, and has a row."""
     one = ticket()
     assert isinstance(await store.try_acquire(name, one, join=False, within=5), Granted)
     assert await store.release(name, one, reason=ReleaseReason.RELEASE, within=5)

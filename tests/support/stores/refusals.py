@@ -127,7 +127,7 @@ def check_nothing_is_done(server: S, case: Case[S], code: str, remedy: str) -> S
 
 @contextlib.contextmanager
 def closed(folder: Path) -> Iterator[Path]:
-    """Make a subfolder that nobody may read. Root may read everything, so root becomes another user for the block."""
+    """Make a subfolder that no user may read. Root may read everything, so root becomes another user for the block."""
     within = folder / "closed"
     within.mkdir(mode=0)
     me = os.geteuid()

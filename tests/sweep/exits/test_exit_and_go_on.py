@@ -123,7 +123,7 @@ def test_the_next_caller_finds_the_server_after_an_exception_at_any_step() -> No
         where.append(striking.where)
         done.clear()
         finish(flight.run(work, 0.001))
-        assert done, f"{striking.where}: nobody looks any more"
+        assert done, f"{striking.where}: no check runs any more"
     assert where
 
 

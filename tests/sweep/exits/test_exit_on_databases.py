@@ -35,7 +35,7 @@ GOES_ON_WITHIN = 5.0
 """Seconds for the next acquire of the client; a lost permit would never come back."""
 
 SOON = 10 * LOOK_AGAIN
-"""Seconds in which a permit must come, also if nobody was notified."""
+"""Seconds in which a permit must come, also without a notification."""
 
 NIGHTLY = pytest.mark.nightly
 

@@ -60,7 +60,7 @@ def test_a_release_whose_reply_was_lost_is_repeated_and_no_loss(harness: Harness
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None
         if kind is Kind.DUPLICATE:
-            with pytest.raises(LeaseLost):  # the store said that it was gone: nobody can know better
+            with pytest.raises(LeaseLost):  # the store reported that it was gone, which decides
                 await hold.release()
         else:
             await hold.release()

@@ -178,7 +178,7 @@ def test_a_task_may_close_its_client_inside_its_own_block() -> None:
 @pytest.mark.parametrize("make", [LOCKS["lock"], TWO], ids=["one", "several"])
 @pytest.mark.parametrize("fault", [Fault(Kind.DELAY_REQUEST, 0.5), Fault(Kind.DROP_REQUEST, 0.5)], ids=str)
 def test_closing_waits_for_a_release_that_is_under_way(make: Make, fault: Fault) -> None:
-    """The process may end right after the close, and nobody would send the release again."""
+    """The process may end right after the close, and the release would not be sent again."""
 
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         plan = Leaves()

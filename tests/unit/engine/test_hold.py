@@ -1,4 +1,4 @@
-"""The life of a hold: every state against every turn, what is told to whom, and how often."""
+"""The life of a hold: every state with every transition, which callbacks are called, and how often."""
 
 import logging
 from asyncio import CancelledError
@@ -112,7 +112,7 @@ def test_a_renewal_confirmed_after_the_deadline_does_not_revive() -> None:
 
 @pytest.mark.parametrize("state", [State.HELD, State.IN_DOUBT])
 def test_a_release_after_the_deadline_is_a_loss_and_notifies(state: State) -> None:
-    """Even if nobody has looked at the clock meanwhile, as in a process that was stopped."""
+    """Even if no code has read the clock meanwhile, as in a process that was stopped."""
     bench = Bench()
     bench.to(state)
     bench.at(bench.lease.deadline)

@@ -1,4 +1,4 @@
-"""A lease is kept while somebody can reach a hold on it, whichever task or thread acquired; and who is notified."""
+"""A lease is kept while a hold on it is referenced, whichever task or thread acquired; and notices of losses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_hold_outlives_the_thread_that_acquired_it(kind: str) -> None:
 def test_a_lease_that_nobody_can_release_is_released_by_the_watchdog(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock object lives on, as a global one does; the task is gone, and nobody has the hold."""
+    """The lock object lives on, as a global one does; the task is gone, and nothing refers to the hold."""
 
     async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
         lock = make(client)
@@ -193,7 +193,7 @@ def test_what_is_given_up_is_given_up_as_a_loss(make: Make) -> None:
         await acquire_and_forget(make(client), tell)
         entered = rival.rw_lock("a").writer() if make is LOCKS["reader"] else make(rival)
         async with entered:
-            assert len(told) == 1, "before anybody else is let in"
+            assert len(told) == 1, "before another client acquires"
 
     simulate(body)
 

@@ -1,4 +1,4 @@
-"""Who waits rides over an outage of the store, and is told at once of what no asking again can mend."""
+"""A waiter tolerates an outage of the store, and raises at once an error that no retry can cure."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_former_leader_campaigns_through_an_outage_and_leads_again(harness: Ha
         assert tokens[0] < tokens[1]
         outage.lasts = True
         with pytest.raises(StoreUnavailable):
-            await client.election("a", lease=0.3).run(lead)  # at the first contact it is told at once
+            await client.election("a", lease=0.3).run(lead)  # at the first contact it raises at once
         return tokens
 
     harness.run(body)

@@ -107,7 +107,7 @@ def test_a_hold_released_while_the_watchdog_finds_it_dropped_is_not_released_twi
         hold._lease.lock_object = weakref.ref(gone)
         await harness.sleep(LEASE / 2)
         assert hold._lease.state is State.RELEASED
-        assert len(client._engine.watchdog._pending) == 0, "whoever ended it leaves"
+        assert len(client._engine.watchdog._pending) == 0, "the call that ended it releases"
 
     with caplog.at_level(logging.WARNING, "leasehold"):
         simulate(body)
@@ -235,7 +235,7 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
 
 
 def test_a_holder_may_close_its_client_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold._engine.watchdog.backup_thread.PATIENCE", SOON)  # nobody takes over meanwhile
+    monkeypatch.setattr("leasehold._engine.watchdog.backup_thread.PATIENCE", SOON)  # no thread takes over meanwhile
     client, closed = Client(Memory("closed when told")), threading.Event()
     hold = client.lock("a", lease=0.2, renew=False).acquire()
     assert hold is not None
@@ -342,4 +342,4 @@ def test_a_client_that_is_closed_as_another_thread_takes_over_the_schedule_ends_
     hold.on_lost(stay)
     assert called.wait(SOON)
     client.close()
-    assert go_on.is_set(), "nobody waited in vain"
+    assert go_on.is_set(), "no thread waited in vain"

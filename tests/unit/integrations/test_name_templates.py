@@ -43,7 +43,7 @@ def test_values_make_the_name(text: str, values: dict[str, Any], name: str) -> N
     assert NameTemplate(text).render(values) == name
 
 
-def test_it_lists_its_fields_once_each() -> None:
+def test_each_field_is_listed_once() -> None:
     assert NameTemplate("{user.id}/{order}/{user.name}").fields == ("user", "order")
     assert NameTemplate("plain").fields == ()
 

@@ -1,4 +1,4 @@
-"""What events carry, and what their log says: for people in the text, for machines beside it."""
+"""What events carry, and what their log says: for people in the text, for machines in attributes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEAD = Fault(Kind.DROP_REQUEST, 60.0)  # as long as the caller's patience
 
 
 class Plan:
-    """A plan that fails as told, from when it is told."""
+    """A plan that fails on command, from that moment."""
 
     fault: Fault | None = None
 
@@ -61,7 +61,7 @@ def simulate(body: Body) -> None:
 
 TEXTS: dict[str, Event] = {
     "lock 'job': waits; held by web-3:4176:ab": Queued("job", *MORE, "mutex", "web-3:4176:ab"),
-    "lock 'job': waits; held by somebody else": Queued("job", *MORE, "mutex", None),
+    "lock 'job': waits; held by another holder": Queued("job", *MORE, "mutex", None),
     "semaphore 'job' (token 5): acquired after 0.25 s": Acquired("job", *MORE, "semaphore", 5, 0.25),
     "lock 'job': not acquired after 2 s: timeout": GaveUp("job", *MORE, "mutex", 2.0, "timeout"),
     "lock 'job' (token 5): renewal failed: cannot connect to Redis at web-1:6379: Connection refused; "

@@ -92,7 +92,7 @@ def test_a_failed_request_and_the_first_answer_after_it_are_events() -> None:
     assert isinstance(back, Reconnected)
     assert (failed.name, failed.request, back.after) == ("a", "acquire", pytest.approx(5, abs=1.5))
     assert isinstance(failed.error, StoreUnavailable)
-    assert failed.error.__traceback__ is None, "whoever keeps the event must not keep the frames of the acquire"
+    assert failed.error.__traceback__ is None, "an event that is kept must not keep the frames of the acquire"
 
 
 def test_renewals_and_releases_fail_as_events_too() -> None:

@@ -1,4 +1,4 @@
-"""A write whose request or reply is lost is made once, or the writer is told that nobody knows."""
+"""A write whose request or reply is lost is made once, or the writer gets an error that the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEEDS = range(3)
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_updates_count_once_whatever_is_lost(fault: Fault, number: int, seed: int) -> None:
-    """Three add to one number beside each other; one of them meets a fault. Whoever was told of success counts once."""
+    """Three clients add to one number at once; one of them meets a fault. Each reported success counts once."""
 
     async def body(harness: Harness) -> None:
         plan = nth(number, fault, method="compare_and_set")

@@ -1,4 +1,4 @@
-"""Random histories of one name's queue: never a conflict, in order where fair, nobody starves, tokens rise."""
+"""Random histories of one name's queue: never a conflict, in order where fair, no starvation, tokens increase."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ class Table:
         assert all(entry.token is None for entry in self.queue.waiters)
         if self.queue.waiters and not holders and self.queue.blocked_until <= self.now:
             live = [entry for entry in self.queue.waiters if entry.expires > self.now]
-            assert not live, "the name is free while somebody waits"
+            assert not live, "the name is free while there are waiters"
 
 
 steps = st.lists(
@@ -118,7 +118,7 @@ def test_whatever_happens_no_two_holders_conflict(
                 table.renew(mine)
                 table.check()
             case "pass":
-                # someone looks at the name after a while; expiries take effect then
+                # the next operation on the name; expiries take effect then
                 table.now += choice * LEASE / 4
                 table.apply(queues.release(table.queue, "nobody", reason=ReleaseReason.RELEASE, now=table.now, floor=0))
 

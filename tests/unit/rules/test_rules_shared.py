@@ -1,4 +1,4 @@
-"""Random histories of readers, upgradeable readers, writers and permits: no conflict, no deadlock, nobody starves.
+"""Random histories of readers, upgradeable readers, writers and permits: no conflict, no deadlock, no starvation.
 
 What may hold beside what is said here a second time, in other words than in `rules`, so that a mistake there shows.
 """
@@ -107,7 +107,7 @@ class Library(Table):
         self.check_progress(held)
 
     def check_progress(self, held: dict[int, set[Role]]) -> None:
-        """Whoever waits has somebody in the way: a holder, or who waits ahead and must not be passed.
+        """Each waiter is blocked by a holder, or by a waiter ahead that it must not overtake.
 
         An upgrade is ahead of all who arrived before it.
         """
@@ -175,7 +175,7 @@ def test_readers_and_writers_never_conflict_and_nobody_waits_for_nobody(
 def test_whatever_they_hold_and_wait_for_all_get_on(
     fair: bool, steps: list[tuple[str, int, Role]], upgrade: bool
 ) -> None:
-    """Who waits for nothing leaves; then nobody is left. Upgradeable readers may all ask to write before."""
+    """All holders and unblocked tickets release; then none is left. Upgradeable readers may all ask to write before."""
     table = Library(fair=fair)
     play(table, steps)
     if upgrade:
@@ -186,8 +186,8 @@ def test_whatever_they_hold_and_wait_for_all_get_on(
         if not free:
             break
         table.leave(free[0].ticket.id)
-    assert not table.holders(), "nobody leaves any more: a deadlock"
-    assert not table.waiters(), "somebody waits for ever"
+    assert not table.holders(), "no holder releases any more: a deadlock"
+    assert not table.waiters(), "a waiter waits for ever"
 
 
 @settings(max_examples=200, deadline=None)
@@ -275,7 +275,7 @@ def test_permits_never_exceed_the_limit_and_come_back(fair: bool, steps: list[tu
                 exclusive = bool(which % 2)  # means nothing here
                 mine = table.ticket(0, LockMode(Kind.SEMAPHORE, exclusive=exclusive, permits=size, limit=table.limit))
                 entered = table.claim(mine, join=what == "ask")
-                assert not (fair and behind and entered), "it passed somebody who waits"
+                assert not (fair and behind and entered), "it overtook a waiter"
             case "leave" if table.queue.entries():
                 table.leave(table.queue.entries()[which % len(table.queue.entries())].ticket.id)
             case "pass":

@@ -1,4 +1,4 @@
-"""What the three runtimes promise to the engine, and what each says to whoever uses it in the wrong place."""
+"""What the three runtimes promise to the engine, and the errors of each in the wrong place."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_what_is_shielded_ends_before_its_caller_is_cancelled(tasks: Harness) ->
         async def work() -> str:
             await harness.sleep(0.05)
             ended.append("work")
-            raise ValueError("nobody hears of it: the cancellation came first")
+            raise ValueError("it is not raised: the cancellation came first")
 
         async def caller() -> None:
             try:

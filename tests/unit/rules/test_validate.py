@@ -18,7 +18,7 @@ from leasehold_lab.servers.base import free_port
 
 NAN = math.nan
 NOWHERE = f"redis://127.0.0.1:{free_port()}"
-"""A store that cannot be reached: whoever sends something there gets another error."""
+"""A store that cannot be reached: a request to it would raise another error."""
 
 NAMES: list[tuple[Any, type[Exception], str]] = [
     ("", ValueError, "is empty"),
@@ -139,7 +139,7 @@ def test_arguments_of_acquire(options: dict[str, Any], kind: type[Exception], wo
     asyncio.run(body())
 
 
-def test_what_is_taken() -> None:
+def test_accepted_values() -> None:
     assert _validate.lease(timedelta(minutes=1)) == 60.0
     assert _validate.lease(0.05) == 0.05
     assert _validate.timeout(-1) is None
@@ -173,6 +173,6 @@ def test_names_an_unknown_option(make: str) -> None:
         getattr(locks, make)("stock", leese=3)
 
 
-def test_an_election_has_its_value_where_locks_have_meta() -> None:
+def test_an_election_refuses_meta() -> None:
     with Client.from_url("memory:") as locks, pytest.raises(TypeError, match="unexpected keyword argument 'meta'"):
         locks.election("scheduler", meta="me")

@@ -124,7 +124,7 @@ async def test_far_ends_share_a_timer(bed: Bed) -> None:
 
 
 def test_one_that_joins_a_timer_after_the_machine_slept_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the loop stands still meanwhile, the boot-time clock does not."""
+    """The clock of the loop stops meanwhile, the boot-time clock does not."""
     monkeypatch.setattr(aio_sleep, "SPAN", 0.01)
 
     async def body() -> None:

@@ -150,9 +150,9 @@ def test_word_of_a_failover_is_heard() -> None:
     made, transports = sentinels(says(1, 4), DOWN, DOWN)
     finish(made.primary(1.0))
     assert not made.moved()
-    made._heard(b"other 10.0.0.1 1 10.0.0.2 1")
+    made._on_message(b"other 10.0.0.1 1 10.0.0.2 1")
     assert not made.moved()
-    made._heard(MOVED)
+    made._on_message(MOVED)
     assert made.moved()
     finish(made.primary(1.0))
     assert not made.moved()
@@ -169,7 +169,7 @@ def test_a_message_that_comes_while_the_sentinels_are_asked_counts(runtime: Any,
     """Another sentinel may be dead, and its reply waited for: the answer is old by then."""
     made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
     run(made.primary(1.0))
-    transports[0].answering = lambda: made._heard(MOVED)
+    transports[0].answering = lambda: made._on_message(MOVED)
     assert run(made.primary(1.0)).options["port"] == 1
     assert made.moved()
     transports[0].reply, transports[0].answering = says(2, 5), lambda: None

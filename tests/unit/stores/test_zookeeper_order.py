@@ -1,4 +1,4 @@
-"""Names and order of contenders: as Curator has them, and who is in whose way. Pure."""
+"""Names and order of contenders, as in Curator, and which one blocks which. Pure."""
 
 from __future__ import annotations
 
@@ -177,4 +177,4 @@ def _check(line: list[Contender], inside: set[str], alongside: dict[str, str]) -
         own = one.ticket == alongside.get(other.child) or other.ticket == alongside.get(one.child)
         alone = Mark.WRITER in (one.mark, other.mark) or (one.up and other.up)
         assert own or not alone, (one, other)
-    assert inside, "somebody gets on"
+    assert inside, "no contender makes progress"

@@ -1,4 +1,4 @@
-"""A descriptor has one owner: nobody closes one on which another thread waits, or which another thread has taken."""
+"""A descriptor has one owner: no thread closes one on which another thread waits, or which another thread has taken."""
 
 from __future__ import annotations
 

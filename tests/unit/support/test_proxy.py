@@ -18,7 +18,7 @@ Connect = Callable[[], socket.socket]
 
 
 class Echo(socketserver.BaseRequestHandler):
-    """Says back what it hears, and keeps it."""
+    """Echoes what it receives, and keeps it."""
 
     heard = bytearray()
 
@@ -119,7 +119,7 @@ def test_all_bytes_come_in_order_whatever_is_set_and_ended_meanwhile(proxy: Faul
         while len(heard) < len(sent) and (data := link.recv(1 << 16)):
             heard.extend(data)
             if len(heard) < 1 << 17:
-                time.sleep(0.002)  # whoever reads slowly fills all buffers on the way
+                time.sleep(0.002)  # a slow reader fills all buffers on the way
 
     reader = threading.Thread(target=hear)
     reader.start()

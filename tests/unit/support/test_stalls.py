@@ -22,7 +22,7 @@ print(child.pid, longest)
 
 
 def ended(child: str) -> bool:
-    """Return whether a child is gone, or has no command line any more since nobody has waited for it."""
+    """Return whether a child is gone, or is a zombie, without a command line."""
     try:
         return not Path(f"/proc/{child}/cmdline").read_text()
     except OSError:

@@ -1,11 +1,11 @@
 """A small run whose ratios are kept: ``leasehold bench --quick`` takes less than a minute, and needs only Redis.
 
-A ratio is the median over rounds in which leasehold and the other run one after the other. A test compares with those
-in ``ratios.json``, so that a change which makes a path slower is noticed.
+A ratio is the median over rounds in which leasehold and the contestant run one after the other. A test compares it with
+``ratios.json``, so that a change which makes a path slower is noticed.
 
-Ratios to a floor differ from machine to machine: a floor is mostly system calls, and on some machines it is twice as
-fast beside the same Python. So the committed ratios are the lowest of calm machines of several kinds. Where redis-py is
-measured, too, that ratio notices more. ``leasehold bench --quick --write`` commits those of this machine.
+Ratios to a floor differ from machine to machine: a floor is mostly system calls, which are twice as fast, relative to
+Python, on some machines. So the committed ratios are the lowest of calm machines of several kinds. The ratio to
+redis-py, where it is measured, is more sensitive. ``leasehold bench --quick --write`` commits those of this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leasehold_lab.bench.result import Result, Spread
 from leasehold_lab.bench.run import Settings
 
 PEER = "redis-py"
-"""The one library that is measured beside the floors: what most programs use today."""
+"""The one library that is measured in addition to the floors: most programs use it today."""
 
 QUICK: Mapping[str, Sequence[str]] = {
     "blocking-1": ("floor-scripts", PEER),
@@ -36,7 +36,7 @@ QUICK: Mapping[str, Sequence[str]] = {
 SECONDS, ROUNDS = 0.2, 9
 
 DROP = 0.25
-"""A ratio that is lower than the committed one by more than this part has fallen."""
+"""A ratio that is lower than the committed one by more than this fraction has fallen."""
 
 RATIOS = Path(__file__).with_name("ratios.json")
 """The committed ratios: by measure and contestant."""
@@ -81,7 +81,7 @@ def committed() -> dict[str, dict[str, float]]:
 
 
 def write(found: Ratios) -> None:
-    """Commit ratios; those of measures that this run has not stay."""
+    """Write the committed ratios; keep those of measures that this run does not have."""
     kept = committed() | {
         key: {one: round(spread.median, 3) for one, spread in of.items()} for key, of in found.items()
     }
@@ -99,17 +99,17 @@ def fallen(found: Ratios, keys: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def text(found: Ratios) -> str:
-    """Return the ratios beside those that are committed, as a table."""
+    """Return the ratios and the committed ones, as a table."""
     kept = committed()
     lines = [("", "now", "lowest to highest", "committed")]
     for measure in _measures():
         for one, spread in found.get(measure.key, {}).items():
-            beside = f"× {by_key(one).title}" if one == PEER else "of the floor"
+            unit = f"× {by_key(one).title}" if one == PEER else "of the floor"
             place = "Redis, " if measure.place is Place.REDIS else ""
             spread_shown = f"{ratio(spread.least)} to {ratio(spread.most)}"
             before = kept.get(measure.key, {}).get(one)
             shown = "–" if before is None else ratio(before)
-            lines.append((f"{place}{measure.title}, {beside}", ratio(spread.median), spread_shown, shown))
+            lines.append((f"{place}{measure.title}, {unit}", ratio(spread.median), spread_shown, shown))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])

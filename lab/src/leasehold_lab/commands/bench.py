@@ -1,4 +1,4 @@
-"""``leasehold bench``: measure locks on a server, beside the floor and other libraries."""
+"""``leasehold bench``: measure locks on a server, compared with the floor and other libraries."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def bench(
     write: bool,
     json_: bool,
 ) -> None:
-    """Measure locks on the store at URL, beside the floor and other libraries.
+    """Measure locks on the store at URL, compared with the floor and other libraries.
 
     Without URL it starts a server of each kind that is installed, and measures all. URL may be of redis:, redlock:,
     sqlite:, postgresql:, mysql:, zookeeper: and etcd:, without TLS; a database needs its tables (leasehold init URL).
@@ -103,7 +103,7 @@ def bench(
 
     The fourth builds programs for Redisson and redsync there, where the tools of Java and Go are installed.
 
-    --quick shows a few ratios beside those that are committed with the source, and --write commits them.
+    --quick shows a few ratios next to those that are committed with the source, and --write commits them.
 
     Exit code: 0 if all of leasehold's trials came to a result and never two were inside, 1 if not.
     """  # noqa: D301

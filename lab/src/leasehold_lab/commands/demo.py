@@ -21,7 +21,7 @@ from leasehold_lab.lifetime import Ended, end_on_signals
 
 
 class ProgressLine:
-    """Shows each row on standard error: when it begins, how far it is, and what it came to."""
+    """Shows each row on standard error: its begin, its progress, and its result."""
 
     def __init__(self) -> None:
         self._line = StatusLine()

@@ -153,7 +153,7 @@ def _list(servers: str | None) -> None:
 
 
 def _write(html: Path, text: str, *, say: bool) -> None:
-    """Write the page, after the verdict: that one stands, whatever becomes of the page."""
+    """Write the page, after the verdict, which is valid even if the page cannot be written."""
     try:
         html.write_text(text, encoding="utf-8")
     except OSError as error:

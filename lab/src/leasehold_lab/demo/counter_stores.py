@@ -117,7 +117,7 @@ class EtcdKeys:
         client: whose connections they use.
         root: the first part of all keys of its store.
         namespace: that of the run.
-        lease: the ID of the lease with which the keys end: also if nobody discards them, and for writes that are late.
+        lease: the ID of the lease with which the keys end: also if they are not discarded, and for late writes.
 
     """
 

@@ -22,7 +22,7 @@ TITLES = {
 }
 
 MEANINGS = {
-    Guard.NONE: "Each request reads the counter, works for 5 ms, and writes one more back. Nobody waits for anybody.",
+    Guard.NONE: "Each request reads the counter, works for 5 ms, and writes one more back. No request waits.",
     Guard.THREAD: "Each service takes a threading.Lock around it. The threads of one process wait for each other; "
     "the other process knows nothing of that lock.",
     Guard.LEASEHOLD: "Each request takes the same leasehold lock around it, and writes through a guard with the "
@@ -41,7 +41,7 @@ COUNTER_LIFE = 3600.0
 """Seconds after which the store forgets an untouched counter of the demo."""
 
 LEFT_FOR = 86_400.0
-"""Seconds after which nobody uses what a demo made: 20,000 requests in four rows take minutes."""
+"""Seconds after which a demo's data are unused: 20,000 requests in four rows take minutes."""
 
 
 def counter_name(guard: Guard) -> str:

@@ -164,7 +164,7 @@ def _take_away(counter: Counter) -> None:
     """Discard the counters, if their server answers in time."""
 
     def discard() -> None:
-        with suppress(Exception):  # any error of the driver: the demo is over, and nobody can use the error
+        with suppress(Exception):  # any error of the driver: the demo is over, and no caller needs the error
             counter.discard()
 
     discarding = threading.Thread(target=discard, daemon=True)

@@ -53,7 +53,7 @@ def sweep(connection: Any) -> int:
     now, old = run(connection, _old_ones(dialect))
     run(connection, _said(PATIENCE[dialect]))
     for name in old:
-        with suppress(Exception):  # whatever the driver raises: it is another user's, or somebody looks at it
+        with suppress(Exception):  # whatever the driver raises: the table is another user's, or is being read
             run(connection, _said(f"DROP TABLE IF EXISTS {name}"))
     return now
 

@@ -61,7 +61,7 @@ def _smallest(hold: Hold, others: Sequence[Hold]) -> tuple[Hold, ...]:
 
 
 def refused_while_free(holds: Iterable[Hold], tries: Iterable[Try]) -> Iterator[tuple[Try, tuple[Hold, ...]]]:
-    """Yield the tries for one exclusive name whose whole window lies in a time in which nobody can have held it.
+    """Yield the tries for one exclusive name whose whole window lies in a time in which no client can have held it.
 
     Each comes with the hold before that time and the hold after it, if there are such. An acquire that was never
     answered excuses every try after it. There this check is not exact, but it never raises a false alarm.

@@ -87,7 +87,7 @@ class Journal:
         self._write(n, "checked", at=at, deadline=deadline, **fields)
 
     def dropped(self, n: int) -> None:
-        """Record that nothing refers to the hold any more, although nobody released it."""
+        """Record that nothing refers to the hold any more, although it was not released."""
         self._write(n, "dropped")
 
     def leaving(self, n: int) -> None:

@@ -159,11 +159,11 @@ def _check_exclusive(holds: list[Hold], tries: list[Try], history: History, boun
     if bounds.tries:
         perhaps = [*holds, *possible_grants([*holds, *tries], pauses), *possible_grants_of_tries(tries)]
         for attempt, neighbours in refused_while_free(perhaps, tries):
-            why = "refused although nobody can have held the name"
+            why = "refused although no client can have held the name"
             yield Violation(Promise.AVAILABILITY, (*neighbours, attempt), why)
     short = history.short_pauses + history.relay_pauses
     for before, waiter, gap in late_wake_ups(holds, tries, bounds.wake_up, pauses, short):
-        why = f"nobody held the name for {gap:.3f} s while a waiter was queued"
+        why = f"no client held the name for {gap:.3f} s while a waiter was queued"
         yield Violation(Promise.WAKE_UP, (before, waiter), why)
 
 

@@ -95,7 +95,7 @@ def late_wake_ups(
     pauses: Sequence[Stall] = (),
     short_pauses: Sequence[Stall] = (),
 ) -> Iterator[tuple[Hold, Hold | Try, float]]:
-    """Yield, for one exclusive name, a hold, a waiter behind it, and the seconds for which nobody claimed the name.
+    """Yield, for one exclusive name, a hold, a waiter behind it, and the seconds in which no client had a claim.
 
     Yields each gap once, if it lasted for more than ``bound`` seconds while that waiter had its queue entry. It does
     not matter to whom the store had given the name: that client could run, and was not notified. Two kinds of time do
@@ -125,7 +125,7 @@ def late_wake_ups(
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A time in which nobody can have held, and the hold before it."""
+    """A time in which no client can have held, and the hold before it."""
 
     begin: float
     end: float
@@ -133,7 +133,7 @@ class _Gap:
 
 
 def _gaps(perhaps: Iterable[Hold], bound: float) -> Iterator[_Gap]:
-    """Yield the times of more than ``bound`` seconds in which nobody can have held, except after the last hold."""
+    """Yield the times of more than ``bound`` seconds in which no client can have held, except after the last hold."""
     before: Hold | None = None
     for hold in sorted(perhaps, key=_earliest_start):
         start = _earliest_start(hold)

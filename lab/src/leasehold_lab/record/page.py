@@ -80,7 +80,7 @@ COLUMNS = ("lock", "holds", "longest hold", "longest wait", "not acquired", "los
 
 
 def cells(story: Story) -> tuple[str, ...]:
-    """Return what the table says of a lock."""
+    """Return the cells of the table for a lock."""
     numbers = (story.timeouts, story.lost, story.open, len(story.pairs))
     times = seconds(story.longest), seconds(story.longest_wait)
     return printable(story.name), f"{len(story.holds):,}", *times, *(f"{number:,}" for number in numbers)

@@ -18,7 +18,7 @@ class Story:
 
     Attributes:
         holds: by their start. One with the ending ``held`` has no end in the record: it is drawn up to the next hold,
-            or up to the end of the record, and counts as nobody's overlap.
+            or up to the end of the record, and does not count as an overlap.
         pairs: those that had time in common.
         timeouts: acquires that ended without the lock.
 

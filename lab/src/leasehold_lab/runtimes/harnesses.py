@@ -21,7 +21,7 @@ What a harness offers:
   of ``run``.
 * ``spawn(work)``: runs ``work()`` in a thread or task of its own and returns a `Job`. ``await job.join(timeout)``
   returns whether it ended, ``await job.result()`` returns its result or raises its error, ``job.cancel()`` cancels it.
-  An error that nobody retrieved is raised at the end of ``run``.
+  An error that was not retrieved is raised at the end of ``run``.
 * ``gather(*coroutines)``: runs all at once; returns the results in order, or raises the first error when all ended.
 * ``sleep(seconds)``, ``now()``: the harness's time. ``event()``: a flag with ``set()`` and ``await wait(timeout)``.
 * ``cancels``: whether a job can be cancelled. A thread cannot.
@@ -98,7 +98,7 @@ class Job(Generic[T]):
         return self._error
 
     def unretrieved(self) -> BaseException | None:
-        """Return an error that nobody retrieved; a cancellation does not count."""
+        """Return an error that was not retrieved; a cancellation does not count."""
         return None if self._seen or not isinstance(self._error, Exception) else self._error
 
 

@@ -166,7 +166,7 @@ class Task(Generic[T]):
         for _ in range(100):
             try:
                 self._context.run(self._work.throw, Killed())
-            except BaseException:  # nobody can receive its errors any more
+            except BaseException:  # no caller can receive its errors any more
                 return
         self._work.close()
 
@@ -296,9 +296,7 @@ class Scheduler:
             if when >= second:
                 second, left = when + 1.0, MOST_IN_A_SECOND
             elif left < 0:
-                raise Stuck(
-                    f"it does not get on: at {when:.6f} s, {MOST_IN_A_SECOND} steps within a second; {self._busy()}"
-                )
+                raise Stuck(f"no progress: at {when:.6f} s, {MOST_IN_A_SECOND} steps within a second; {self._busy()}")
             act()
 
     def _busy(self) -> str:

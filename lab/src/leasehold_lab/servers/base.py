@@ -246,7 +246,7 @@ Account = tuple[int, int]
 
 
 def unprivileged(names: Sequence[str]) -> Account:
-    """Return the first account that exists, or else that of nobody."""
+    """Return the first account that exists, or else that of the user ``nobody``."""
     import pwd
 
     for name in names:

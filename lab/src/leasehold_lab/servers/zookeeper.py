@@ -141,7 +141,7 @@ class ZooKeeperServer(Server):
     def end_session(self, session: Any) -> None:
         """End the session that kazoo calls so (``client_id``), as when its time has run out."""
         with self.connect(client_id=session):
-            pass  # who leaves a session ends it, for whoever else is in it, too
+            pass  # a client that leaves a session ends it for all its clients
 
     def ask(self, words: str, within: float = ANSWER_WITHIN) -> str:
         """Send one of the four-letter commands and return the answer; `OSError` if there is none in so many seconds."""

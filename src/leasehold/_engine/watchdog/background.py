@@ -48,7 +48,7 @@ class Renewer:
         self._contact = contact
         self._renewed = renewed
         self._later = later
-        self.jobs: list[Job] = []  # renewals under way; some of them ended
+        self.jobs: list[Job] = []  # the jobs of renewals, also some that have ended
 
     def renew_in_background(self, leases: Sequence[Lease]) -> None:
         """Renew leases in batches, in background jobs."""
@@ -73,7 +73,7 @@ class Renewer:
             request = self._store.renew([(lease.name, lease.ticket) for lease in batch], within=within)
             results = await self._runtime.attempt(request, RENEW, None)  # None if it was cancelled
         except StoreUnavailable as error:
-            # The leases keep it, and it must not keep our frame, which has the leases.
+            # The leases keep this error. With its traceback it would keep this frame, and so the leases, alive.
             failure = documented(error).with_traceback(None)
             self._contact.failed(batch[0], "renew", failure)
         except Exception:
@@ -106,7 +106,7 @@ def apply_result(
     elif result is RenewalResult.UNKNOWN:
         lease.mark_in_doubt(failure)
     elif result is RenewalResult.GONE and lease.confirmed <= sent:
-        # A GONE from before the grant is ignored: the acquire overtook this renewal. QUEUED is always from before it.
+        # A GONE sent before the grant is ignored: the acquire overtook this renewal. A QUEUED is always older.
         lease.mark_lost("the store no longer knows it (expired, broken or evicted)", later)
 
 

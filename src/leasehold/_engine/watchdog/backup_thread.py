@@ -1,8 +1,8 @@
-"""Makes callbacks in the watchdog's own thread; another thread continues the schedule if a callback is slow.
+"""Calls callbacks in the watchdog's thread; another thread continues the schedule if a callback is slow.
 
 Theory of operation
 -------------------
-The watchdog makes the callbacks of lost leases in its own thread: a switch to another thread takes milliseconds on a
+The watchdog calls the callbacks of lost leases in its own thread: a switch to another thread takes milliseconds on a
 busy machine. But a callback of a user may take seconds, and the renewals and deadlines of all other leases cannot wait.
 So a backup thread stands by. The watchdog signals when callbacks begin and when they end. If they have not ended within
 `PATIENCE`, the backup thread takes over the schedule, and the other thread ends after its callbacks.
@@ -57,10 +57,10 @@ class BackupThread:
         return [] if self._runtime.flavor is Flavor.SYNC else None
 
     def call(self, calls: Later) -> bool:
-        """Make calls; return whether the calling thread still has the schedule."""
+        """Call each of ``calls``; return whether the calling thread still has the schedule."""
         mine, over = self._round = [True], self._runtime.signal()
         self._began.set()
-        self.prepare()  # after the set: a thread that is about to end sees the signal, or is seen here to have ended
+        self.prepare()  # after the set: a backup thread that ends now sees the signal, or `prepare` sees its end
         try:
             for call in calls:
                 call()

@@ -144,7 +144,7 @@ class Watchdog:
         if job is not None:
             await job.join(max(0.0, until - self._runtime.now()))
         await self._end(self._background, until)  # else the store would be closed during a release
-        await self._end(self._renewer.jobs, 0.0)  # nobody needs the results any more; a thread finds the store closed
+        await self._end(self._renewer.jobs, 0.0)  # the results are not needed any more; a thread finds the store closed
         self._background, self._renewer.jobs = [], []
         self._drain_inbox()
         for pending_release in list(self._pending):
@@ -336,7 +336,7 @@ class Watchdog:
         return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
 
     def _release_abandoned(self, lease: Lease, later: Later | None) -> None:
-        """Release a lease that nobody can release any more; callbacks are called before anybody else can acquire."""
+        """Release a lease whose handle is gone; its callbacks are called before another client can acquire."""
         if lease.state is State.QUEUED:
             ended = lease.begin_release()
         else:

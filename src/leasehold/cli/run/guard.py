@@ -18,7 +18,7 @@ SQLite's store notices the death of a process and frees its locks at once. There
 2. The guard kills all, and ends when none is left. A rival that looks before that finds the lock held.
 3. The guard is dead, so a rival may acquire the lock. If the guard cannot end, the lease ends.
 
-If the guard is killed instead, the kernel kills the command before anybody can see the guard dead. The other processes
+If the guard is killed instead, the kernel kills the command before the guard's death is visible. The other processes
 become children of `run`, which kills them and ends; but a rival may be quicker. If both are killed at once, the command
 dies with the guard, and the other processes continue.
 """

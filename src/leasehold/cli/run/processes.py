@@ -85,7 +85,7 @@ class Child:
         """Send a signal to the command and to all processes that it started and that can be found.
 
         Where the command leads a group, other groups of its session are left out (those of a shell with job control, or
-        of a `run`): the process that made them forwards the signal. Nobody forwards it to other sessions, so we do.
+        of a `run`): the process that made them forwards the signal. No process forwards it to other sessions, so we do.
         """
         self._signal_group(number)
         for one in self._descendants().living():

@@ -140,7 +140,7 @@ class Supervisor:
         finally:
             # The loop closes its pipe before it removes its handlers, and a signal in between prints a traceback.
             asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
-            for number in PASSED_ON:  # there is nobody to pass them on to any more
+            for number in PASSED_ON:  # there is no process to pass them on to any more
                 signal.signal(number, signal.SIG_IGN)
 
     # --- signals -----------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Supervisor:
                 self._print("the store confirms renewals again")
 
     def _print(self, text: str) -> None:
-        """Print a line by a thread: whoever reads standard error may have gone, or may not read on for a while."""
+        """Print a line by a thread: the reader of standard error may have gone, or may not read for a while."""
         if not self._options.quiet:
             with suppress(RuntimeError):  # no further thread is permitted
                 self._printer.submit(complain, text)

@@ -1,4 +1,4 @@
-"""What successive looks at a store tell: ages, and hand-overs a second. Pure: no I/O, no clock.
+"""What successive looks at a store show: ages, and hand-overs a second. Pure: no I/O, no clock.
 
 Theory of operation
 -------------------

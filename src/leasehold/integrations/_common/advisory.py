@@ -147,7 +147,7 @@ def session_lock(
         AcquireTimeout: another session has the lock; the message describes it.
         StoreUnavailable: the server ended or failed while this process waited.
         Unsupported: a pooler or Galera would make the lock worthless.
-        LeaseLost: at the end of the block: the session ended before, so the block may have run beside another.
+        LeaseLost: at the end of the block: the session ended before, so the block may have overlapped another one.
     """
     left = _validate.timeout(timeout)
     ask = partial(_ask, connection, settle)
@@ -167,7 +167,7 @@ def session_lock(
         raise
     if not ask(lock.release()):
         raise LeaseLost(
-            f"the session that held {name!r} ended before its block did: the block may have run beside another one",
+            f"the session that held {name!r} ended before its block did: the block may have overlapped another one",
             name=name,
         )
 

@@ -21,7 +21,7 @@ from leasehold.primitives.calls.synchronized import CallName
 LOG = logging.getLogger("leasehold.integrations")
 
 OnBusy = Literal["retry", "skip"]
-"""What a task does whose lock is held by another: it comes again later, or it ends and counts as done."""
+"""What happens to a task whose lock is busy: it is retried later, or it ends and counts as done."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ def locked(
     Args:
         client: an `AsyncClient` for coroutine functions, a `Client` for all others.
         name: a template over the task's arguments.
-        busy: what "retry" is in this queue.
+        busy: makes the queue retry the task.
         on_busy: "retry" or "skip".
         lease: seconds after which the lock of a dead worker is free.
         wait: seconds that a worker waits for the lock, at most, before the task counts as busy.
@@ -79,7 +79,7 @@ def _in_thread(function: Callable[..., Any], naming: CallName, lock: Any, busy: 
                 naming.put_hold(kwargs, hold)
                 return function(*args, **kwargs)
         except AcquireTimeout as error:
-            if began:  # of another lock, which the task itself wanted
+            if began:  # the timeout of another lock, inside the task
                 raise
             return busy(error)
 
@@ -99,7 +99,7 @@ def _on_loop(
                 naming.put_hold(kwargs, hold)
                 return await function(*args, **kwargs)
         except AcquireTimeout as error:
-            if began:  # of another lock, which the task itself wanted
+            if began:  # the timeout of another lock, inside the task
                 raise
             return busy(error)
 

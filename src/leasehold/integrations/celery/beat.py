@@ -10,7 +10,7 @@ the next leader knows what was sent.
   One that ends by SIGTERM resigns: another follows at once.
 * A leader that was stopped finds by its own clock, before it ticks, that it does not lead any more. It drops the inner
   scheduler without a write, and stands by.
-* Entries that were due while nobody led are sent by the next leader, each once, as Celery does after a restart.
+* Entries that were due without a leader are sent by the next leader, each once, as Celery does after a restart.
 * Nothing is sent that the store has not confirmed: while it does not answer, runs wait. So they do while the broker
   does not answer. A leader that fails for a lease resigns, and stays away for a lease: others may reach both.
 

@@ -1,4 +1,4 @@
-"""What a locked task was made with, checked where it is made."""
+"""The options of a locked task, checked when the task is created."""
 
 from __future__ import annotations
 

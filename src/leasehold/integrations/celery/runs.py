@@ -11,7 +11,7 @@ Each entry has a cell with its last run: when, how often, the id of the message,
 So a later leader knows every run, whatever the former one kept in a file or a database. If a leader dies
 
 * before 1 arrived: nothing has happened, and the entry is still due: the next leader sends it;
-* between 1 and 3: nobody knows whether the message was sent. The next leader sends it again **with the same id**;
+* between 1 and 3: it is unknown whether the message was sent. The next leader sends it again **with the same id**;
 * after 3: it was sent.
 
 That is *at least once*, and a message that was sent twice has one id. A former leader that wakes up cannot claim: its
@@ -89,10 +89,10 @@ class RunBook:
         return sent if run is not None and sent is not None and sent.task_id == run.task_id else run
 
     def write(self, entry: str, run: Run) -> None:
-        """Write a run, if nobody else has written since; `last` was called before.
+        """Write a run, if no other node has written since; `last` was called before.
 
         Raises:
-            Conflict: somebody has; or a write of ours, whose answer was lost, has arrived. Read again.
+            Conflict: another node has; or a write of ours, whose reply was lost, has arrived. Read again.
             LeaseLost: a later leader has.
             StoreUnavailable: the store did not answer. Read again.
         """

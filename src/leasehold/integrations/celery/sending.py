@@ -1,13 +1,13 @@
 """What a scheduler of Celery does differently while its node leads: it claims each run, sends it, and confirms it.
 
-`Sending` stands in front of the class of a scheduler, and changes four of its steps:
+`Sending` is a base before the class of a scheduler, and changes four of its steps:
 
 * *heap*: before entries are sorted by when they are due, each gets its last run from the store. What a former leader
   claimed and did not confirm is sent again.
 * *reserve*: the run is claimed in the store before the entry moves on.
 * *send*: the lead is checked once more, right before the message goes to the broker. An error of the connection leaves
   the run claimed, and it is sent again with the same id. Celery itself would log the error and drop the run.
-* *sync*: who lost the lead writes nothing: the next leader's values are in the database by now.
+* *sync*: a former leader writes nothing: the next leader's values are in the database by now.
 
 What remains: a process that is stopped after the check and before the broker has the message sends it when it wakes up.
 """
@@ -116,7 +116,7 @@ class Sending:
             errors = (OperationalError, StoreUnavailable, OSError, *self.connection.connection_errors)  # type: ignore[attr-defined]
             if isinstance(error.__context__, errors):
                 raise NotSent(str(error)) from error
-            logger.error("Message Error: %s", error, exc_info=True)  # nobody can send it: Celery drops it, too
+            logger.error("Message Error: %s", error, exc_info=True)  # it cannot be sent: Celery drops it, too
         finally:
             entry.options = own
         self.book.confirm(entry.name, run)

@@ -8,8 +8,8 @@ A delivered task acquires the lock that its arguments name, runs its body, and r
   (``skip``), or is rejected (``reject``). Sending it again does not count as one of the task's ``max_retries``.
 * *Ourselves*: a message may be delivered twice (``visibility_timeout``, a worker that is cut off from the broker). Then
   the second delivery finds the first one, by the id in the ``meta`` of the hold. It is always sent again: if it were
-  dropped, and the first died, nobody would do the work. Where ``permits`` let several in, a delivery that got a permit
-  beside an older one of its own id gives it back.
+  dropped, and the first died, the work would not be done. Where ``permits`` let several in, a delivery that got a
+  permit while an older one of its own id has one gives it back.
 * *The store does not answer*: the body does not run, and the message is sent again.
 * *The lease is lost* while the body runs: the message is sent again, and this counts as one of ``max_retries``.
 """
@@ -41,7 +41,7 @@ _hold: ContextVar[Hold] = ContextVar("leasehold.celery.hold")
 """A thread, and a greenlet of gevent, has its own."""
 
 LOOKS = 3
-"""How often a task asks for a lock that is busy, though nobody has it when it looks who does."""
+"""How often a task tries a lock that was busy, but has no holder when the task looks for one."""
 
 
 def current_hold() -> Hold:
@@ -62,7 +62,7 @@ class LockedTask(Task):  # type: ignore[misc]
     Attributes:
         lock: a format string over the task's arguments, or a function of them that returns the name.
         permits: at most so many run at once; None is one, alone.
-        on_busy: what becomes of a message whose lock is busy: ``retry``, ``skip`` or ``reject`` (needs ``acks_late``).
+        on_busy: what happens to a message whose lock is busy: ``retry``, ``skip`` or ``reject`` (needs ``acks_late``).
         wait: seconds that the worker waits for the lock before the task counts as busy.
         countdown: seconds until a message that was sent again runs, about: a quarter more or less.
         lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
@@ -123,10 +123,10 @@ class LockedTask(Task):  # type: ignore[misc]
     def apply_async(self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any) -> Any:
         """Send the task, as Celery does. A unique task that is queued already is not sent: its result is returned.
 
-        Parts of a chain, a group or a chord are always sent: whoever waits for them waits for each.
+        Parts of a chain, a group or a chord are always sent: the rest waits for each of them.
 
         Raises:
-            StoreUnavailable: nobody knows whether it is queued; nothing was sent.
+            StoreUnavailable: it is unknown whether it is queued; nothing was sent.
         """
 
         def send(task_id: str | None) -> Any:
@@ -264,7 +264,7 @@ def locked_task(
     Args:
         app: the Celery app; None makes a ``shared_task``.
         name: the lock's name: a format string over the task's arguments, or a function of them that returns it.
-        on_busy: what becomes of a message whose lock is busy: ``retry``, ``skip`` or ``reject`` (needs ``acks_late``).
+        on_busy: what happens to a message whose lock is busy: ``retry``, ``skip`` or ``reject`` (needs ``acks_late``).
         permits: at most so many run at once; None is one, alone.
         wait: seconds that the worker waits for the lock before the task counts as busy.
         countdown: seconds until a message that was sent again runs, about: a quarter more or less.

@@ -1,9 +1,9 @@
-"""The mark of a task that is queued once: who is queued under a name, in a cell of the store.
+"""The mark of a task that is queued once: the id of the queued message of a name, in a cell of the store.
 
 Theory of operation
 -------------------
-``apply_async`` writes the id of its message into the cell if nobody is there, sends, and confirms. Whoever finds an id
-there sends nothing, and gets the result of that id.
+``apply_async`` writes the id of its message into the cell if that is empty, sends, and confirms. A caller that finds
+an id there sends nothing, and gets the result of that id.
 
 * A mark has a bounded life. Until it is confirmed it lives for `SENDING`: a sender that dies between the mark and the
   message blocks the name for so long. Then it lives for ``unique_for``: a lost message blocks the name for so long.
@@ -43,10 +43,10 @@ class QueuedMark:
     def claim(self, task_id: str) -> str | None:
         """Mark the name for a message that is not sent yet; return the id of another that is queued, None if none is.
 
-        A message that was marked and is sent again, because nobody knows whether it was sent, is no other.
+        A message that was marked, and is sent again because its sending is unknown, does not count as another.
 
         Raises:
-            StoreUnavailable: nobody knows; nothing should be sent.
+            StoreUnavailable: the mark is unknown; nothing should be sent.
         """
         while True:
             seen = self._claimed.get()
@@ -68,7 +68,7 @@ class QueuedMark:
         self._change(lambda holder: {"id": task_id} if holder == task_id else None)
 
     def keep(self, task_id: str) -> None:
-        """Prolong the mark of a message that is sent again or begins to run; take it if nobody has it."""
+        """Prolong the mark of a message that is sent again or begins to run; take it if it is free."""
         self._change(lambda holder: {"id": task_id} if holder in (task_id, None) else None)
 
     def free(self, task_id: str) -> None:

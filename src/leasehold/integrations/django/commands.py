@@ -120,5 +120,5 @@ def _holder(client: Client, name: str) -> str:
 
 def _not_run(name: str, error: StoreUnavailable) -> CommandError:
     return CommandError(
-        f"{name!r} did not run, since nobody knows whether another process runs it: {error}", returncode=UNAVAILABLE
+        f"{name!r} did not run: it is unknown whether another process runs it: {error}", returncode=UNAVAILABLE
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from django import conf as project  # its lazy settings, as a name here, would trip whoever inspects this module
+from django import conf as project  # as a name here, its lazy settings would break code that inspects this module
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 

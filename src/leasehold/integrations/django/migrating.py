@@ -2,9 +2,9 @@
 
 Theory of operation:
 
-* The plan is made after the lock was acquired. So whoever waited finds the migrations done, and applies none.
+* The plan is made after the lock was acquired. So a process that waited finds the migrations done, and applies none.
 * By default the lock belongs to the session that migrates: an advisory lock on PostgreSQL, `GET_LOCK` on MySQL and
-  MariaDB (see `integrations._common.advisory`), the lock of a file beside that of SQLite. It needs no table, so it is
+  MariaDB (see `integrations._common.advisory`), the lock of a file next to that of SQLite. It needs no table, so it is
   there before the first migration. If the process dies, the session ends, and the next one begins.
 * On a store it is a lease. A store whose tables these migrations make cannot guard the first of them.
 * Before each migration the lock is checked: one that was lost ends the command before the next migration begins.

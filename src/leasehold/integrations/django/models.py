@@ -15,7 +15,7 @@ class HeldLock(models.Model):  # type: ignore[misc]
     name = models.TextField(primary_key=True)
 
     class Meta:
-        """No table, and no permission but to look."""
+        """No table, and only the permission to view."""
 
         managed = False
         default_permissions: ClassVar = ("view",)

@@ -6,7 +6,7 @@ slot (`Layout.keys`). So the steps, redirections and waiters are those of `Clust
 Theory of operation, where the other library notifies
 -----------------------------------------------------
 A channel is in the slot of its lock, and its messages reach the nodes of that shard alone. So a waiter follows it
-at the node that has answered its claim. Who can see that this node is the wrong one by now?
+at the node that has answered its claim. Who detects that the slot is no longer at this node?
 
 * The node, when it learns that another has the slot: at the end of a migration, or of a failover that it survives. It
   takes the subscription back by a push. All that follow the channel claim again, and that is redirected.
@@ -16,7 +16,7 @@ at the node that has answered its claim. Who can see that this node is the wrong
   renewal of a waiter, at a third of its lease, goes to the node where it waits.
 
 While a slot migrates, its keys may have left the node, which still has the slot. A release is then carried out at the
-importing node, and notifies there: that is not heard here. But a claim of ours would be refused there, since the lock's
+importing node, and notifies there, not here. But a claim of ours would be refused there, since the lock's
 key does not exist. So it is enough that the waiter claims when the slot follows. If its watchdog is redirected before,
 and all keys exist there, it waits there: the importing node allows it to follow the channel after ASKING.
 """
@@ -67,7 +67,7 @@ class ClusterLayoutStore(ClusterStore):
         layout: Layout,
         make: MakeTransport | None = None,
     ) -> None:
-        """Make the store; ``make`` makes the transport to each node, where the other library notifies nobody."""
+        """Make the store; ``make`` makes the transport to each node, where the other library sends no messages."""
         self.layout = layout
         super().__init__(runtime, seeds, namespace, make=make, open_node=partial(NodeLayoutStore, layout=layout))
         self.capabilities = layout.capabilities

@@ -1,4 +1,4 @@
-"""What `leasehold doctor` says of a layout on a Redis server."""
+"""The findings of `leasehold doctor` about a layout on a Redis server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WITHIN = 5.0
 """Seconds for all of the server's replies."""
 
 NAME = "rights"
-"""A name whose channels are tried, and none of its keys: nobody knows which names the user may lock."""
+"""A name whose channels are tried, but none of its keys: which names the user may lock is unknown."""
 
-MEANS = "tokens count our holds only, and the other programs are not told of a lost lease"
+MEANS = "tokens count our holds only, and the other programs are not notified of a lost lease"
 
 
 def of_layout(name: str, of: str) -> Finding:

@@ -22,7 +22,7 @@ ENDLESS = 1.0
 
 
 def owner(reply: Any) -> Owner | None:
-    """Return who holds the lock, from the reply to a claim that must wait; None if nobody does."""
+    """Return the holder of the lock, from the reply to a claim that must wait; None if there is none."""
     if not reply[5]:
         return None
     return Owner.parse(text_of(reply[3])) if reply[3] else _foreign(text_of(reply[5]))

@@ -12,7 +12,7 @@ from leasehold.layouts.redis.scripts import Scripts
 from leasehold.stores._common.names import before
 
 SIDE = "leasehold:layout:"
-"""What our own keys beside a lock begin with; the lock's key follows in braces, encoded, then the role."""
+"""The prefix of our own keys for a lock; the lock's key follows in braces, encoded, then the role."""
 
 ROLES = (b"}:side", b"}:queue", b"}:waiters")
 
@@ -74,7 +74,7 @@ class Layout:
         return (lock, *(self._stem(lock) + role for role in ROLES), *self.more_keys(lock, kind))
 
     def _stem(self, lock: bytes) -> bytes:
-        """Return what our keys beside a lock begin with, up to the role."""
+        """Return the prefix of our keys for a lock, up to the role."""
         begin, encoded = f"{SIDE}{self.name}:{{".encode(), quote(lock, safe=_SAFE).encode()
         if not self.clustered:
             return begin + encoded
@@ -120,7 +120,7 @@ class Layout:
         return False
 
     def pattern(self, namespace: str, prefix: str, role: bytes = ROLES[0]) -> bytes:
-        """Return the glob pattern of our keys beside the locks whose names begin with ``prefix``."""
+        """Return the glob pattern of our keys for the locks whose names begin with ``prefix``."""
         if self.clustered:  # a key may begin with a part of the name
             return f"{SIDE}{self.name}:{{*".encode() + role
         begins = quote((self._before(namespace) + prefix).encode(), safe=_SAFE)

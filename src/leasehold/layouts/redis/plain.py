@@ -1,8 +1,8 @@
-"""The plain key: ``SET key value NX PX milliseconds``, freed and renewed only by whoever knows the value.
+"""The plain key: ``SET key value NX PX milliseconds``, freed and renewed only with the same value.
 
 redis-py's ``Lock``, redlock-py, redsync and node-redlock use it as it is, RedLock.net and Medallion with a prefix. None
-of them publishes anything. So the first of our waiters looks ten times a second, beside the message that our own
-releases send it.
+of them publishes anything. So the first of our waiters polls ten times a second, in addition to the messages of
+our own releases.
 """
 
 from __future__ import annotations

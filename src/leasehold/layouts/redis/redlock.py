@@ -10,7 +10,7 @@ first makes our own vote agree with the plain key, then works on that vote, and 
 * A vote of ours is a key that other programs find taken. A retreat, a release and a late release delete it, if its
   value is still the ticket. A claim that arrives after its release finds a higher token, and gets no vote.
 * Another program that deletes our key on a node has taken our vote there. With a majority of them our next renewal
-  finds it, and the holder is told.
+  finds it, and the holder is notified.
 
 The others know no tokens, publish nothing, and keep to no quarantine. So one waiter of each client looks ten times a
 second.
@@ -84,7 +84,7 @@ class PlainRedlockStore(RedlockStore):
         return [*found, doctor.of_layout("plain", "redsync, node-redlock, redlock-py")]
 
     async def _check_more(self, node: Node, within: float) -> None:
-        key = keys.probe_keys(node.channel)[0]  # no key of another program: nobody knows which names the user may lock
+        key = keys.probe_keys(node.channel)[0]  # not a key of another program: the user's rights to names are unknown
         tried = {
             "+get": pack(b"GET", key),
             "+set": pack(b"SET", key, b"", b"XX"),  # there is none, so it stays away

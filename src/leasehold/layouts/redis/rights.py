@@ -65,7 +65,7 @@ async def missing(
         ticket: of its kind.
         channel: that of the client; not used where the other library notifies.
         left: the time for all replies.
-        locks: whether the keys of the lock itself are tried, beside those of our own.
+        locks: whether the keys of the lock itself are tried, in addition to our own.
 
     Raises:
         ReplyError: the server answered that it can run no script now, or here.

@@ -1,6 +1,6 @@
-"""Spring Integration's ``RedisLockRegistry``: a string, the holder's id, with a time to live; of both of its types.
+"""Spring Integration's ``RedisLockRegistry``, both lock types: a string with the holder's id and a time to live.
 
-The key is the registry's and the name. Spring's id is one of each registry, and its scripts compare it alone. Its type
+The key is the registry key and the name. Each registry has one id, and Spring's scripts compare only that. Its type
 ``PUB_SUB_LOCK`` publishes the key at each release, on ``REGISTRY-channel:KEY``. ``SPIN_LOCK`` publishes nothing, and
 polls ten times a second. So a release of ours publishes, and a waiter of ours subscribes and polls, too.
 """

@@ -4,12 +4,12 @@ Theory of operation
 -------------------
 The key of the other library alone decides who holds. Each acquisition has an id of its own there, made from the ticket.
 So a repeated claim finds itself, and a release frees only what its own claim has acquired. The token counter and the
-queue of our waiters are in keys of ours beside it (``scripts/common.lua``), which the other programs do not see:
+queue of our waiters are in keys of our own (``scripts/common.lua``), which the other programs do not see:
 
 * A release wakes the first waiter in the queue, which claims again. It hands nothing over, since the other programs
-  contend for the free key, too. Whoever claims first acquires: our waiters have no precedence.
-* A release of another program may notify nobody. So the first waiter looks again and again, with jitter, and each of
-  the others seldom, in case the first has died. Each is a waiter of another client: those of one client take turns.
+  contend for the free key, too. The first claim acquires: our waiters have no precedence.
+* A release of another program may send no message. So the first waiter polls, with jitter, and each of the others
+  polls seldom, in case the first has died. Each is a waiter of another client: those of one client take turns.
 
 The other programs know neither our tokens nor lock delays. What rests on a promise that they cannot keep is refused by
 `Capabilities` when a lock is made.
@@ -132,7 +132,7 @@ class LayoutStore(RedisStore):
                 if not repeated:
                     self._unanswered.pop(ticket.id, None)
                 if slot is not None and not slot.last_reply:
-                    self._waiters.give_up(ticket)  # the server does not know the ticket, so nobody will release it
+                    self._waiters.give_up(ticket)  # the server does not know the ticket, so no release follows
             raise
         if not repeated:
             self._unanswered.pop(ticket.id, None)
@@ -259,7 +259,7 @@ class LayoutStore(RedisStore):
     # --- news of releases ----------------------------------------------------------------------------------------
 
     def _mark(self, name: str, ticket: Ticket) -> int:
-        """Return what changes when there may have been news of a name that a waiter has not heard."""
+        """Return a value that changes when a waiter may have missed a message about a name."""
         topics = self._topics
         return self._transport.generation() if topics is None else topics.version(self._topic(name, ticket))
 

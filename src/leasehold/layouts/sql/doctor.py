@@ -10,10 +10,10 @@ from leasehold.layouts.sql.format import Format
 from leasehold.stores._sql.transport import Refused, Row, SQLTransport
 
 CLOSE = 0.5
-"""Seconds by which clocks may differ whatever the margin is: so long may a look take on a busy machine."""
+"""Seconds of clock difference that are always accepted: reading a clock takes so long on a busy machine."""
 
 LONGEST_MARGIN = 60.0
-"""Seconds of a difference between clocks beyond which a margin is no remedy."""
+"""Seconds of clock difference above which no margin is suggested."""
 
 WITHIN = 5.0
 """Seconds for all statements."""
@@ -23,7 +23,7 @@ async def examine(runtime: Runtime, layout: Format, transport: SQLTransport) -> 
     """Return all findings; an unreachable server raises as for any other operation."""
     first = layout.dialect.first
     *_, ((clock, version),) = await transport.transact(lambda tx: tx.ask(*first, layout.clock), within=WITHIN)
-    means = "tokens are times and no fence, and the other programs are not told of a lost lease"
+    means = "tokens are timestamps and do not fence, and the other programs are not notified of a lost lease"
     findings = [
         Finding(Severity.OK, "server", str(version)),
         Finding(Severity.NOTE, "layout", f"{layout.name}: shared with {layout.of}", means, "see docs/interop.md"),
@@ -40,7 +40,7 @@ async def examine(runtime: Runtime, layout: Format, transport: SQLTransport) -> 
 def _clock(runtime: Runtime, layout: Format, clock: int) -> Finding:
     apart = (clock - runtime.wall_us()) / 1e6
     found = f"{apart:+.1f} s from this host's"
-    means = "it decides when leases of ours end; the other programs go by the clocks of their hosts"
+    means = "our leases end by this clock; the other programs use the clocks of their hosts"
     if abs(apart) <= max(layout.margin, CLOSE):
         return Finding(Severity.OK, "clock", found, means)
     remedy = "run NTP on the server and on the hosts of the other programs"
@@ -48,13 +48,13 @@ def _clock(runtime: Runtime, layout: Format, clock: int) -> Finding:
 
 
 def _others(layout: Format, rows: list[Row]) -> list[Finding]:
-    """Compare the server's clock with the rows that other programs wrote by theirs: none is of the future."""
+    """Compare the server's clock with the times that other programs wrote: none may be in the future."""
     ahead = [(since - now) / 1e6 for _, holder, since, _, now in rows if not layout.owner_of(holder)[2]]
     worst = max(ahead, default=0.0)
     if worst <= 0:
         return []
-    found = f"a row is of {worst:.1f} s in the future"
-    means = f"another program is ahead by that at least: it takes our lock early by that, less {layout.margin:g} s"
+    found = f"a row is {worst:.1f} s in the future"
+    means = f"the clock of a program is ahead by that or more: it takes our lock early by that less {layout.margin:g} s"
     severity = Severity.ERROR if worst > layout.margin else Severity.NOTE
     remedy = "its clock or its time zone is wrong"
     if worst < LONGEST_MARGIN:

@@ -1,8 +1,8 @@
 """What a layout is to the store: the other library's table, and the statements that read and write its rows.
 
 A row has a key, a holder, the time since which and the time until which that holder has the lock. One acquisition of
-ours is one holder, which has a UUID of version 8 in its name: the UUIDs of Java programs are of version 4. So everybody
-can see which rows are ours. Their times are by the server's clock; those of others are by the clocks of their hosts.
+ours is one holder, which has a UUID of version 8 in its name: the UUIDs of Java programs are of version 4. So all can
+see which rows are ours. Their times are by the server's clock; those of others are by the clocks of their hosts.
 """
 
 from __future__ import annotations

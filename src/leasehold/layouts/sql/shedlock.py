@@ -2,7 +2,7 @@
 
 ShedLock updates a row whose ``lock_until`` is over, and at the end of the job sets that to the end of ``at_least``. It
 never deletes a row. Its ``locked_by`` is the host's name; so the late release of one process frees the lock of another
-process on that host. Ours ends with a new UUID for each run, so nobody else's release frees it.
+process on that host. Ours ends with a new UUID for each run, so no other release frees it.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from the ticket. So a repeated claim finds itself, and a release frees only what
 A claim is one transaction of two requests. The first takes the row if its lease has ended, adds it if there is none,
 and reads it; the second commits, if the row is ours then. Nothing is kept before the commit. And a commit that is late
 finds its row locked: the release of a claim without a reply adds the row, too, or locks it. Either waits until the
-claim's transaction has ended. So a claim never comes to life after its own release.
+claim's transaction has ended. So a claim never takes effect after its own release.
 
 The other programs write by the clocks of their hosts, we by the server's. So a *margin* is kept, both ways: a row of
 theirs is taken only that much after its end, and one of ours ends that much after our lease. While no clock is off by
-more than the margin, nobody is inside with another; a holder of ours is told by its own clock, before the margin.
+more than the margin, no two holders overlap; a holder of ours is notified by its own clock, before the margin.
 
-Nobody sends messages. The first waiter of each client for a name polls, with jitter, and by a read alone while the row
+No messages are sent. The first waiter of each client for a name polls, with jitter, and by a read alone while the row
 is held. The others of that client look seldom: a release by the client, or the end of the first waiter, wakes the next.
 """
 

@@ -1,4 +1,4 @@
-"""Do it once and keep the result: `AsyncOnce` and its sync facade `Once`.
+"""Do work once and keep its result: `AsyncOnce` and its sync facade `Once`.
 
 Theory of operation
 -------------------
@@ -7,8 +7,8 @@ The write is fenced, and made only if there is no result yet. So all callers get
 meanwhile and two did the work: the first recorded result counts.
 
 It is *at least once*. After a crash between the work and the record, another caller does the work again. No order of
-the two steps avoids that, unless the work itself is identified by its key (an idempotency key of a payment service, a
-unique index).
+the two steps avoids that. Only work that is itself identified by its key is safe (an idempotency key of a payment
+service, a unique index).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Work = Callable[P, T]
 """The work: its arguments, and the result that is kept."""
 
 AsyncWork = Callable[P, T | Coroutine[Any, Any, T]]
-"""As `Work`; a coroutine function too."""
+"""As `Work`, or a coroutine function."""
 
 
 class AsyncOnce(AsyncPrimitive, Generic[T]):
@@ -57,7 +57,7 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
 
     @property
     def key(self) -> str:
-        """What identifies the work."""
+        """The key that identifies the work."""
         return self._name
 
     async def run(self, work: AsyncWork[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,9 +67,9 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         raises, nothing is kept, the caller gets the error, and the next caller does the work.
 
         Raises:
-            AcquireTimeout: another was still doing the work at the ``timeout``.
-            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
-            StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
+            AcquireTimeout: another caller was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another caller may have done the work, too; call again.
+            StoreUnavailable: no answer. If the work was done, its result may be lost, and the work be done again.
             TypeError: the result cannot be kept. The store records that the work was done; later callers get a
                 `ValueError`, and the work is not done again.
         """
@@ -83,7 +83,7 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         return value
 
     async def done(self) -> bool:
-        """Return whether it was done and the result is still kept."""
+        """Return whether the work was done and its result is still kept."""
         self._engine.ready()
         return (await self._register.read()).version > 0
 
@@ -120,7 +120,7 @@ class Once(Facade[AsyncOnce[T]], Generic[T]):
 
     @property
     def key(self) -> str:
-        """What identifies the work."""
+        """The key that identifies the work."""
         return self._core.key
 
     def run(self, work: Work[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -130,14 +130,14 @@ class Once(Facade[AsyncOnce[T]], Generic[T]):
         raises, nothing is kept, the caller gets the error, and the next caller does the work.
 
         Raises:
-            AcquireTimeout: another was still doing the work at the ``timeout``.
-            LeaseLost: the lease ended meanwhile, so another may have done it, too; call again to get the result.
-            StoreUnavailable: no answer. If the work was done, its result may not be kept: it may be done again.
+            AcquireTimeout: another caller was still doing the work at the ``timeout``.
+            LeaseLost: the lease ended meanwhile, so another caller may have done the work, too; call again.
+            StoreUnavailable: no answer. If the work was done, its result may be lost, and the work be done again.
             TypeError: the result cannot be kept. The work is not done again; later callers get a `ValueError`.
         """
         refuse_coroutines(work)
         return run_sync(self._core.run(work, *args, **kwargs))
 
     def done(self) -> bool:
-        """Return whether it was done and the result is still kept."""
+        """Return whether the work was done and its result is still kept."""
         return run_sync(self._core.done())

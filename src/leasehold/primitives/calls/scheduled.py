@@ -12,22 +12,22 @@ Every instance has a timer and calls `run` at each tick. Who has run what is in 
 
 So no tick runs twice, and a tick may run nowhere: it is *at most once*. If the process dies or gets no reply
 
-* in 1 to 3, nothing has changed: whoever calls next may run the tick, after the lease at the latest;
+* in 1 to 3, nothing has changed: the next caller may run the tick, after the lease at the latest;
 * in 4, the tick counts as run if the write arrived. A lost reply is asked for again, with the mark of the write; if
-  nobody can know, it does not run here. A write that arrives after the lease has ended changes nothing: a successor has
-  written with a higher token, and so another version;
+  the outcome stays unknown, the job does not run here. A write that arrives after the lease has ended changes nothing:
+  a successor has written with a higher token, and so another version;
 * in 5, the tick counts as run, as it does when the job raises.
 
 What the stamp says depends on what `run` gets:
 
 * *A tick*: the stamp holds the last tick that was run, for ``ttl`` seconds. Ticks are ordered, and one that is not
   newer is refused, however late: an instance that begins 12:00 at 12:06, after others ran 12:00 and 12:05, runs
-  nothing. One that begins 12:00 at 12:04, before anybody ran it, runs it, and 12:05 runs after it. No clock decides.
+  nothing. One that begins 12:00 at 12:04, before any other ran it, runs it, and 12:05 runs after it. No clock decides.
 * *None*: the stamp expires ``at_least`` seconds after it was written, by the store's clock. A run is refused while
   there is one. An instance that is later than ``at_least`` runs the tick a second time.
 
-A run with a tick after one without is refused until that stamp expires. Nobody can know about one without a tick after
-one with a tick, nor about ticks of different kinds, so these raise.
+A run with a tick after one without is refused until that stamp expires. The stamp does not decide about one
+without a tick after one with a tick, nor about ticks of different kinds: these raise.
 
 The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
 ``at_most`` seconds after the start.
@@ -66,7 +66,7 @@ TickForm = tuple[str, str | float]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EARLY = 1_000_000
-"""Microseconds that a timer may be early at most, as it goes by another clock."""
+"""Microseconds that a timer may be early at most, as it uses another clock."""
 
 
 class Renewing(TypedDict):

@@ -1,4 +1,4 @@
-"""A barrier: so many go on together, and may leave together. `AsyncBarrier` and its sync facade `Barrier`."""
+"""A barrier: members continue together, and may leave together. `AsyncBarrier` and its sync facade `Barrier`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.semaphore import permits_of
 
 MOST = 1000
-"""The largest number of parties: their record fits into a cell."""
+"""The largest number of parties: their record must fit into a cell."""
 
 
 def parties_of(value: object) -> int:
@@ -26,11 +26,11 @@ def parties_of(value: object) -> int:
 
 
 class AsyncBarrier(AsyncNamed, AsyncContext):
-    """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
+    """Members wait until ``parties`` have arrived; then all continue, and the barrier can be used again.
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
-    is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
-    ``drop_dead`` it is left out instead, and the others wait for another in its place, or leave without it.
+    breaks, as in `threading`: all others get `BrokenBarrier` until `reset` is called. With ``drop_dead`` that member
+    is removed instead. The others then wait for another in its place, or leave without it.
 
     Example:
         ```python
@@ -49,21 +49,21 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
 
     @property
     def parties(self) -> int:
-        """How many meet."""
+        """The number of members that must arrive."""
         return self._members.parties
 
     async def wait(self, timeout: Seconds | None = None) -> int:
-        """Wait until all are there, and go on.
+        """Wait until all members have arrived.
 
         Args:
             timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
 
         Returns:
-            The place in the order of arrival, from 0: each member has another.
+            The place in the order of arrival, from 0; each member has a different one.
 
         Raises:
-            BrokenBarrier: it is broken, or broke meanwhile; also by this timeout, unless ``drop_dead``.
-            AcquireTimeout: the others were not there in time; with ``drop_dead`` only.
+            BrokenBarrier: it is broken, or broke meanwhile. This timeout breaks it, too, unless ``drop_dead``.
+            AcquireTimeout: the others did not arrive in time; with ``drop_dead`` only.
             LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
             NameInUse: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
@@ -71,7 +71,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         return (await self._members.meet(timeout, stays=False)).index
 
     async def enter(self, timeout: Seconds | None = None) -> int:
-        """Wait until all are there, and be inside, until `leave`. Otherwise as `wait`."""
+        """Wait until all have arrived, and stay inside until `leave`. Otherwise as `wait`."""
         return await self._enter(None, timeout)
 
     async def _enter(self, block: Block | None, timeout: Seconds | None = None) -> int:
@@ -81,32 +81,32 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         member = await self._members.meet(timeout, stays=True)
         member.lease.lock_object = weakref.ref(inside)
         index = member.index
-        if block is not None:  # it belongs to the block
+        if block is not None:  # the block keeps the handle
             block.hold, block.handle = member, member.handle
             member.handle = None
         inside[key] = member
         return index  # in the next statement: Python runs no signal handler in between
 
     async def leave(self, timeout: Seconds | None = None) -> None:
-        """Wait until all who are inside leave.
+        """Leave, and wait until all other members inside leave, too.
 
         Raises:
             NotHeld: the calling thread or task is not inside.
             BrokenBarrier: another died or failed inside, or it was broken otherwise; also by this timeout, unless
                 ``drop_dead``.
             AcquireTimeout: the others did not leave in time; with ``drop_dead`` only. This member has left.
-            LeaseLost: this member was stopped for longer than its lease, and left out.
+            LeaseLost: this member was stopped for longer than its lease, and was removed.
         """
         self._engine.ready()
         await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), timeout)
 
     async def abort(self) -> None:
-        """Break it: whoever waits or is inside gets `BrokenBarrier`, and so does who comes later, until `reset`."""
+        """Break it: members that wait or are inside get `BrokenBarrier`, and later arrivals, too, until `reset`."""
         self._engine.ready()
         await self._members.abort(f"{self._engine.owner} aborted it")
 
     async def reset(self) -> None:
-        """Make it whole and empty: whoever waits or is inside gets `BrokenBarrier`, who comes later does not."""
+        """Repair and empty it: members that wait or are inside get `BrokenBarrier`, later arrivals do not."""
         self._engine.ready()
         await self._members.reset()
 
@@ -116,7 +116,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         return (await self._members.rounds()).broken != ""
 
     async def n_waiting(self) -> int:
-        """Return how many wait for others to come."""
+        """Return how many members wait for others to arrive."""
         self._engine.ready()
         return len((await self._members.rounds()).arrived)
 
@@ -129,7 +129,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         if error is None:
             self._engine.ready()
             await self._members.leave(member, None)
-        else:  # it cannot leave together with the others: they hear of it, and the error goes on
+        else:  # it cannot leave together with the others: they are notified, and the error propagates
             await self._members.fail(member, error)
 
     def _ending(self, block: Block) -> Member | None:
@@ -146,11 +146,11 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
 
 
 class Barrier(ContextFacade[AsyncBarrier]):
-    """Whoever comes waits until ``parties`` are there; then all go on, and it can be used again.
+    """Members wait until ``parties`` have arrived; then all continue, and the barrier can be used again.
 
     Each member has a lease, which is renewed while it waits or is inside. If one dies, gives up or fails, the barrier
-    is broken, as one of `threading` is: all others get `BrokenBarrier`, until somebody calls `reset`. With
-    ``drop_dead`` it is left out instead, and the others wait for another in its place, or leave without it.
+    breaks, as in `threading`: all others get `BrokenBarrier` until `reset` is called. With ``drop_dead`` that member
+    is removed instead. The others then wait for another in its place, or leave without it.
 
     Example:
         ```python
@@ -163,19 +163,19 @@ class Barrier(ContextFacade[AsyncBarrier]):
 
     @property
     def parties(self) -> int:
-        """How many meet."""
+        """The number of members that must arrive."""
         return self._core.parties
 
     def wait(self, timeout: Seconds | None = None) -> int:
-        """Wait until all are there; return the place in the order of arrival. As `AsyncBarrier.wait`."""
+        """Wait until all have arrived; return the place in the order of arrival. As `AsyncBarrier.wait`."""
         return run_sync(self._core.wait(timeout))
 
     def enter(self, timeout: Seconds | None = None) -> int:
-        """Wait until all are there, and be inside, until `leave`. As `AsyncBarrier.enter`."""
+        """Wait until all have arrived, and stay inside until `leave`. As `AsyncBarrier.enter`."""
         return run_sync(self._core.enter(timeout))
 
     def leave(self, timeout: Seconds | None = None) -> None:
-        """Wait until all who are inside leave. As `AsyncBarrier.leave`."""
+        """Leave, and wait until all other members inside leave, too. As `AsyncBarrier.leave`."""
         run_sync(self._core.leave(timeout))
 
     def abort(self) -> None:
@@ -183,7 +183,7 @@ class Barrier(ContextFacade[AsyncBarrier]):
         run_sync(self._core.abort())
 
     def reset(self) -> None:
-        """Make it whole and empty. As `AsyncBarrier.reset`."""
+        """Repair and empty it. As `AsyncBarrier.reset`."""
         run_sync(self._core.reset())
 
     def broken(self) -> bool:
@@ -191,7 +191,7 @@ class Barrier(ContextFacade[AsyncBarrier]):
         return run_sync(self._core.broken())
 
     def n_waiting(self) -> int:
-        """Return how many wait for others to come."""
+        """Return how many members wait for others to arrive."""
         return run_sync(self._core.n_waiting())
 
     def __enter__(self) -> int:

@@ -10,16 +10,16 @@ Theory of operation
 4. When it leaves, it removes itself from the rounds first and releases the entry after that. So a member in the rounds
    without an entry is dead, whatever was lost before.
 
-Whoever looks for dead members reads the rounds *before* the entries: a member of these rounds had an entry before. The
-step that follows concerns only those that are still members. Each newcomer looks for dead members, and so does each
-member that leaves. So does the first waiter every `LOOK` seconds, the second half as often, and so on: many waiters
-cause few requests. That bounds the delay after the lease.
+A check for dead members reads the rounds *before* the entries: each member of these rounds had an entry before. The
+step that follows concerns only those that are still members. Each newcomer makes the check, and each member that
+leaves. The first waiter makes it every `LOOK` seconds, the second half as often, and so on: many waiters cause few
+requests. The checks bound the delay after the lease.
 
 If a member dies after a step:
 
 * with an entry, but not in the rounds: its entry expires;
 * after it arrived: the others remove it;
-* as the last to arrive: the round met in that same step, and nobody needs it any more;
+* as the last to arrive: the round met in that same step, and the others do not need it any more;
 * inside: those that leave remove it.
 """
 
@@ -69,7 +69,7 @@ class Member:
 
     lease: Lease
     caller: Caller
-    handle: object  # what keeps the lease alive; None when a block has it
+    handle: object  # keeps the lease alive; None if the block keeps it
     round: int = 0
     index: int = 0
     departed: bool = False
@@ -80,7 +80,7 @@ class Member:
         return self.lease.ticket.id[:SHORT]
 
     def fate(self, rounds: Rounds | None) -> Met | Waiting | Over:
-        """Return how its round stands; after it departed, how the leaving of the others stands."""
+        """Return the state of its round; after it departed, whether the others have departed, too."""
         if self.departed:
             return rounds_of.fate_inside(rounds, self.round)
         return rounds_of.fate(rounds, self.round, self.id)
@@ -158,7 +158,7 @@ class Members(AsyncPrimitive):
 
     async def _until_met(self, member: Member, start: float, until: float) -> None:
         fate = await self._until_decided(member, until, self._runtime.now() + LOOK)
-        if isinstance(fate, Waiting):  # no time, or no entry, is left; unless the round meets at the last moment
+        if isinstance(fate, Waiting):  # the time is over or the entry has ended; the round may still meet now
             in_time = member.lease.check_deadline()  # else the process was stopped for too long
 
             def step(rounds: Rounds) -> Rounds | None:
@@ -257,7 +257,7 @@ class Members(AsyncPrimitive):
     async def _release_entry(self, member: Member) -> None:
         try:
             await release(self._engine, member.lease)
-        except LeaseLost:  # the rounds have decided already
+        except LeaseLost:  # the rounds have recorded the outcome already
             pass
 
     # --- the rounds ---------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class Members(AsyncPrimitive):
         return float("inf") if limit is None else limit
 
     async def _late(self, start: float, what: str) -> LeaseholdError:
-        """End a wait for room or for the others' leaving, and return its error."""
+        """Return the error of a wait that timed out; break the barrier, unless ``drop_dead``."""
         if not self._drop_dead:
             await self.abort(self._why_late())
         return self._timed_out(start, what)

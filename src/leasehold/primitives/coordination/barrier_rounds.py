@@ -5,7 +5,7 @@ Theory of operation
 Members *arrive* in a round. When as many members as parties have arrived, the round has *met*: it ends in that same
 step, its members are recorded in order of arrival, and the next round begins empty. So a member that reads late still
 finds that its round met, and newcomers never mix with members that leave. A member that wants to leave together with
-the others is *inside* from the meeting until it departs. Its leaving ends when nobody is inside any more.
+the others is *inside* from the meeting until it departs. `leave` ends when no member is inside any more.
 
 A round that ends otherwise (broken, reset) is recorded with the reason, for its members and for those inside.
 
@@ -38,7 +38,7 @@ class Rounds(NamedTuple):
     """The stored state of a barrier, in the order in which the fields are stored.
 
     Attributes:
-        parties: how many meet.
+        parties: how many members must arrive.
         drop_dead: 1 if a dead member is dropped, 0 if it breaks the barrier.
         round: the round in which members arrive now.
         arrived: its members so far, in order.
@@ -47,7 +47,7 @@ class Rounds(NamedTuple):
         met: its members in order.
         inside_round: the last round that met with members who stay.
         inside: those of them that have not departed.
-        broken: why nobody may arrive; empty if the barrier is whole.
+        broken: why no member may arrive; empty if the barrier is not broken.
         ended: the last rounds that ended without a meeting.
     """
 
@@ -108,7 +108,7 @@ def bury(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
 
 
 def break_(rounds: Rounds, why: str) -> Rounds:
-    """End the round and the stay inside; nobody may arrive until a reset."""
+    """End the round and the stay inside; no member may arrive until a reset."""
     return reset(rounds, why)._replace(broken=rounds.broken or why)
 
 

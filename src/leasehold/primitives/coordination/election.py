@@ -13,7 +13,7 @@ token, into a cell that refuses lower tokens. A reader reads the lock first and 
 So no reader sees a value of an older leader after one of a newer leader.
 
 A leader learns of its loss from its own clock, before the store can grant the lock to another. The lock is released at
-the end of the block that uses it, when the work has ended, not when somebody requests a stop.
+the end of the block that uses it, when the work has ended, not when a stop is requested.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class AsyncElection(AsyncLock):
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes its own ``timeout``, -1 waits for ever, 0 tries once.
-            cancel: gives up the wait from another thread, task or signal handler.
+            cancel: ends the wait from another thread, task or signal handler.
 
         Returns:
-            The leadership; None if someone else led all that time, or it was cancelled.
+            The leadership; None if another candidate led all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: nobody knows who leads.
+            StoreUnavailable: the leader is unknown.
             LeaseLost: the lead was granted after its deadline.
         """
         return await self.acquire(blocking, timeout, cancel)
@@ -101,7 +101,7 @@ class AsyncElection(AsyncLock):
     async def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> AsyncLeadership | None:
-        """Wait until this candidate leads, as `campaign` says."""
+        """Wait until this candidate leads; the same as `campaign`."""
         got = await super().acquire(blocking, timeout, cancel)
         assert got is None or isinstance(got, AsyncLeadership)
         return got
@@ -118,11 +118,11 @@ class AsyncElection(AsyncLock):
         await self.release()
 
     async def proclaim(self, value: Meta | None) -> None:
-        """Change what the leader says of itself, if the calling task leads; as `AsyncLeadership.proclaim`.
+        """Change the value of the leader, if the calling task leads; as `AsyncLeadership.proclaim`.
 
         Raises:
             NotHeld: it does not lead.
-            LeaseLost: the lead was lost, and nobody will see the value.
+            LeaseLost: the lead was lost; the value is not published.
         """
         hold = self._last(self._engine.runtime.me())
         if not isinstance(hold, AsyncLeadership):
@@ -130,16 +130,16 @@ class AsyncElection(AsyncLock):
         await hold.proclaim(value)
 
     async def leader(self) -> Leader | None:
-        """Return who leads now, with value and token; None if nobody does."""
+        """Return the present leader, with value and token; None if there is none."""
         self._engine.ready()
         return await self._leader()
 
     def observe(self, every: Seconds = EVERY) -> AsyncIterator[Leader | None]:
-        """Yield who leads now, and again at each change of leader or value; None where nobody leads.
+        """Yield the present leader, and again at each change of leader or value; None if there is none.
 
-        It looks ``every`` so many seconds. A leader between two looks may be missed, the last one never, and none
-        comes after a later one. An outage of the store after the first look is waited out. It ends when the client is
-        closed.
+        It reads once in ``every`` seconds. A leader between two reads may be missed, but never the last one, and no
+        earlier leader follows a later one. An outage of the store after the first read is waited out. It ends when the
+        client is closed.
 
         Raises:
             StoreUnavailable: there was no answer to the first look.
@@ -164,7 +164,7 @@ class AsyncElection(AsyncLock):
         candidate has led.
 
         Raises:
-            AcquireTimeout: someone else led for the election's whole ``timeout``.
+            AcquireTimeout: another candidate led for the election's whole ``timeout``.
             StoreUnavailable: there was no answer at the first campaign.
         """
         led = False
@@ -256,7 +256,7 @@ class Election(Mutex):
     def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Leadership | None:
-        """Wait until this candidate leads, as `campaign` says."""
+        """Wait until this candidate leads; the same as `campaign`."""
         return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Leadership)
 
     def resign(self) -> None:
@@ -264,11 +264,11 @@ class Election(Mutex):
         run_sync(self._core.resign())
 
     def proclaim(self, value: Meta | None) -> None:
-        """Change what the leader says of itself, if the calling thread leads. As `AsyncElection.proclaim`."""
+        """Change the value of the leader, if the calling thread leads. As `AsyncElection.proclaim`."""
         run_sync(self._core.proclaim(value))
 
     def leader(self) -> Leader | None:
-        """Return who leads now, with value and token; None if nobody does."""
+        """Return the present leader, with value and token; None if there is none."""
         return run_sync(self._core.leader())
 
     def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:

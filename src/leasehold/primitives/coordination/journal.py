@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The state is one cell. A client changes it by compare-and-set: it reads, decides, writes if nobody wrote meanwhile, and
-else retries. Every change has an id of 64 random bits, chosen before the first request. Next to the state, the cell
+The state is one cell. A client changes it by compare-and-set: it reads, decides, writes if no other has written,
+and else retries. Every change has an id of 64 random bits, chosen before the first request. Next to the state, the cell
 stores the ids of the last `KEPT` changes. A client that lost the reply to a write repeats it with the same version and
 the same id. Then it looks for the id:
 
@@ -12,7 +12,7 @@ the same id. Then it looks for the id:
   the old version. The client decides again, with the same id.
 * More than `KEPT` changes of others came in between: the outcome is unknown, and the caller gets an error.
 
-The number of ids is bounded, and so is the life of the state: a cell that nobody writes expires.
+The number of ids is bounded, and so is the life of the state: a cell that is not written expires.
 """
 
 from __future__ import annotations

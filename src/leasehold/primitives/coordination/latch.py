@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The latch is a journal with the total, the rest, and the number of its round. A new latch is closed at its full count,
-so nobody passes before the first count. An open latch stays open until a reset.
+so no waiter passes before the first count. An open latch stays open until a reset.
 
 Each call of `count_down` counts exactly once, whatever replies are lost, as every change of a journal does. A `reset`
 begins a new round. A waiter remembers the round that it read, and the journal records the last round that opened. So no

@@ -51,18 +51,18 @@ class AsyncLeadership(AsyncHold):
             value: a text or a mapping, up to 1 KiB as JSON.
 
         Raises:
-            LeaseLost: the lead was lost, and nobody will see the value.
+            LeaseLost: the lead was lost; the value is not published.
             NotHeld: it was resigned.
             StoreUnavailable: no answer; with ``unknown``, readers may see it nevertheless.
         """
         text = _validate.meta(value)
-        said = json.loads(text) if text else None
+        decoded = json.loads(text) if text else None
         self._engine.runtime.before_blocking()
         self.raise_if_lost()
-        body = Body.of([self.token, said])
+        body = Body.of([self.token, decoded])
         while not await self._write(body):
             self.raise_if_lost()
-        self._value = said
+        self._value = decoded
 
     async def _write(self, body: Body) -> bool:
         """Write a value; return False if another client wrote meanwhile."""

@@ -141,7 +141,7 @@ class AsyncHold(AsyncContext):
             the name is free by the end of the lease at the latest.
 
         Raises:
-            LeaseLost: the lease was lost before. Whoever holds the name now is left alone.
+            LeaseLost: the lease was lost before. The present holder is not affected.
         """
         if self._released:
             return True

@@ -51,18 +51,18 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
     async def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> AsyncHold | None:
-        """Get the lock, or None.
+        """Acquire the lock; return None if that was not possible in time.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
-            cancel: gives up the wait from another thread, task or signal handler.
+            cancel: ends the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if someone else had the lock all that time, or it was cancelled.
+            The hold; None if another holder had the lock all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            StoreUnavailable: the holder is unknown; with a timeout, raised at most a second after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
         """
@@ -79,7 +79,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 
         Raises:
             NotHeld: it holds nothing.
-            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+            LeaseLost: the lease was lost before; the present holder is not affected.
         """
         hold = self._last(self._engine.runtime.me())
         if hold is None:
@@ -96,7 +96,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         return hold is not None and hold.held
 
     async def locked(self) -> bool:
-        """Return whether anyone holds the lock now, in a way that excludes this one.
+        """Return whether the lock is held now, in a way that excludes this one.
 
         Raises:
             NameInUse: the name is in use as another primitive.
@@ -154,9 +154,9 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
     def _acquiring(
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> Coroutine[Any, Any, AsyncHold | LeaseHandle | NotAcquired]:
-        """Begin an acquire for the calling task. Whoever awaits it passes the result to `_taken` and forgets it.
+        """Begin an acquire for the calling task. The caller awaits it, and passes the result to `_taken` at once.
 
-        A task may wait for long, and each suspended coroutine keeps its frame. So this is the one that waits.
+        A task may wait for long, and each suspended coroutine keeps its frame. So only this coroutine waits.
         """
 
     def _taken(self, got: Any) -> AsyncHold:
@@ -244,28 +244,28 @@ class Mutex(DecoratingFacade[AsyncMutex]):
     def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Hold | None:
-        """Get the lock, or None.
+        """Acquire the lock; return None if that was not possible in time.
 
         Args:
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
-            cancel: gives up the wait from another thread, task or signal handler.
+            cancel: ends the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if someone else had the lock all that time, or it was cancelled.
+            The hold; None if another holder had the lock all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: nobody knows who has it. With a timeout it comes at most a second after it.
+            StoreUnavailable: the holder is unknown; with a timeout, raised at most a second after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
         """
         return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Hold)
 
-    def _acquired(self, got: AsyncHold | NotAcquired, face: Callable[[Any], H]) -> H | None:
+    def _acquired(self, got: AsyncHold | NotAcquired, facade: Callable[[Any], H]) -> H | None:
         """Return the result of ``acquire``, with the hold kept alive by the lock object."""
         if isinstance(got, NotAcquired):
             return None
-        hold, owned = face(got), self._core._hold_list.owned
+        hold, owned = facade(got), self._core._hold_list.owned
         owned += [got]
         return hold  # in the next statement: see `HoldList.owned`
 
@@ -274,12 +274,12 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
         Raises:
             NotHeld: it holds nothing.
-            LeaseLost: the lease was lost before; whoever holds the lock now is left alone.
+            LeaseLost: the lease was lost before; the present holder is not affected.
         """
         run_sync(self._core.release())
 
     def locked(self) -> bool:
-        """Return whether anyone holds the lock now, in a way that excludes this one.
+        """Return whether the lock is held now, in a way that excludes this one.
 
         Raises:
             NameInUse: the name is in use as another primitive.

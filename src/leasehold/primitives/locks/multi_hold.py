@@ -21,8 +21,8 @@ class Part:
     """One of the locks that are held together.
 
     Attributes:
-        hold: that of a lock that counts its holds itself (re-entrant, reader, writer), through which it is released;
-            None where the lease is held directly.
+        hold: the hold of a lock that counts its holds itself (re-entrant, reader, writer); the lock is released through
+            it. None where the lease is held directly.
     """
 
     engine: Engine
@@ -90,7 +90,7 @@ class AsyncMultiHold(AsyncHold):
 
     @property
     def remaining(self) -> float:
-        """Return the seconds for which all are surely held even if no renewal succeeds; 0 when one is not."""
+        """The seconds for which all are certainly held, even if no renewal succeeds; 0 if one of them is not."""
         return 0.0 if self._released else min(part.lease.remaining() for part in self._parts)
 
     def raise_if_lost(self) -> None:
@@ -110,19 +110,19 @@ class AsyncMultiHold(AsyncHold):
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the first of them is lost; at once if one is lost already.
 
-        From where, and how long it may take, is as for `AsyncHold.on_lost`. What it raises is logged.
+        For the calling thread, and how long the callback may take, see `AsyncHold.on_lost`. Its exceptions are logged.
         """
         refuse_callback(callback)
-        first = [True]  # whoever takes this out calls: two may be lost at the same time
+        first = [True]  # the thread that removes it calls: two leases may be lost at the same time
 
-        def tell(error: LeaseLost) -> None:
+        def call_once(error: LeaseLost) -> None:
             try:
                 first.pop()
             except IndexError:
                 return
             callback(error)
 
-        self._call_when_lost(tell)
+        self._call_when_lost(call_once)
         for part in self._parts:
             part.engine.watchdog.prepare_callbacks()
 
@@ -139,7 +139,7 @@ class AsyncMultiHold(AsyncHold):
 
     async def release(self) -> bool:
         """Release all; further calls do nothing. As `AsyncHold.release`."""
-        handles = [part.lease.handle() for part in self._parts]  # as in the release of one
+        handles = [part.lease.handle() for part in self._parts]  # as in `AsyncHold.release`
         try:
             return await super().release()
         finally:
@@ -170,7 +170,7 @@ async def renew_all(parts: Sequence[Part]) -> None:
 async def leave_parts(parts: Sequence[Part]) -> bool:
     """Release all, the last one first; return whether all were confirmed.
 
-    Whatever happens to one, the others are released. To be shielded by the caller.
+    If the release of one fails, the others are released all the same. The caller must shield this call.
 
     Raises:
         LeaseLost: one was lost before.

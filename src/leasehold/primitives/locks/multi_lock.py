@@ -8,9 +8,9 @@ would need a name that comes after itself. The name alone decides, whatever the 
 are written: two locks of the same name in different stores are never in one multi-lock.
 
 A free lock is acquired and held while the client waits for the next one. The alternative is to release everything and
-retry when all might be free. It blocks no name that is not in use yet, but it needs luck: the more names, the longer it
-may fail while others succeed. Here each wait is one ordinary entry in one queue. So nobody starves, and the wait is at
-most the sum of the holders' times. With ``timeout=0`` it acquires all or nothing.
+retry when all might be free. It blocks no name that is not in use yet, but it depends on chance: the more names, the
+longer it may fail while others succeed. Here each wait is one ordinary entry in one queue. So no client starves, and
+the wait is at most the sum of the holders' times. With ``timeout=0`` it acquires all or nothing.
 
 Consecutive names of one store that supports it (`Capabilities.together`) are acquired in one request, up to the first
 that is taken. The client waits for that one, then continues. Until all are held, each lease is renewed, even a fixed
@@ -46,9 +46,9 @@ class Progress:
     Attributes:
         until: boot-time clock at which it gives up.
         waits: whether it waits at all.
-        cancel: what gives it up from outside.
+        cancel: cancels it from another thread, task or signal handler.
         parts: the locks that it holds so far.
-        handles: what keeps their leases alive.
+        handles: the objects that keep their leases alive.
     """
 
     until: float
@@ -92,10 +92,10 @@ class AsyncMultiLock(AsyncLock):
             blocking: False tries once and never waits.
             timeout: seconds to wait at most, for all together; None takes its own ``timeout``, -1 waits for ever, 0
                 tries once.
-            cancel: gives up the wait from another thread, task or signal handler.
+            cancel: ends the wait from another thread, task or signal handler.
 
         Returns:
-            The hold; None if somebody else held one of them all that time, or it was cancelled.
+            The hold; None if one of them was held by others all that time, or the wait was cancelled.
 
         Raises:
             StoreUnavailable: the holder of one of them is unknown. All others are released.

@@ -23,7 +23,7 @@ TICK_TTL = 7 * 86_400.0
 """Seconds for which the last tick of a scheduled job is remembered: hardly an instance begins one later than a week."""
 
 VERSIONED_TTL = 365 * 86_400.0
-"""Seconds. Stores drop a value that nobody writes for so long, so that they do not fill up."""
+"""Seconds. Stores drop a value that was not written for so long, so that they do not fill up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class Entry:
     the client's table of entries may refer to it weakly.
 
     A signal handler or another thread may release the last hold while the owner acquires again. So each hold puts a
-    number into a list, and its release takes the last one out; both are atomic. Whoever takes out the first number, 0,
-    releases the lease. A hold that does not find it in the list has come too late.
+    number into a list, and its release takes the last one out; both are atomic. Removing the first number, 0, releases
+    the lease. A hold that does not find that number in the list has come too late.
     """
 
     __slots__ = ("__weakref__", "_holds", "_numbers", "_open", "caller", "lease", "role")
@@ -55,7 +55,7 @@ class Entry:
         self._open.append(next(self._numbers))
 
     def is_open(self) -> bool:
-        """Return whether some hold was not released, so that nobody releases the lease."""
+        """Return whether some hold was not released, so that the lease is not released yet."""
         return self._open[:1] == [0]
 
     def last(self, asked: object) -> tuple[bool, Any]:
@@ -202,14 +202,14 @@ class AsyncReentrant(AsyncMutex):
 class AsyncRLock(AsyncReentrant):
     """A re-entrant lock: its task may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the task ends without releasing, and nobody else has
-    the hold, the watchdog stops renewing the lock and releases it.
+    Lease and other options are those of the outermost acquire. If the task ends without releasing, and nothing else
+    refers to the hold, the watchdog stops renewing the lock and releases it.
     """
 
 
 class RLock(Mutex):
     """A re-entrant lock: its thread may acquire it again, and holds it until it released as often.
 
-    Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nobody else
-    has the hold, the watchdog stops renewing the lock and releases it.
+    Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nothing else
+    refers to the hold, the watchdog stops renewing the lock and releases it.
     """

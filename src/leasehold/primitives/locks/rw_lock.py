@@ -18,7 +18,7 @@ writer               refused                   new entry alongside           re-
 
 Refused is what could deadlock: two readers that both want to write would wait for each other. At most one upgradeable
 reader holds at a time, and its thread or task has no plain reader entry. So an upgrade waits only for readers that
-wait for nobody, and there is no deadlock.
+do not wait themselves, and there is no deadlock.
 """
 
 from __future__ import annotations
@@ -96,21 +96,21 @@ class AsyncUpgradeableHold(AsyncHold):
     _writer: AsyncSide
 
     async def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> AsyncHold | None:
-        """Become the writer: wait until the present readers release; nobody else writes before.
+        """Become the writer: wait until the present readers release; no other writer enters before.
 
         This hold stays until it is released: releasing the writer's hold leads back to reading.
 
         Args:
             timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
-            cancel: gives up the wait from another thread, task or signal handler.
+            cancel: ends the wait from another thread, task or signal handler.
 
         Returns:
-            The writer's hold, with a token of its own; None if somebody read all that time, or it was cancelled.
+            The writer's hold, with a token of its own; None if others read all that time, or the wait was cancelled.
 
         Raises:
             LeaseLost: this hold was lost before or meanwhile, so another may have written.
             NotHeld: it was released.
-            StoreUnavailable: nobody knows whether it may write. This hold goes on.
+            StoreUnavailable: it is unknown whether this hold may write. It stays a reader's hold.
         """
         self._engine.ready()
         self.raise_if_lost()
@@ -124,7 +124,7 @@ class AsyncUpgradeableHold(AsyncHold):
 
 
 class AsyncUpgradeable(AsyncSide):
-    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+    """The side of a reader that may become the writer. There is one such reader at a time, alongside plain readers."""
 
     _hold_type: ClassVar[type[AsyncHold]] = AsyncUpgradeableHold
 
@@ -158,7 +158,7 @@ class AsyncRWLock(AsyncNamed):
         async with stock.writer() as hold:
             await sell(42, fence=hold.token)
         async with stock.upgradeable() as hold:
-            print("others may read now, and nobody writes before us")
+            print("others may read now, and no other writer enters before us")
             writing = await hold.upgrade(timeout=10)
             if writing is not None:
                 async with writing:
@@ -173,15 +173,15 @@ class AsyncRWLock(AsyncNamed):
         self._name = name
 
     def reader(self) -> AsyncSide:
-        """Return the side that others may hold at the same time, if they read too."""
+        """Return the reader's side: other readers may hold it at the same time."""
         return AsyncSide(self._engine, self._name, self._options, self._entries, Role.READER)
 
     def writer(self) -> AsyncSide:
-        """Return the side that one holds alone."""
+        """Return the writer's side: a writer holds it alone."""
         return AsyncSide(self._engine, self._name, self._options, self._entries, Role.WRITER)
 
     def upgradeable(self) -> AsyncUpgradeable:
-        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers.
+        """Return the side of a reader that may become the writer; one holds it at a time, alongside plain readers.
 
         Raises:
             Unsupported: the store has no such reader.
@@ -216,7 +216,7 @@ class UpgradeableHold(Hold):
 
 
 class Upgradeable(Side):
-    """The side of a reader that may become the writer. There is one such reader at a time, beside plain readers."""
+    """The side of a reader that may become the writer. There is one such reader at a time, alongside plain readers."""
 
     _core: AsyncUpgradeable
 
@@ -241,7 +241,7 @@ class RWLock(NamedFacade[AsyncRWLock]):
         with stock.writer() as hold:
             sell(42, fence=hold.token)
         with stock.upgradeable() as hold:
-            print("others may read now, and nobody writes before us")
+            print("others may read now, and no other writer enters before us")
             writing = hold.upgrade(timeout=10)
             if writing is not None:
                 with writing:
@@ -250,13 +250,13 @@ class RWLock(NamedFacade[AsyncRWLock]):
     """
 
     def reader(self) -> Side:
-        """Return the side that others may hold at the same time, if they read too."""
+        """Return the reader's side: other readers may hold it at the same time."""
         return Side(self._core.reader())
 
     def writer(self) -> Side:
-        """Return the side that one holds alone."""
+        """Return the writer's side: a writer holds it alone."""
         return Side(self._core.writer())
 
     def upgradeable(self) -> Upgradeable:
-        """Return the side of a reader that may become the writer; one holds it at a time, beside plain readers."""
+        """Return the side of a reader that may become the writer; one holds it at a time, alongside plain readers."""
         return Upgradeable(self._core.upgradeable())

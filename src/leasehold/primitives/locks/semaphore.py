@@ -1,4 +1,4 @@
-"""The semaphore: at most a number of permits at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
+"""The semaphore: at most so many permits are held at a time. `AsyncSemaphore` and its sync facade `Semaphore`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasehold.primitives.locks.lock import AsyncLock, Mutex, held_modes
 from leasehold.primitives.locks.options import Cancellation, Options
 
 MOST = 1_000_000
-"""The largest number of permits: far within what every store counts exactly."""
+"""The largest number of permits: every store counts that many exactly."""
 
 
 def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
@@ -42,7 +42,7 @@ class AsyncPermits(AsyncLock):
 class AsyncSemaphore(AsyncNamed, AsyncDecorating):
     """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
+    All clients of a name must pass the same number. While there is no holder and no waiter, the number may change.
 
     Example:
         ```python
@@ -64,14 +64,14 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
 
     @property
     def limit(self) -> int:
-        """How many permits there are."""
+        """The number of permits."""
         return self._options.terms.mode.limit
 
     def permits(self, n: int) -> AsyncPermits:
-        """Return ``n`` permits as something that is used like a lock: ``async with sem.permits(3):``.
+        """Return an object for ``n`` permits that is used like a lock: ``async with sem.permits(3):``.
 
         Raises:
-            ValueError: there are never so many.
+            ValueError: ``n`` is not from 1 to `limit`.
         """
         n = permits_of(n, "n", self.limit)
         if n not in self._sizes:
@@ -81,25 +81,25 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
     async def acquire(
         self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> AsyncHold | None:
-        """Get ``n`` permits, all or none; None if they were not there in time.
+        """Acquire ``n`` permits, all or none; return None if they were not free in time.
 
         Args:
-            n: how many, at most as many as there are.
+            n: how many permits, at most `limit`.
             blocking: False tries once and never waits.
             timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
                 once.
-            cancel: gives up the wait from another thread, task or signal handler; then it returns None.
+            cancel: ends the wait from another thread, task or signal handler; then it returns None.
 
         Raises:
-            ValueError: there are never so many.
-            StoreUnavailable: nobody knows. With a timeout it comes at most a second after it.
+            ValueError: ``n`` is not from 1 to `limit`.
+            StoreUnavailable: the store did not answer; with a timeout, raised at most a second after it.
             LeaseLost: they were granted after their deadline.
             NameInUse: the name is in use as another primitive, or with another number of permits.
         """
         return await self.permits(n).acquire(blocking, timeout, cancel)
 
     async def release(self) -> None:
-        """Give back what the calling task acquired last through this semaphore, all permits of that hold.
+        """Release what the calling task acquired last through this semaphore, all permits of that hold.
 
         Raises:
             NotHeld: it holds nothing.
@@ -112,7 +112,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         return self._one.owned()
 
     async def locked(self) -> bool:
-        """Return whether no permit is there now.
+        """Return whether no permit is free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
@@ -120,7 +120,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         return await self._one.locked()
 
     async def available(self) -> int:
-        """Return how many permits nobody holds now.
+        """Return how many permits are free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
@@ -148,7 +148,7 @@ class Permits(Mutex):
 class Semaphore(DecoratingFacade[AsyncSemaphore]):
     """At most ``permits`` permits are held at a time, by all clients of the name. Each hold has a lease and a token.
 
-    All clients that use a name at the same time must pass the same number; when nobody holds or waits, it may change.
+    All clients of a name must pass the same number. While there is no holder and no waiter, the number may change.
 
     Example:
         ```python
@@ -162,21 +162,21 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
 
     @property
     def limit(self) -> int:
-        """How many permits there are."""
+        """The number of permits."""
         return self._core.limit
 
     def permits(self, n: int) -> Permits:
-        """Return ``n`` permits as something that is used like a lock, as `AsyncSemaphore.permits` does."""
+        """Return an object for ``n`` permits that is used like a lock. As `AsyncSemaphore.permits`."""
         return Permits(self._core.permits(n))
 
     def acquire(
         self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Hold | None:
-        """Get ``n`` permits, all or none; None if they were not there in time. As `AsyncSemaphore.acquire`."""
+        """Acquire ``n`` permits, all or none; None if they were not free in time. As `AsyncSemaphore.acquire`."""
         return self.permits(n).acquire(blocking, timeout, cancel)
 
     def release(self) -> None:
-        """Give back what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
+        """Release what the calling thread acquired last through this semaphore. As `AsyncSemaphore.release`."""
         run_sync(self._core.release())
 
     def owned(self) -> bool:
@@ -184,7 +184,7 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         return self._core.owned()
 
     def locked(self) -> bool:
-        """Return whether no permit is there now.
+        """Return whether no permit is free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.
@@ -192,7 +192,7 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         return run_sync(self._core.locked())
 
     def available(self) -> int:
-        """Return how many permits nobody holds now.
+        """Return how many permits are free now.
 
         Raises:
             NameInUse: the name is in use as another primitive, or with another number of permits.

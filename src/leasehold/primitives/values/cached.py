@@ -107,10 +107,10 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
                 caller fetches another, and the rest wait for that.
 
         Raises:
-            AcquireTimeout: another was still fetching at the ``timeout``.
+            AcquireTimeout: another caller was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised; the next waiter then tries. While there is an old value, the failure is
-                logged, the old value is returned, and nobody retries for a second.
+                logged, the old value is returned, and no caller retries for a second.
         """
         self._engine.ready()
         seen = await self._value.read()
@@ -214,7 +214,7 @@ class CachedValue(Facade[AsyncCachedValue[T]], Generic[T]):
                 caller fetches another, and the rest wait for that.
 
         Raises:
-            AcquireTimeout: another was still fetching at the ``timeout``.
+            AcquireTimeout: another caller was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised, unless there is an old value; the next waiter then tries.
         """

@@ -2,8 +2,8 @@
 
 A write whose reply was lost cannot simply be sent again: another client's write may have followed it. So every write
 carries a mark of 64 random bits with its value. A conditional write is repeated with the same mark. If the repetition
-finds that the version grew by one, the mark in the cell shows whose write that was. If it grew by more, nobody can
-know, and the caller gets an error that says so.
+finds that the version grew by one, the mark in the cell shows whose write that was. If it grew by more, the outcome
+is unknown, and the caller gets an error that says so.
 
 Values are what JSON can express, and bytes, which are kept as they are.
 """
@@ -30,7 +30,7 @@ SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
 
 VALUE_LIMIT = CELL_LIMIT - MARK - 1
-"""Bytes that a value may have, as JSON or as it is."""
+"""The largest size of a value in bytes, as JSON or as raw bytes."""
 
 
 class Form(enum.Enum):
@@ -48,7 +48,7 @@ class Record:
     Attributes:
         value: the value; None where there is none.
         version: 0 where there is no value; each write adds one.
-        changed: whether the write that this answers was made.
+        changed: whether the write that returned this record was made.
         unkept: why there is a version but no value.
     """
 
@@ -141,7 +141,7 @@ class Register(StoredCell):
 
         Raises:
             LeaseLost: a holder with a token higher than ``fence`` has written.
-            StoreUnavailable: no answer; with ``unknown`` nobody can say whether it was written.
+            StoreUnavailable: no answer; with ``unknown`` the value may have been written.
         """
         mark = self._engine.runtime.random_bytes(MARK)
         change = Change(body.form.value + mark + body.content, if_version, fence, ttl)
@@ -159,7 +159,7 @@ class Register(StoredCell):
 
     async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
         def ask(_: float) -> Coroutine[Any, Any, Cell]:
-            left = until - self._engine.runtime.now()  # a repetition does not make the value younger
+            left = until - self._engine.runtime.now()  # a repetition does not extend the value's time to live
             return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)))
 
         if repeatable:

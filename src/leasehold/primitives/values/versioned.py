@@ -1,6 +1,6 @@
 """Optimistic locking: a value with a version. `AsyncVersionedCell` and its sync facade `VersionedCell`.
 
-Nobody waits: a writer names the version that it read, and the second of two writers gets a conflict. This suits values
+No writer waits: it names the version that it read, and the second of two writers gets a conflict. This suits values
 with rare conflicts. Where many clients write the same value all the time, a lock costs less than the retries.
 """
 
@@ -24,7 +24,7 @@ Update = Callable[[T | None], T]
 """Gets the value (None if there is none) and returns the new one."""
 
 AsyncUpdate = Callable[[T | None], T | Coroutine[Any, Any, T]]
-"""As `Update`; a coroutine function too."""
+"""As `Update`, or a coroutine function."""
 
 LONGEST_TTL = 10 * VERSIONED_TTL
 
@@ -44,7 +44,7 @@ class Versioned(NamedTuple, Generic[T]):
 class AsyncVersionedCell(AsyncNamed, Generic[T]):
     """A value with a version, for compare-and-set. Generic in the value: ``views: AsyncVersionedCell[int]``.
 
-    Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
+    A value is bytes, returned as they are, or JSON, returned as JSON decodes it (a tuple as a list).
     A value has at most 64 KiB.
 
     Example:
@@ -80,7 +80,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
             The new version.
 
         Raises:
-            Conflict: it has another version; the error has that version and its value.
+            Conflict: the value has another version; the error has that version and value.
             LeaseLost: a later holder than that of ``fence`` has written.
             ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
@@ -95,12 +95,12 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         return after.version
 
     async def update(self, change: AsyncUpdate[T], timeout: Seconds | None = None) -> Versioned[T]:
-        """Read, call ``change(value)``, and write what it returns; retry from the start after another's write.
+        """Read, call ``change(value)``, and write what it returns; retry from the start if another client wrote.
 
         Args:
             change: gets the value (None if there is none) and returns the new one. It may be called several times, so
                 it should have no other effect. Under asyncio it may be a coroutine function.
-            timeout: seconds after which no further attempt is made; None makes them until one succeeds.
+            timeout: seconds after which no further attempt is made; None means no limit.
 
         Returns:
             The new value and its version.
@@ -124,7 +124,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
             if limit is not None and waited >= limit:
                 raise self._conflict(after, "others changed it at each attempt", waited)
             left = pause if limit is None else limit - waited
-            await runtime.sleep(min(left, pause * runtime.jitter()))  # random: writers that collided do not again
+            await runtime.sleep(min(left, pause * runtime.jitter()))  # random: so that they do not collide again
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _conflict(self, seen: Record, why: str, waited: float) -> Conflict:
@@ -141,7 +141,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
 class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
     """A value with a version, for compare-and-set. Generic in the value: ``views: VersionedCell[int]``.
 
-    Values are what JSON can express, and return as JSON decodes them (a tuple as a list); bytes are kept as they are.
+    A value is bytes, returned as they are, or JSON, returned as JSON decodes it (a tuple as a list).
     A value has at most 64 KiB.
 
     Example:
@@ -166,19 +166,19 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
             fence: the token of the lock under which it is written: refused if a later holder has written.
 
         Raises:
-            Conflict: it has another version; the error has that version and its value.
+            Conflict: the value has another version; the error has that version and value.
             LeaseLost: a later holder than that of ``fence`` has written.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
         """
         return run_sync(self._core.put(value, if_version, fence))
 
     def update(self, change: Update[T], timeout: Seconds | None = None) -> Versioned[T]:
-        """Read, call ``change(value)``, and write what it returns; retry from the start after another's write.
+        """Read, call ``change(value)``, and write what it returns; retry from the start if another client wrote.
 
         Args:
             change: gets the value (None if there is none) and returns the new one. It may be called several times, so
                 it should have no other effect.
-            timeout: seconds after which no further attempt is made; None makes them until one succeeds.
+            timeout: seconds after which no further attempt is made; None means no limit.
 
         Returns:
             The new value and its version.

@@ -19,7 +19,7 @@ Error = Callable[[str], LeaseholdError]
 
 NOT_DONE: Error = StoreUnavailable  # it may be sent again
 UNKNOWN: Error = partial(StoreUnavailable, unknown=True)  # perhaps done: repeat it only where that is harmless
-LASTING: Error = StoreRefused  # not done; a retry fails until somebody changes a setting
+LASTING: Error = StoreRefused  # not done; a retry fails until a setting is changed
 UNSUPPORTED: Error = Unsupported  # not possible with this server
 
 

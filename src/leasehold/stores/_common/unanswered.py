@@ -1,8 +1,8 @@
 """Claims that may reach the server after their own release.
 
 A claim without a reply may still be on its way, on a connection that the client has given up. The release uses another
-connection, and may overtake it. The claim would then make its ticket a holder, or a waiter, that nobody releases any
-more: others would wait for one lease. So such a release makes the server refuse later claims of its ticket; see
+connection, and may overtake it. The claim would then make its ticket a holder, or a waiter, that is never
+released: others would wait for one lease. So such a release makes the server refuse later claims of its ticket; see
 ``refuse_later`` in ``redis/scripts/queue.lua``, and `_sql.plain`.
 """
 

@@ -111,7 +111,7 @@ class Dialect:
 
     @cached_property
     def release_held(self) -> str:
-        """(space, name, ticket): releases a name that nobody waits for, see `_sql.plain`."""
+        """(space, name, ticket): releases a name without waiters, see `_sql.plain`."""
         return f"""
             UPDATE leasehold_name SET holder = '', used = {self.now}
             WHERE {self.its_row} AND holder = $3 AND entries = 0

@@ -1,4 +1,4 @@
-"""The plain case in one statement: a free name is acquired, and a name that nobody waits for is released.
+"""The plain case in one statement: a free name is acquired, and a name without waiters is released.
 
 Theory of operation
 -------------------
@@ -13,7 +13,7 @@ another transaction may change in between is read elsewhere. Its clock, too, is 
 ends earlier on the server than it could, but not earlier than its holder counts on.
 
 The transaction cannot be waited for before it begins: a claim without an answer may still be on its way when its ticket
-is released over another connection. It would then make a holder that nobody releases. So the release of such a ticket
+is released over another connection. It would then make a holder that is never released. So the release of such a ticket
 adds it to those that the name refuses, under the lock of the row.
 
 A client whose statement fails for a reason that lasts, such as a session that may only read, does not try it for
@@ -78,7 +78,7 @@ class PlainCase:
         return Granted(token, since, terms.lease) if token else None
 
     async def release(self, name: str, ticket: Ticket, within: float) -> bool:
-        """Release a name that nobody waits for; return whether that was plain. If not, nothing was changed."""
+        """Release a name without waiters; return whether that was plain. If not, nothing was changed."""
         now = self._runtime.now()
         if not is_plain(ticket) or ticket.id in self.unanswered or not self._may(name, now):
             return False

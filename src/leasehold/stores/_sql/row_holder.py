@@ -38,7 +38,7 @@ def as_entries(columns: Sequence[int | str]) -> list[EntryRow]:
 
 
 def columns_of(after: Queue, ticket: str) -> tuple[int | str, ...]:
-    """Return the columns of `HOLDER` for a ticket; empty: for nobody."""
+    """Return the columns of `HOLDER` for a ticket; an empty one means no holder."""
     entry = next((one for one in after.holders if one.ticket.id == ticket), None) if ticket else None
     if entry is None or entry.token is None:
         return NOBODY

@@ -2,16 +2,16 @@
 
 Both are safe when several processes do them at the same time, and may be repeated after an interruption.
 
-The upgrade is done beside clients of the old version:
+The upgrade runs while clients of the old version are at work:
 
 1. It adds columns, which they do not notice. A user without the right to do that is refused here; nothing has changed.
-2. It drops the functions that they may call, if there are any and it may.
-3. It makes the layout 0, which every version refuses. A step reads the layout under the lock of its name, so one that
-   takes its lock later changes nothing.
-4. In one transaction it locks all names, and so waits for the steps of before; then it counts entries, and sets the
-   new layout. It counts only at layout 0: with the new one, the count of a name that was just added could be too old.
+2. It drops the functions that they may call, if there are any and the user has the right to.
+3. It sets the layout to 0, which every version refuses. A step reads the layout under the lock of its name, so a step
+   that takes its lock later changes nothing.
+4. In one transaction it locks all names, and so waits for earlier steps; then it counts entries, and sets the new
+   layout. It counts only at layout 0: with the new one, the count of a name that was just added could be too old.
 
-Holders of before keep their locks. Their clients can still renew them, since renewals do not read the layout.
+Present holders keep their locks. Their clients can still renew them, since renewals do not read the layout.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def _upgrade(transport: SQLTransport, dialect: Dialect) -> None:
         if error.code not in dialect.already_there:
             raise
     for text in drop_functions:
-        with suppress(Refused):  # without the right to drop them they stay; a wrong number of entries is set right
+        with suppress(Refused):  # without the right to drop them they stay; a wrong number of entries is corrected
             await _run(transport, text)
     await _run(transport, STOP_CLIENTS)
     try:

@@ -222,7 +222,7 @@ def _security(settings: Settings) -> Finding:
         if settings.local:
             return Finding(Severity.OK, "connection", f"no TLS, {who}, within this host")
         seen = "all names and the password" if settings.username else "all names"
-        meaning = f"whoever can read the network traffic sees {seen}"
+        meaning = f"any reader of the network traffic sees {seen}"
         return Finding(Severity.WARNING, "connection", f"no TLS, {who}", meaning, "write etcds:// and serve TLS")
     certificate = ", with a client certificate" if settings.certified else ""
     return Finding(Severity.OK, "connection", f"TLS{certificate}, {who}")

@@ -35,7 +35,7 @@ Results = dict[TicketState | None, RenewalResult | StoreUnavailable]
 
 
 class Renewals:
-    """Renews tickets, and removes those that nobody renews any more while their session lives on."""
+    """Renews tickets, and removes those that are no longer renewed although their session lives."""
 
     def __init__(self, runtime: Runtime, gateway: Gateway, sessions: Sessions, watch: Watch, keys: Keys) -> None:
         self._runtime = runtime

@@ -178,7 +178,7 @@ class Sessions:
         return session, session.result
 
     def give_back(self, session: Session) -> None:
-        """Keep the lease of a ticket that is surely released for the next such ticket."""
+        """Keep a lease for the next such ticket. Its own ticket must certainly be released."""
         if session.shared or session.over:
             return
         if len(self._spare) < KEPT and self._runtime.now() < session.until:

@@ -76,7 +76,7 @@ class EtcdStore:
         lock_delay=False,
         shortest=1.0,
         tardy=1.0,
-        crash_bound="within the lease, in whole seconds and at least the server's least one, + about 1 s",
+        crash_bound="within the lease (in whole seconds, at least the server's minimum) + about 1 s",
     )
 
     def __init__(self, runtime: Runtime, settings: Settings, namespace: str, http: Http | None = None) -> None:
@@ -147,7 +147,7 @@ class EtcdStore:
         results, not_removed = await self._renewals.renew(states, abandoned, now + within)
         gone = [one for one, result in zip(states, results, strict=True) if one and result is RenewalResult.GONE]
         # Not if the session has ended: a former leader may have said so, and then the key must exclude others until the
-        # holder was notified. It ends with the session, which nobody renews any more.
+        # holder was notified. The key ends with the session, which is not renewed any more.
         unsure = [one for one in gone if one.held and one.unknown and not one.session.over]
         not_removed |= set(await self._renewals.remove_keys(unsure, now + within))
         for one in [*gone, *abandoned]:

@@ -179,8 +179,8 @@ class Watch:
 
     def _set_all(self) -> None:
         with self._mutex:
-            everybody = dict.fromkeys(state for some in self._waiting.values() for state in some)
-        for state in everybody:
+            states = dict.fromkeys(state for some in self._waiting.values() for state in some)
+        for state in states:
             state.set()
 
     # --- the watch ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ CAPABILITIES = Capabilities(
     cells=False,
     meta=False,
     crash_bound=(
-        "within the CP session's time to live, which the servers set (300 s if nobody did), and 2 s; each new leader "
+        "within the CP session's time to live, which the servers set (300 s by default), and 2 s; each new leader "
         "adds a heartbeat interval"
     ),
     why_not="a FencedLock of Hazelcast is exclusive and has an owner, and no more: leave it out, or use another store",

@@ -1,4 +1,4 @@
-"""Reading who has a lock, for people: a session and a thread. The servers do not tell clients who that is."""
+"""Reads the holders of locks, for people: a session and a thread. The servers do not tell which client that is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def inspect(
     now: float,
     until: float,
 ) -> list[View]:
-    """Return the locks that somebody has, of those that begin with ``prefix``, or are it; with our own waiters."""
+    """Return the held locks whose names begin with ``prefix`` (``exact``: equal it), and our own waiters for them."""
     begins = before + prefix
     names = [begins]
     if not exact:

@@ -1,7 +1,7 @@
 """Releases a ticket, and what its claims take meanwhile.
 
 A member handles requests at the same time, so a release may overtake a claim that was sent before it. The claim would
-then take the lock for nobody, or wait for it. So a release waits a moment for the answers to such claims, and is sent
+then take it for no ticket, or wait for it. So a release waits a moment for the answers to such claims, and is sent
 again if one of them took the lock, or has no answer yet: a claim that waits gets its answer from a later release.
 """
 
@@ -109,7 +109,7 @@ class Releaser:
 
     async def _release_other(self, group: Any, lock: str, ticket: str, until: float) -> bool:
         owner = inspecting.owner_in(ticket)
-        if owner is None:  # of nobody
+        if owner is None:  # not the id of an owner
             await self._driver.ask(*requests.ownership(group, lock), until)
             return False
         try:

@@ -1,6 +1,6 @@
 """The CP sessions of one client: all its locks are attached to one, and end with it.
 
-The servers end a session that nobody has kept alive for its time to live, which their configuration sets. Each request
+The servers end a session that was not kept alive for its time to live, which their configuration sets. Each request
 of a lock, and each heartbeat, begins that time anew when the leader commits it. So the session lives at least until the
 reading of our clock *before* the last confirmed request was sent, plus that time. A member that becomes the leader may
 take the end of a session, on the wall clock, from another member. So a part of the time is left out: one interval
@@ -91,7 +91,7 @@ class Session:
     def enter(self) -> int:
         """Return a thread's number for a new ticket: the owner, together with the session.
 
-        The one that has been free for longest, so that an owner that was shown to somebody stays a free one for long.
+        The number that has been free for longest: an owner that `inspect` has shown is then not reused soon.
         """
         self.tickets += 1
         if self._free:
@@ -189,7 +189,7 @@ class Sessions:
         return Session(made["session_id"], group, ttl, interval, since, since + min(interval, ttl / BEATS))
 
     async def in_group(self, work: Callable[[Any], Awaitable[T]], until: float) -> T:
-        """Call ``work`` with the CP group; once more if the group was destroyed, as somebody may have made it anew.
+        """Call ``work`` with the CP group; once more if the group was destroyed: it may exist again by now.
 
         Raises:
             Unsupported: the cluster has no CP subsystem.
@@ -251,7 +251,7 @@ class Sessions:
             self.all.remove(session)
         if self._current is session:
             self._current = None
-            self._group = None  # somebody may have made it anew
+            self._group = None  # it may have been created again
 
     def failed(self, session: Session) -> None:
         """Count a failed try."""
@@ -262,7 +262,7 @@ class Sessions:
     async def close_retired(self, until: float) -> None:
         """Close the retired sessions without tickets, each again until the servers confirm it.
 
-        A late claim may take a lock for as long as its session lives, and nobody would release it.
+        A late claim may take a lock as long as its session lives, and that lock would never be released.
         """
         now = self._runtime.now()
         with self._mutex:

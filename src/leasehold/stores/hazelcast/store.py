@@ -5,19 +5,19 @@ Theory of operation
 A ``FencedLock`` belongs to an owner: a CP session and a thread's number. A client has one session, and each ticket a
 number of its own, so that its threads and tasks exclude each other. All locks of a session are free when it ends.
 
-1. A claim tries the lock. If somebody has it, a second request waits for it on the servers; its answer is the grant.
+1. A claim tries the lock. If it is held, a second request waits for it on the servers; its answer is the grant.
    So a release wakes the next waiter by a message, and nothing polls. The servers hand over in order of arrival, but
    Hazelcast does not promise that.
 2. Each request has an id: it is repeated with it after a lost answer, and has the same result.
 3. A release also ends a wait. A claim that has no answer yet may arrive after the release of its ticket. So a release
    waits a moment for it, and is repeated if there was none.
-4. Once a release has begun, its ticket sends no claim and takes no grant: all three steps are made under one mutex. Who
-   claims the same ticket again waits until it is gone.
+4. Once a release has begun, its ticket sends no claim and takes no grant: all three steps are made under one mutex.
+   A new claim of the same ticket waits until the ticket is gone.
 
 The lease of a ticket is kept by the client: the servers know sessions only, which the client keeps alive with
 heartbeats. A ticket that is not renewed is released by the client. A client that dies or stalls blocks others until its
 session ends. A hold is valid for a part of the session's time to live at most, counted from before the last confirmed
-heartbeat was sent. So its holder is told before the servers can give the lock away.
+heartbeat was sent. So its holder is notified before the servers can grant the lock to another.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FencedLockStore:
                 answer = None if state.over else await self._claim(state, join=join, until=until)
             except SessionEnded:
                 answer = None
-                self._sessions.end(state.session)  # the next round begins anew in another one
+                self._sessions.end(state.session)  # the next iteration begins a new session
                 if self._runtime.now() >= until:
                     raise StoreUnavailable(f"Hazelcast ended the CP session while {name!r} was acquired") from None
             if answer is not None:
@@ -124,7 +124,7 @@ class FencedLockStore:
         return self._wait_for(state)
 
     def _read_wait(self, state: TicketState) -> Granted | Wait | None:
-        """Return what became of the request that waits."""
+        """Return the result of the request that waits, if there is one by now."""
         with self._mutex:
             call = state.waiting
             if call is None or not call.done():
@@ -146,7 +146,7 @@ class FencedLockStore:
         return self._wait_for(state) if state.token is None else self._fresh_grant(state, state.token)
 
     def _wait_for(self, state: TicketState) -> Wait:
-        """Return that the lock is taken; by whom, if this client has it: the servers do not name others."""
+        """Return a `Wait`. It names the holder only if that is of this client: the servers do not name others."""
         mine = (one for one in list(self._states.values()) if one.lock == state.lock and one.token)
         return Wait(None, ASK_AGAIN, next((one.ticket.terms.owner for one in mine), None))
 
@@ -209,7 +209,7 @@ class FencedLockStore:
     # --- renew and release ---------------------------------------------------------------------------------------
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        """Send a heartbeat for each session, and ask for the owner of each lock: somebody may have freed it."""
+        """Send a heartbeat for each session, and ask for the owner of each lock: it may have been freed by force."""
         since = self._runtime.now()
         until = since + within
         states = [self._states.get(ticket.id) for _, ticket in tickets]
@@ -242,7 +242,7 @@ class FencedLockStore:
     async def _owner_says(
         self, state: TicketState, call: Call, before: Call | None, since: float, until: float
     ) -> RenewalResult | BaseException:
-        """Read who has the lock; ``before`` is the request that waited for it when that was asked."""
+        """Read the owner from a reply; ``before``: the request that waited for the lock when this one was sent."""
         try:
             found: requests.Ownership = await self._driver.answer(call, until)
         except (Answer, StoreUnavailable) as error:
@@ -281,7 +281,7 @@ class FencedLockStore:
         waited = state.waiting is not None
         return await self._releaser.leave(state, until) or waited
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
         until = self._runtime.now() + PATIENCE

@@ -108,7 +108,7 @@ class TicketState:
         call.when_done(self.wake.set)
 
     def overdue(self, now: float, again: float) -> bool:
-        """Return whether nobody has renewed it, and nobody releases it; then it ends, and is looked at ``again``."""
+        """Return whether it must be ended: not renewed, and no release under way. It is checked next at ``again``."""
         with self.mutex:
             if self.until > now:
                 return False
@@ -144,7 +144,7 @@ class TicketState:
     def forget(self) -> bool:
         """Mark it as gone; return whether one of its claims may still arrive.
 
-        Then its session is retired. Its owner's number is used again only if not, and if nobody else releases it now.
+        If one may, its session is retired. Else its owner's number is used again, unless a release is under way.
         """
         self.settle()
         with self.mutex:

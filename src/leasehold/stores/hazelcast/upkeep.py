@@ -1,10 +1,10 @@
-"""The background job of a client: heartbeats of its sessions, the end of tickets that nobody renews, late releases.
+"""The background job of a client: heartbeats of its sessions, the end of tickets that are not renewed, late releases.
 
 The servers know sessions only: a lock is free when its session has ended. So the client itself ends a single ticket: it
 releases the lock of a ticket that was not renewed. If the client dies, its session ends instead.
 
-A claim without an answer may reach the servers after the release of its ticket, and would take the lock for nobody as
-long as the session lives. So the release is repeated, later and later, until the session has ended.
+A claim without an answer may reach the servers after the release of its ticket, and would then keep the lock as long as
+the session lives. So the release is repeated, later and later, until the session has ended.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Upkeep(UpkeepJob[TicketState]):
         return not self._closed and state.overdue(now, now + WITHIN)
 
     async def _end(self, state: TicketState) -> None:
-        """Release a ticket that nobody has renewed; it stays until that is confirmed."""
+        """Release a ticket that was not renewed; it stays until that is confirmed."""
         try:
             await self._releaser.leave(state, self._runtime.now() + _within(LATE_WITHIN, state.session))
         except LeaseholdError:
             pass
         except Exception:
-            log.exception("the release of lock %r, which nobody has renewed, failed; it is repeated", state.name)
+            log.exception("the release of lock %r, which was not renewed, failed; it is repeated", state.name)
 
     async def _beat(self) -> None:
         """Send the heartbeats that are due."""
@@ -95,7 +95,7 @@ class Upkeep(UpkeepJob[TicketState]):
             try:
                 await self._sessions.beat(session, self._runtime.now() + _within(WITHIN, session))
             except (Answer, LeaseholdError):
-                pass  # it is repeated; a session that has ended has told its holders
+                pass  # it is repeated; the holders of an ended session were notified
 
     async def _undo(self, state: TicketState, pauses: tuple[float, ...]) -> None:
         try:

@@ -80,7 +80,7 @@ class BrokenSessions:
         self._markers: dict[str, str] = {}
 
     def remember(self, session: Session) -> None:
-        """Remember that the server must be told to end a session."""
+        """Remember that a request to end a session must be sent to the server."""
         self._markers[session.ticket.id] = session.connection.marker
         while len(self._markers) > MAX_BROKEN:
             del self._markers[next(iter(self._markers))]

@@ -27,7 +27,7 @@ def from_url(url: StoreURL) -> Postgres:
     # No option's value is a local variable of a frame that raises: it may be a misplaced password.
     if url.options.get("mode") == "transaction":
         raise ValueError(
-            "mode=transaction needs your own transaction, so no client can have it; use transaction_lock(connection, "
+            "mode=transaction needs your own transaction, so a client cannot use it; use transaction_lock(connection, "
             "name) of leasehold.postgres"
         )
     if url.options.get("mode", "rows") not in Postgres.stores:

@@ -79,8 +79,8 @@ END = f"SELECT pg_terminate_backend(pid)::int {_OURS} AND pid = $1::int AND {_KE
 """(backend, key): ends a session that has this lock or waits for it."""
 
 OF_SERVER = f" AND {STARTED} = $3::bigint"
-"""(start time): follows `END`, if the session may be of a server before: a restarted one, or another after a failover,
-gives the process ids of before to other sessions."""
+"""(start time): appended to `END` if the session may belong to an earlier server. After a restart or a failover, the
+old process ids belong to other sessions."""
 
 _PAIR = "($1::bigint >> 32)::int, ($1::bigint << 32 >> 32)::int"
 

@@ -136,7 +136,7 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
         return await self._wait_queues.wait_for_session(waiter, until) if found and found[0][0] else None
 
     async def _store_waiters(self, waiters: Sequence[Waiter[Session]], until: float) -> list[Owner | None]:
-        """Store waiters. A fair one must not be told to wait before its session is in the server's queue."""
+        """Store waiters. A fair waiter gets no `Wait` before its session is in the server's queue."""
         fair = [
             (waiter, session)
             for waiter in waiters

@@ -12,7 +12,7 @@ async def walk(
 ) -> AsyncIterator[tuple[list[bytes], bool]]:
     """Yield the keys that match the pattern, step by step, and whether the step was the last of all.
 
-    A step looks at about ``count`` keys, and takes ``within`` seconds at most. It ends after ``steps``, if not 0.
+    A step looks at about ``count`` keys, and takes ``within`` seconds at most. ``steps``: the most steps, if not 0.
 
     Raises:
         ReplyError: the server refused a step.

@@ -156,7 +156,7 @@ class RedisStore:
                 if not repeated:
                     unanswered.pop(ticket.id, None)
                 if slot is not None and not slot.last_reply:
-                    self._waiters.give_up(ticket)  # the server does not know the ticket, so nobody will release it
+                    self._waiters.give_up(ticket)  # the server does not know the ticket, so no release follows
             raise
         if not repeated:
             unanswered.pop(ticket.id, None)
@@ -287,7 +287,7 @@ class RedisStore:
         if self._ask is None or not mark or mark != self._transport.generation():
             try:
                 if await self._transport.listen(max(min(SUBSCRIBE_WITHIN, timeout), 0.001)) != mark:
-                    return None  # a release before the subscription notified nobody: retry once
+                    return None  # a release before the subscription sent us no message: retry once
             except NotPermitted:
                 raise  # no message will ever come, and retrying for ever would hide that
             except Redirected as error:

@@ -53,7 +53,7 @@ def from_url(url: StoreURL) -> SQLite:
         remedy = f"write sqlite:/path/locks.db, or no URL at all for {default_path()}"
         raise ValueError(f"the sqlite URL names no file; {remedy}")
     if url.path == ":memory:":
-        raise ValueError("sqlite::memory: is seen by nobody else; for locks inside one process write memory:")
+        raise ValueError("sqlite::memory: is private to one connection; for locks inside one process write memory:")
     if "\0" in url.path or url.path.endswith(("/", "/.", "/..")) or url.path in (".", ".."):
         raise ValueError(f"the sqlite URL names no file: {url.path!r}; write for example sqlite:/path/locks.db")
     return SQLite(Path(os.path.abspath(os.path.expanduser(url.path))), _flag(url.options.get("allow_network", "0")))

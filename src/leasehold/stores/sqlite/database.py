@@ -37,7 +37,7 @@ from leasehold.stores.sqlite.machine import Machine
 
 try:
     import ctypes  # here, for a forked child must not import
-except ImportError:  # some builds of Python are without
+except ImportError:  # some builds of Python lack it
     ctypes = None  # type: ignore[assignment]
 
 T = TypeVar("T")
@@ -258,7 +258,7 @@ class Database:
     # --- transactions ------------------------------------------------------------------------------------------
 
     def _begin(self, connection: sqlite3.Connection, ends: float, how: str) -> None:
-        if connection.in_transaction:  # an interrupt struck between a statement and its end
+        if connection.in_transaction:  # an interrupt came between a statement and its end
             _roll_back(connection)
         self._retry(connection, f"BEGIN {how}", ends)
 

@@ -1,6 +1,6 @@
 """This machine and this process as the kernel reports them: boot, clock, process, alive or not.
 
-On Linux all of it is read from ``/proc``. Another root for it stands in for another machine in tests.
+On Linux all of it is read from ``/proc``. Tests use another root to simulate another machine.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Machine:
     """What the kernel reports. Nothing is cached here.
 
     ``guard``: the pid of a process that is recorded in place of ours; None to record ours. Other processes consider our
-    entries void when the guard has ended. The guard ends after our process and all that our process must not leave
-    behind. If the guard ends first, our process ends.
+    entries void when the guard has ended. The guard ends after our process, and after all processes that ours must not
+    leave behind. If the guard ends first, our process ends.
     """
 
     def __init__(self, proc: str = "/proc", guard: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Machine:
         """Return the identity of this boot.
 
         Raises:
-            Unsupported: this system has none, so a lease from before a crash could not be told from a live one.
+            Unsupported: this system has none, so a lease from before a crash looks like a live one.
         """
         if sys.platform == "darwin":
             found = _boot_session()

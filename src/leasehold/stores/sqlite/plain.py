@@ -1,9 +1,9 @@
-"""The plain case: a free name is acquired as a plain lock, and one that nobody waits for is released.
+"""The plain case: a free name is acquired as a plain lock, and a name without waiters is released.
 
 Nearly all acquires and releases of plain locks are such. `steps` reads a queue as objects, computes the queue
 afterwards, and writes what differs. Where there is no queue, these few statements do the same, in the same transaction:
 they write one row, that of the name, so a commit writes one page to the disk. If a call is not plain, they change
-nothing, and `steps` does it. Its steps are the specification: a test plays random histories in both ways.
+nothing, and `steps` does it. Its steps are the specification: a test runs random histories both ways.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file and its file system: created for its owner only, and refused where file locks are unreliable.
 
 SQLite in WAL mode depends on two things that only the kernel of one host gives: file locks, and memory shared through a
-file beside the database. Network and most user-space file systems give neither, without an error.
+file next to the database. Network and most user-space file systems give neither, without an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Mount:
 
 
 class NoFile(Exception):
-    """There is no file, and none was to be made: nobody holds a lock in it."""
+    """There is no file, and none was to be made: so no lock is held."""
 
 
 def prepare(path: Path, mounts: str, *, allow_network: bool, make: bool) -> Identity:
@@ -90,7 +90,7 @@ class Files(NamedTuple):
 
 
 def companions(path: Path) -> tuple[str, str]:
-    """Return the paths of the two files that SQLite keeps beside it: its write-ahead log, and the log's index."""
+    """Return the paths of the two files that SQLite keeps next to it: its write-ahead log, and the log's index."""
     real = os.path.realpath(path)
     return f"{real}-wal", f"{real}-shm"
 

@@ -52,7 +52,7 @@ class Waiters:
     def expect(self, name: str, ticket: str) -> str | None:
         """Register a waiter; return the address for its hints, None if it must poll.
 
-        Called before its entry is written, so that no hint finds nobody.
+        Called before its entry is written, so that each hint finds its waiter.
         """
         with self._mutex:
             if ticket not in self._waiting:
@@ -196,7 +196,7 @@ class HintReceiver:
                 listener.close()
 
     def _receive_hint(self, listener: socket.socket | None, stop: threading.Event, timeout: float) -> str:
-        """Return the ticket of a hint; empty for noise, or if nothing came in time."""
+        """Return the ticket of a hint; empty for a foreign datagram, or if none came in time."""
         if listener is None:
             stop.wait(timeout)
             return ""

@@ -22,7 +22,7 @@ class ZooKeeper:
     Attributes:
         settings: how to reach it.
         chroot: the node below which all of ours are: empty, or an absolute path without a slash at its end.
-        shared: whether the locks are its children, without a namespace, as those of Spring Integration are.
+        shared: whether the locks are direct children of ``chroot``, without a namespace, as in Spring Integration.
     """
 
     settings: Settings

@@ -142,5 +142,5 @@ def _access(settings: Settings) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, "access", "open to every client that reaches the server", meaning, remedy)
     local = all(is_local(host) for host, _ in settings.hosts)
     if not settings.tls and not local:
-        meaning = "whoever can read the network traffic sees names and credentials"
+        meaning = "any reader of the network traffic sees names and credentials"
         yield Finding(Severity.NOTE, "encryption", "none", meaning, "use a secure client port and zookeepers://")

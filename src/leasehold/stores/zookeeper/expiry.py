@@ -1,4 +1,4 @@
-"""Expires tickets that nobody renews, and repeats removals of nodes that were not confirmed.
+"""Expires tickets that are not renewed, and repeats removals of nodes that were not confirmed.
 
 The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single
 ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends

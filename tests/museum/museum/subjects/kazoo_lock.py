@@ -15,7 +15,7 @@ SESSION = 2.0
 
 
 def end_session(place: Place, session: Any) -> None:
-    """Let the server end a session, as when its time has run out: who leaves a session ends it for all in it."""
+    """Let the server end a session, as when its time has run out: a client that leaves a session ends it for all."""
     other = client_module.KazooClient(f"127.0.0.1:{place.port}", client_id=session)
     other.start()
     other.stop()

@@ -91,7 +91,7 @@ def leader_killed(cluster: EtcdCluster, times: int) -> Shop:
                 before = len(shop.tokens)
                 until = time.monotonic() + LEASE + ELECTION + NOISE
                 while len(shop.tokens) < before + 3:
-                    assert time.monotonic() < until, "nobody gets on"
+                    assert time.monotonic() < until, "no client makes progress"
                     time.sleep(0.02)
         held.raise_if_lost()
         held.release()
@@ -125,7 +125,7 @@ def test_a_stopped_member_delays_requests_and_breaks_no_hold(cluster, which):
         before = len(shop.tokens)
         until = time.monotonic() + LEASE + ELECTION + NOISE
         while len(shop.tokens) < before + 10:
-            assert time.monotonic() < until, "nobody gets on"
+            assert time.monotonic() < until, "no client makes progress"
             time.sleep(0.02)
         member.resume()
         time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""What the tests of the watchdog share: a client on a store that fails as told, in virtual time."""
+"""What the tests of the watchdog share: a client on a store that fails on command, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEAD = Fault(Kind.DROP_REQUEST, 60.0)  # as long as the caller's patience
 
 
 class Switch:
-    """A plan that fails as told, from when it is told."""
+    """A plan that fails on command, from that moment."""
 
     def __init__(self) -> None:
         self.fault: Fault | None = None

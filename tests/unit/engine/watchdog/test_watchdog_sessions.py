@@ -18,7 +18,7 @@ from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 
 class Brief:
-    """A store whose sessions are shorter than the leases that are asked for, and which tells what it hears."""
+    """A store whose sessions are shorter than the leases that are asked for, and that reports the losses it notices."""
 
     LENGTH = 3.0
 
@@ -86,7 +86,7 @@ def test_what_a_store_hears_by_itself_is_told_at_once() -> None:
         store.callback(RenewalResult.UNKNOWN, None)
         await harness.sleep(0.01)
         assert [type(event).__name__ for event in events[2:]] == ["InDoubt", "InDoubt"]
-        assert plan.times("renew"), "whoever is in doubt is renewed at once"
+        assert plan.times("renew"), "a lease in doubt is renewed at once"
         plan.fault = None
         lost = engine(client).watchdog.leases()[0]
         store.callback(RenewalResult.GONE, [lost.ticket.id])

@@ -119,7 +119,7 @@ class Story:
         self.woken += [one for one, keys in self.watched.items() if name in keys and one not in self.woken]
 
     def go_on(self) -> None:
-        """Let all that were woken look, in any order, until nobody is woken any more."""
+        """Let all woken tickets retry, in any order, until no ticket is woken any more."""
         while alive := [one for one in self.woken if one not in self.dead]:
             chosen = self.random.choice(alive)
             self.woken.remove(chosen)

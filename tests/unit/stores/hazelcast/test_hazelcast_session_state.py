@@ -67,7 +67,7 @@ def test_a_session_that_was_entered_is_not_closed() -> None:
 
 
 def test_a_retired_session_is_closed_until_the_servers_confirm_it() -> None:
-    """A late claim would take the lock for nobody, as long as the session lives."""
+    """A late claim would take the lock without a ticket, as long as the session lives."""
     store = store_of()
     session = session_of(store)
     session.retired = True
@@ -148,7 +148,7 @@ def test_a_connection_that_is_lost_puts_all_holds_in_doubt() -> None:
 
 
 def test_a_connection_that_was_made_for_a_cancelled_request_is_used() -> None:
-    """Nobody waited for it any more; a second one would leave its threads behind."""
+    """No caller waited for it any more; a second one would leave its threads behind."""
     runtime = BlockingRuntime()
     ours = driver_of(runtime)
     ours._client = made = SimpleNamespace(lifecycle_service=SimpleNamespace(is_running=lambda: True))

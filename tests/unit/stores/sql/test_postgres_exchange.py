@@ -22,7 +22,7 @@ FATAL = {
 
 
 class Said:
-    """A connection of libpq that has these results for whoever asks."""
+    """A libpq connection that returns these results."""
 
     status = pq.ConnStatus.OK
 

@@ -120,7 +120,7 @@ def test_cancelled_waiters_do_not_fill_the_queue_of_a_semaphore() -> None:
 
 
 class Sessions:
-    """Sessions whose lock somebody has until it is ``free``."""
+    """Sessions whose lock is held by another until it is ``free``."""
 
     def __init__(self) -> None:
         self.free_now = False
@@ -223,7 +223,7 @@ def test_a_session_that_is_parked_in_a_closed_loop_is_closed_and_the_next_waiter
 def test_the_server_ends_a_parked_session_whose_wait_the_program_cancels(
     queues: WaitQueues[object], sessions: Sessions
 ) -> None:
-    """It may be in the queue of the server for long, and get the lock for nobody."""
+    """It may be in the queue of the server for long, and get the lock without a waiter."""
 
     async def work() -> None:
         assert await session_for(queues, 1) is None
@@ -233,7 +233,7 @@ def test_the_server_ends_a_parked_session_whose_wait_the_program_cancels(
         task.cancel()
         until = queues._runtime.now() + SOON
         while sessions.open or not sessions.ended:
-            assert queues._runtime.now() < until, "nobody ends it"
+            assert queues._runtime.now() < until, "it is not ended"
             await asyncio.sleep(0.01)
         assert sessions.ended == [session]
         (waiter,) = queues._waiters.values()

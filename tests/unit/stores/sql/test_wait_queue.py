@@ -17,7 +17,7 @@ from leasehold.stores._sql.session.waiter import WaitQueue
 
 
 class Taken:
-    """Sessions of a server where somebody else has every lock."""
+    """Sessions of a server where another session has every lock."""
 
     def __init__(self) -> None:
         self.open: list[object] = []
@@ -27,7 +27,7 @@ class Taken:
         return self.open[-1], False
 
     async def wait(self, session: object, name: str, until: object) -> None:
-        """Wait for good; nobody gets so far here."""
+        """Wait for ever; no test gets so far."""
 
     async def free(self, session: object, name: str, until: float, *, has: bool) -> None:
         self.close(session)
@@ -110,7 +110,7 @@ def test_a_session_that_nobody_can_wait_on_is_not_parked() -> None:
 
 
 def test_who_has_a_session_parked_for_it_sleeps_until_that_has_the_lock() -> None:
-    """Else it is told at once to ask again, while the answer of the server may be on the way."""
+    """Else it gets a retry at once, while the answer of the server may be on the way."""
     runtime = Idle()
     lines: WaitQueues[object] = WaitQueues(runtime, Taken())
     first, second = (lines.enter("x", ticket(number)) for number in (1, 2))

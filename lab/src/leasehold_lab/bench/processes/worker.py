@@ -42,7 +42,7 @@ DRIVERS = {
     **dict.fromkeys(("sqlalchemy-dlock", "pals"), ("SQLAlchemy", "sqlalchemy")),
     "django-pglocks": ("Django", "django"),
 }
-"""By library, what it stands on: the title and the package. The others stand on redis-py."""
+"""The driver of each library: its title and package. All other libraries use redis-py."""
 
 TRIALS = {"pairs": pairs, "handover": handover, "held": holding, "waiting": holding}
 
@@ -56,9 +56,9 @@ def command(python: str, module: str, requires: str, package: str) -> list[str]:
 
 def main(module: str, requires: str, package: str) -> None:
     """Send ``hello``, then run one trial for each line of input."""
-    speaks = os.dup(1)
+    answers = os.dup(1)
     os.dup2(2, 1)  # the output of a library must not be taken for an answer
-    pipe = TrialPipe(0, speaks)
+    pipe = TrialPipe(0, answers)
     allow_many_files()
     try:
         if requires:
@@ -68,12 +68,12 @@ def main(module: str, requires: str, package: str) -> None:
         pipe.send(step="hello", missing=str(error))
         return
     pipe.send(step="hello", version=version(package), runs=f"Python {sys.version.split()[0]}")
-    us = os.getpid()
+    worker = os.getpid()
     while (asked := pipe.receive()) is not None:
         task = Task(**asked)
         child = os.fork()
         if child == 0:
-            end_with(us)
+            end_with(worker)
             run(subject, task, pipe)
         _, status = os.waitpid(child, 0)
         if status:

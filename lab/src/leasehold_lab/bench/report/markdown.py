@@ -85,7 +85,7 @@ there begin with `bench-` or `bench_`, and are deleted at the end.
 
 | option | meaning |
 | --- | --- |
-| `--quick` | shows a few ratios on Redis and SQLite beside the committed ones; `--write` commits them |
+| `--quick` | shows a few ratios on Redis and SQLite next to the committed ones; `--write` commits them |
 | `--only KEY` | chooses measures |
 | `--full` | adds 100 processes, 10,000 locks held and 10,000 waiters |
 | `--profile` | shows where the time goes |

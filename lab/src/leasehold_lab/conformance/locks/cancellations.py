@@ -1,4 +1,4 @@
-"""A wait that is given up from outside ends at once, leaves no trace in the queue, and delays nobody."""
+"""A cancelled wait ends at once, leaves no trace in the queue, and delays no other waiter."""
 
 from __future__ import annotations
 

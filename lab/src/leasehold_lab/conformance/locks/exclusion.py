@@ -54,7 +54,7 @@ async def threads_and_tasks_may_share_a_lock_object(context: CaseContext) -> Non
 
 @case(ALL)
 async def tokens_increase(context: CaseContext) -> None:
-    """Each hold has a higher token than the hold before, whoever acquires."""
+    """Each hold has a higher token than the hold before, whichever client acquires."""
     locks, last = [context.lock(), context.lock()], 0
     for turn in range(6):
         hold = held(await locks[turn % 2].acquire(timeout=SOON))

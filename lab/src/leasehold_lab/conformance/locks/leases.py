@@ -1,4 +1,4 @@
-"""A lease is renewed while its holder lives, and expires on time when nobody renews it."""
+"""A lease is renewed while its holder lives, and expires on time when it is not renewed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ async def a_multi_lock_has_one_timeout(context: CaseContext) -> None:
 
 @case()
 async def a_multi_lock_waits_for_its_last_member(context: CaseContext) -> None:
-    """It is acquired as soon as its last member is free; nobody overtakes it at the members that it holds."""
+    """It is acquired as soon as its last member is free; no client overtakes it at the members that it holds."""
     client = context.client()
     taken = held(await client.lock("b").acquire())
     job = context.harness.spawn(lambda: multi(context).acquire(timeout=SOON))

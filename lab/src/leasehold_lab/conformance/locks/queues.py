@@ -1,4 +1,4 @@
-"""Waiters are served in order of arrival, at once; a waiter that gave up blocks nobody."""
+"""Waiters are served in order of arrival, at once; a waiter that gave up blocks no other."""
 
 from __future__ import annotations
 

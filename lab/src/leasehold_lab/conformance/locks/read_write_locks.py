@@ -47,7 +47,7 @@ async def readers_hold_at_the_same_time(context: CaseContext) -> None:
 
 @case(needs=RW)
 async def a_writer_holds_alone(context: CaseContext) -> None:
-    """While a writer holds, nobody reads or writes; its token is above those of all earlier readers."""
+    """While a writer holds, no other client reads or writes; its token is above those of all earlier readers."""
     reader = held(await rw(context).reader().acquire())
     other = held(await rw(context).reader().acquire())
     await reader.release()
@@ -151,7 +151,7 @@ async def readers_enter_when_a_waiting_writer_gives_up(context: CaseContext) -> 
 
 @case(needs=RW)
 async def a_nested_reader_never_waits_for_a_writer(context: CaseContext) -> None:
-    """Nested reading is one hold, whoever waits; it ends at the last release."""
+    """Nested reading is one hold, even if a writer waits; it ends at the last release."""
     client = context.client()
     lock = rw(context, client)
     outer = held(await lock.reader().acquire())

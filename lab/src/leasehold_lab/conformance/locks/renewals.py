@@ -51,7 +51,7 @@ async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> 
 
 @case(HOLDS)
 async def a_lock_outlives_the_task_or_thread_that_acquired_it(context: CaseContext) -> None:
-    """A lease is renewed as long as its hold can be reached, whoever acquired it."""
+    """A lease is renewed as long as its hold is referenced, whichever task or thread acquired it."""
     lock, rival = context.lock(lease=context.lasting), context.lock()
     hold = held(await context.harness.spawn(lambda: lock.acquire(timeout=SOON)).result())
     await context.harness.sleep(2 * context.lasting)

@@ -1,4 +1,4 @@
-"""Cached values: one caller fetches for all; nobody waits while there is an old value; errors reach one caller."""
+"""Cached values: one caller fetches for all; no caller waits while there is an old value; errors reach one caller."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def one_caller_refreshes_early_while_others_use_the_old_value(context: Cas
 
 @case((Variant.LOCK,), needs=("cells",))
 async def a_failed_early_refresh_keeps_the_old_value(context: CaseContext) -> None:
-    """The caller gets the old value, and nobody fetches for a while."""
+    """The caller gets the old value, and no caller fetches for a while."""
     source = Source(context, 0.0)
     shared = context.client().cached(KEY, 30, source.fetch(), early=30 - FRESH)
     assert (await shared.get())["token"] == 1

@@ -150,7 +150,7 @@ async def a_tick_with_an_identity_runs_once_however_late(context: CaseContext) -
 
 @case((Variant.LOCK,), needs=("cells",))
 async def a_tick_that_begins_late_does_not_delay_the_next(context: CaseContext) -> None:
-    """Its run is of no account for the next tick, which begins at once; one that begins meanwhile is left out."""
+    """A late run does not delay the next tick, which begins at once; a tick that begins meanwhile is skipped."""
     job, others = (context.client().scheduled("mail", at_least=60, at_most=60) for _ in range(2))
     seen: list[object] = []
 

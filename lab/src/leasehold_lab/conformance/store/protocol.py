@@ -121,7 +121,7 @@ async def renew_returns_a_result_for_each_ticket(context: CaseContext) -> None:
 
 @case()
 async def renew_never_revives_an_expired_lease(context: CaseContext) -> None:
-    """A lease renewed in time is kept; an expired one is gone, even if nobody has acquired the name since."""
+    """A lease renewed in time is kept; an expired one is gone, even if the name was not acquired since."""
     client = context.client()
     lease = context.at_least_shortest(5 * NOISE)
     mine = _ticket(context, client, lease=lease)

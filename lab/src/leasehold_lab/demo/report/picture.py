@@ -15,7 +15,7 @@ from leasehold_lab.demo.rows import WORKS_FOR
 
 WIDTH, MARGIN = 880, 28
 LEFT = 300
-"""Where the drawings begin; to the left of it stands what they are."""
+"""Where the drawings begin; their titles are to the left."""
 
 HEAD, ROW_HEIGHT, FOOT = 92, 118, 44
 LANE, SHELF_LIMIT = 30, 2

@@ -224,7 +224,7 @@ class RedisCluster(Group):
         return next(node for node in self.nodes if node.running)
 
     def _view(self) -> list[_Line]:
-        """Return what most nodes that answer say of all."""
+        """Return the view of the cluster that most answering nodes report."""
         views = [list(_lines(node)) for node in self.nodes if node.running]
         newest = max(views, key=lambda view: max(line.epoch for line in view))
         return newest

@@ -1,4 +1,4 @@
-"""A primary with replicas behind it, and nobody who watches over them."""
+"""A primary with replicas, without Sentinel or a cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RedisReplicas(Group):
 
     @property
     def primary(self) -> Node:
-        """The node that says it is the primary; if several do, the one that has most replicas."""
+        """The node that reports to be the primary; if several do, the one with most replicas."""
         found = [node for node in self.nodes if node.running and node.role == "master"]
         if not found:
             raise RuntimeError("no server is the primary now")

@@ -13,7 +13,7 @@ LIBRARY = Path("/usr/lib/galera/libgalera_smm.so")
 
 
 class GaleraServer(MariaDBServer):
-    """A node of a cluster of one. It certifies and replicates every commit, to nobody.
+    """A node of a cluster of one. It certifies and replicates every commit, to no other node.
 
     Args:
         config: further settings, by name without dashes in front.

@@ -226,5 +226,5 @@ def version_of(binary: str) -> str:
 
 @cache
 def version_text(binary: str) -> str:
-    """Return what the program says of its version."""
+    """Return the version text of the program."""
     return subprocess.run([binary, "--no-defaults", "--version"], capture_output=True, text=True, check=True).stdout

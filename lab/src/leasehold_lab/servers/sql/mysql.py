@@ -1,4 +1,4 @@
-"""What is different in a MySQL server for tests from one of MariaDB: its data folder, and settings to be small."""
+"""The differences of a MySQL test server from a MariaDB one: its data folder, and settings of a small server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADMINISTRATOR = (
     "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1'",
     "GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION",
 )
-"""A fresh server knows ``root`` by the socket's file alone."""
+"""A fresh server lets ``root`` log in by the Unix socket only."""
 
 _templates: dict[tuple[int, str], Path] = {}
 

@@ -2,7 +2,7 @@
 
 Users do this every day without noticing: ``await asyncio.wait_for(lock.acquire(), 5)`` runs an inner task on Python
 3.11, and a synchronous fixture or dependency is entered in a pool thread that ends. A lease must last as long as
-anything refers to its hold, whoever acquired it. So the hold is used for longer than a few renewals: a watchdog that
+anything refers to its hold, in any task or thread. So the hold is used for longer than a few renewals: a watchdog that
 gives up the lease too early does so meanwhile.
 
 A callback may still listen for the loss of a dropped hold. So a dropped hold counts as a claim until the callback is

@@ -46,24 +46,22 @@ class RunConditions:
         return self.url.scheme == "sqlite"
 
 
-def build_history(records: Sequence[Record], writes: Iterable[Write], these: RunConditions) -> History:
+def build_history(records: Sequence[Record], writes: Iterable[Write], run: RunConditions) -> History:
     """Build the history of a run."""
     short_pauses = _stalls(records, "held up")
-    still = [as_pause(fault, 0.0) for fault in these.faults if fault.kind == "stall"]
-    loses_entry = these.lease * LOSES_ENTRY
-    still += [pause for pause in merged(short_pauses, 2 * EVERY) if pause.end - pause.begin > loses_entry]
-    outages = [
-        as_pause(fault, RECOVERS) for fault in these.faults if fault.kind in KINDS and affects_connections(fault)
-    ]
-    outages += [Stall(who, one.begin, one.served) for one in these.suspensions for who in these.clients]
-    relay_pauses = _for_all(_stalls(these.late, "held up"), these)
-    if these.shares_a_file:
-        outages += _for_all(still, these)
-        relay_pauses += _for_all(short_pauses, these)
+    long_pauses = [as_pause(fault, 0.0) for fault in run.faults if fault.kind == "stall"]
+    loses_entry = run.lease * LOSES_ENTRY
+    long_pauses += [pause for pause in merged(short_pauses, 2 * EVERY) if pause.end - pause.begin > loses_entry]
+    outages = [as_pause(fault, RECOVERS) for fault in run.faults if fault.kind in KINDS and affects_connections(fault)]
+    outages += [Stall(who, one.begin, one.served) for one in run.suspensions for who in run.clients]
+    relay_pauses = _for_all(_stalls(run.late, "held up"), run)
+    if run.shares_a_file:
+        outages += _for_all(long_pauses, run)
+        relay_pauses += _for_all(short_pauses, run)
     return assemble(
         (record for record in records if record["is"] not in ("blocked", "held up")),
-        deaths=these.deaths,
-        stalls=[*still, *_stalls(records, "blocked")],
+        deaths=run.deaths,
+        stalls=[*long_pauses, *_stalls(records, "blocked")],
         outages=outages,
         writes=writes,
         short_pauses=short_pauses,
@@ -75,5 +73,5 @@ def _stalls(records: Iterable[Record], event: str) -> list[Stall]:
     return [Stall(one["whom"], one["t"] - one["for"], one["t"]) for one in records if one["is"] == event]
 
 
-def _for_all(pauses: Iterable[Stall], these: RunConditions) -> list[Stall]:
-    return [replace(pause, who=who) for pause in pauses for who in these.clients]
+def _for_all(pauses: Iterable[Stall], run: RunConditions) -> list[Stall]:
+    return [replace(pause, who=who) for pause in pauses for who in run.clients]

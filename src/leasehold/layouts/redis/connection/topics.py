@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 `Topics` knows which channels are wanted. A transport sends the difference to what it has sent on its present
 connection, and waits for no reply. The server confirms each subscription by a push. A confirmation is news, as a
-message is: a release before it was not heard, so the waiters must claim again. A refusal is news, too: they give up.
+message is: an earlier release was not reported, so the waiters must claim again. A refusal is news, too: they give up.
 
 Each SUBSCRIBE and UNSUBSCRIBE has one channel. So it has exactly one reply, a push or an error, in the order of all
 replies, and no reply reaches another command.
@@ -124,7 +124,7 @@ class Topics:
             return list(self._followers.get(channel, ()))
 
     def version(self, channel: bytes) -> int:
-        """Return the version of a channel, 0 if no message on it would be heard."""
+        """Return the version of a channel, 0 if its messages would not arrive."""
         return self._versions.get(channel, 0)
 
     def refusal(self, channel: bytes) -> ReplyError | None:

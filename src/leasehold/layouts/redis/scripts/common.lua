@@ -38,7 +38,7 @@ local function type_after(failed)
   return redis.call('TYPE', lock).ok
 end
 
--- Calls a function that reads keys beside KEYS, before the first write of the script. While the slot migrates, such a key
+-- Calls a function that reads other keys, before the first write of the script. While the slot migrates, such a key
 -- may have left the node. Then the error says that nothing was carried out, and the caller repeats it. Elsewhere that error
 -- says nothing of the kind: a key that the script itself has deleted counts as one that has left, too.
 local function before_writes(read, ...)
@@ -65,7 +65,7 @@ local function next_token(last)  -- above our last one, and not below the server
   return math.max((tonumber(last) or 0) + 1, now())
 end
 
--- Notifies those who follow a channel of the other library; returns how many of them are known to have heard it.
+-- Notifies those who follow a channel of the other library; returns how many of them are known to have received it.
 local function publish(channel, message) return redis.call('PUBLISH', channel, message) end
 
 -- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).

@@ -1,8 +1,8 @@
 -- The common part of the scripts on one node of a Redlock whose votes other programs share: the plain key decides who has
--- the vote. Our own vote beside it keeps token, owner and waiters. Each script calls the one on our own vote, as `step`.
+-- the vote. Our own vote also keeps token, owner and waiters. Each script calls the one on our own vote, as `step`.
 --
 -- KEYS  1 to 5 as there (redlock_common.lua), 6 the plain key
-local ENDLESS = 1000  -- ms for which a key without an end counts as held, until somebody looks again
+local ENDLESS = 1000  -- ms for which a key without an end counts as held, until the next look
 
 local vote, plain = KEYS[1], KEYS[6]
 

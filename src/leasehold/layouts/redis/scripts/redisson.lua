@@ -80,7 +80,7 @@ set_place = function(id, lease)
   end
   redis.call('ZADD', places, whole(ends), id)
   if there then return end
-  redis.call('RPUSH', fair, id)  -- it is new; or it was late, and Redisson has taken it out: nobody would wake it
+  redis.call('RPUSH', fair, id)  -- it is new; or it was late, and Redisson has removed it: it would not be woken
   wake_next()
 end
 

@@ -32,7 +32,7 @@ extend = function(id, lease)
   if redis.call('PTTL', lock) < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
 end
 
-local function take(id, lease)  -- nobody keeps it out
+local function take(id, lease)  -- no holder excludes it
   local longer = redis.call('PTTL', lock) < tonumber(lease)
   if writes(id) then
     redis.call('HSET', lock, 'mode', 'write', id, '1')

@@ -9,7 +9,7 @@ nor an event loop is blocked by the wait.
 An attempt enters the local queue. When its turn has come and its session has the lock, it takes the next token from the
 row of the name. Else the waiter is stored, for people to see.
 
-The server is told to end each session that is silent for the length of the lease, and a renewal is a request on that
+The server is set to end each session that is silent for the length of the lease, and a renewal is a request on that
 session. So a holder that stalls, or whose host vanishes, loses the lock at the end of its lease. Between two requests a
 job looks whether the server has closed the connection of a hold: that is local, takes microseconds and sends nothing.
 

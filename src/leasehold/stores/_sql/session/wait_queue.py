@@ -7,7 +7,7 @@ So the waiters of a client for one name form a local queue, in order of arrival:
 
 1. The first waiter takes a session and tries the lock.
 2. If the lock is taken, the session is *parked*: a job waits with it in the server's queue.
-3. When the server grants the lock, the session goes to whoever is the first waiter by then.
+3. When the server grants the lock, the session goes to the present first waiter.
 4. The next waiter tries.
 
 So a client has at most one parked session and one that tries for each name, however many wait. The order between
@@ -17,7 +17,7 @@ clients is that of their sessions in the server's queue.
   waiter that has just given up goes to the next waiter, not back to the server: it is this client's turn.
 * A session that breaks while it waits has lost its place in the server's queue. The first waiter gets the error and
   tries again; the local queue keeps its order.
-* The last waiter to leave ends the parked session, which would otherwise get a lock for no one.
+* The last waiter to leave ends the parked session, which would otherwise get a lock that has no waiter.
 * A fair ticket has a queue to itself, so that the order of arrival holds between clients, too. That costs a session.
 * A waiter that was silent for a lease is removed: its thread or task is gone.
 """

@@ -24,7 +24,7 @@ class Meaning(enum.Enum):
 
     REFUSED = "refused"  # certainly not carried out; the same request may succeed later
     ELSEWHERE = "elsewhere"  # certainly not carried out; another member, or this one soon, may do it
-    LASTING = "lasting"  # certainly not carried out; a retry fails until somebody changes a setting
+    LASTING = "lasting"  # certainly not carried out; a retry fails until a setting is changed
     LOGIN = "login"  # certainly not carried out: the token is old; log in again
     LEASE = "lease"  # certainly not carried out: its lease has ended
     EXISTS = "exists"  # the lease was granted before

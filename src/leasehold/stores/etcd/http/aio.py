@@ -26,7 +26,7 @@ class AioHttp(Pool):
 
     async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
         loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.is_closed():  # nobody can use what belongs to a closed one
+        if self._loop is None or self._loop.is_closed():  # connections of a closed loop cannot be used
             self._loop, self._room = loop, asyncio.Semaphore(CONNECTIONS)
             self._drop_idle()
         if urgent:

@@ -32,7 +32,7 @@ ANSWERS: Mapping[str, type[Answer]] = {
 MEANINGS: Mapping[str, tuple[Error, str]] = {
     "DistributedObjectDestroyedError": (
         LASTING,
-        "somebody destroyed this lock, and its name cannot be used again in its CP group; choose another name",
+        "this lock was destroyed, and its name cannot be used again in its CP group; choose another name",
     ),
     "AccessControlError": (LASTING, "the credentials do not permit it; grant permissions for locks and CP"),
     "UnsupportedOperationError": (
@@ -54,8 +54,8 @@ WITH_CP = (
 
 def no_cp(where: str, why: str) -> Unsupported:
     """Return the error for a cluster without CP."""
-    told = f"Hazelcast at {where} has no CP subsystem ({why}), so no lock there survives a split of the cluster"
-    return Unsupported(with_remedy(told, WITH_CP))
+    text = f"Hazelcast at {where} has no CP subsystem ({why}), so no lock there survives a split of the cluster"
+    return Unsupported(with_remedy(text, WITH_CP))
 
 
 def to_error(error: BaseException, where: str) -> Answer | LeaseholdError:

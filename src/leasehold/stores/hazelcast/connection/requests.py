@@ -37,7 +37,7 @@ def nothing(message: Any) -> None:
 
 
 class Ownership(NamedTuple):
-    """Who has a lock: its fence, 0 if nobody has it, and the session and the thread that have it."""
+    """The owner of a lock: its fence, 0 if the lock is free, and the session and the thread that hold it."""
 
     fence: int
     session: int

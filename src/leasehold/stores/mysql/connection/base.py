@@ -172,7 +172,7 @@ REMEDIES = {
     1143: GRANTS,
     NO_SUCH_TABLE: "its tables are missing; create them with: leasehold init URL",
     1203: "its user has as many connections as max_user_connections allows",
-    LOCK_TIMED_OUT: "someone else keeps the row or the table locked; look for a long transaction",
+    LOCK_TIMED_OUT: "another session keeps the row or the table locked; look for a long transaction",
     DEADLOCK: "it ended a deadlock again and again; look for other programs that lock these tables",
     1226: "its account has a limit, of connections or of what it may use in an hour; raise that",
     1227: GRANTS,

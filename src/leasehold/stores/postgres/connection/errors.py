@@ -42,7 +42,7 @@ REMEDIES: Mapping[str, str] = {
     "53200": "it is out of memory, or of room for locks (max_locks_per_transaction)",
     "53300": "it has as many connections as its max_connections allows; raise that, or close some",
     "53400": "a limit of its configuration is exceeded",
-    "55000": "nobody may connect to the database; ALTER DATABASE ... ALLOW_CONNECTIONS true",
+    "55000": "the database allows no connections; ALTER DATABASE ... ALLOW_CONNECTIONS true",
     "55P03": "another session keeps the row of this name locked; look for long transactions in pg_stat_activity",
     "57014": "it was too slow, or the row of this name was locked for too long",
     "57P01": "an operator ended the connection, or the server is shutting down",

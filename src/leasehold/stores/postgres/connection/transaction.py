@@ -24,7 +24,7 @@ LIMITS = (
 
 
 OF_POOLERS = ("08", "58")
-"""Prefixes of codes with which a pooler answers that has lost its server: nobody knows what that has done."""
+"""Prefixes of the codes of a pooler that has lost its server: the outcome of the request is unknown."""
 
 READ_ONLY = "25006"
 """The session may only read, unless a transaction says otherwise."""

@@ -146,10 +146,10 @@ class Nodes:
 class AskingTransport:
     """The transport to a node that is importing a slot: it sends ``ASKING`` before each command.
 
-    All else is that of the node's own transport: a subscription belongs to no slot.
+    All other methods are those of the wrapped transport: a subscription belongs to no slot.
     """
 
-    ask = None  # that of the node's transport would send the command alone
+    ask = None  # that of the wrapped transport would send a command without ASKING
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

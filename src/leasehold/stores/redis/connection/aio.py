@@ -154,7 +154,7 @@ class AioTransport(ServerTransport[AioConnection]):
 
     async def _listen(self, connection: AioConnection, within: float) -> int:
         await self._subscribe(connection, within)
-        if not connection.open:  # it ended before it was subscribed: nobody would learn that
+        if not connection.open:  # it ended before it was subscribed: no waiter would learn that
             raise self._no_answer(GONE)
         self._count += 1
         connection.generation = self._count

@@ -161,5 +161,5 @@ def _settle(answer: asyncio.Future[Any], reply: Any, failure: StoreUnavailable |
         return
     if failure is None:
         answer.set_result(reply)
-    elif not answer.get_loop().is_closed():  # else nobody waits
+    elif not answer.get_loop().is_closed():  # else no task waits
         answer.set_exception(failure)

@@ -80,7 +80,7 @@ class Sleep(Generator[Any, None, Granted | None]):
         else:
             try:
                 loop.call_soon_threadsafe(self.wake)
-            except RuntimeError:  # the loop is closed: nobody waits
+            except RuntimeError:  # the loop is closed: no task waits
                 pass
 
     def clear(self) -> None:

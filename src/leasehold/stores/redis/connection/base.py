@@ -61,7 +61,7 @@ class Redirected(RetryableError):
     """A cluster node names the node that has the slot (MOVED), or that has these keys of it already (ASK)."""
 
     def __init__(self, message: str, *, slot: int = 0, address: tuple[str, int] = ("", 0), ask: bool = False) -> None:
-        super().__init__(message)  # made from the message alone by whoever copies it
+        super().__init__(message)  # `copy` and `pickle` pass the message alone
         self.slot = slot
         self.address = address  # host and port
         self.ask = ask  # for this command alone, while the slot is migrating

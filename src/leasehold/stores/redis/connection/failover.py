@@ -55,7 +55,7 @@ class SingleFlight:
                 await signal.wait(within)
                 return
             await work()
-        finally:  # around all of it: a signal handler may raise at any step, and nobody would ever work again
+        finally:  # around all of it: a signal handler may raise at any step; else no later call would work
             with self._mutex:
                 if self._waiting is mine:
                     self._waiting = None

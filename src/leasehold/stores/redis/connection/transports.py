@@ -41,7 +41,7 @@ def _aio_transport(
 
 
 class WaitTransport(AioTransport):
-    """See `leasehold.stores.redis.connection.base.Transport`."""
+    """The `Transport` of strict mode under asyncio: an acquire that waits for replicas has its own connection."""
 
     def _forget(self) -> None:
         super()._forget()

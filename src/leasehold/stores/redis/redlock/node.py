@@ -274,7 +274,7 @@ class Node:
             await self._check_more(self, within)
 
     def wake_listener(self) -> None:
-        """Let whoever listens to it subscribe anew."""
+        """Let the thread or task that listens to it subscribe again."""
         self.subscriber.news = True
         self.transport.notify(self.subscriber)
 

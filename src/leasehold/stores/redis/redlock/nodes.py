@@ -12,13 +12,13 @@ Then it reads answers until they are enough. No other thread or task takes part.
   or the background does, within `background.TICK`. A late answer closes the open request of its node. If it is an
   error, as for a script that the node does not know, the question is asked again in the background.
 * Without a free connection the question goes to the background, as does everything that is not urgent. There the
-  missing connection is opened, too: a caller waits for a majority of all nodes, so that delays nobody.
+  missing connection is opened, too: a caller waits for a majority of all nodes, so that delays no caller.
 * An interrupt in the middle closes the caller's half-written connections. Their open requests fail, so a release
-  becomes pending for the node. If the caller dies, the nodes know a ticket that nobody renews.
+  becomes pending for the node. If the caller dies, the nodes know a ticket that is not renewed.
 
 A node that gave no answer is skipped for a while, longer each time. A node with an open request older than `STUCK` is
 skipped, too. Neither delays a caller, and neither is connected to at each call. If the other nodes are too few, or not
-enough, all are asked after all (`QuorumCall.until`): that costs nothing, and a node may be skipped wrongly.
+enough, all are asked after all (`QuorumCall.until`): that costs nothing, and a node may have been skipped wrongly.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Proposal:
 
 
 def life(ticket: Ticket) -> float:
-    """Return seconds for which a node knows a ticket at most, unless it is renewed."""
+    """Return the most seconds for which a node knows a ticket that is not renewed."""
     return ticket.terms.lease + ticket.terms.lock_delay
 
 
@@ -164,7 +164,7 @@ class Outcome(enum.Enum):
     WON = "won"  # a majority voted for us, with one token
     TAKEN = "taken"  # a majority voted for another ticket, or has a lock delay
     LOW = "low"  # a majority is free to vote, but our token was not the highest
-    SPLIT = "split"  # nobody has a majority
+    SPLIT = "split"  # no ticket has a majority
     SILENT = "silent"  # too few nodes answered, or could vote
 
 
@@ -201,7 +201,7 @@ def outcome(votes: Mapping[int, Vote], token: int, nodes: int) -> Outcome:
 
 
 def free_after(votes: Mapping[int, Vote], nodes: int) -> float:
-    """Return seconds after which a majority is free, if nobody renews or releases."""
+    """Return the seconds after which a majority of votes is free, if none is renewed or released."""
     lefts = sorted(vote.left for vote in votes.values())
     return lefts[min(majority(nodes), len(lefts)) - 1] if lefts else 0.0
 

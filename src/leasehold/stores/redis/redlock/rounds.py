@@ -1,7 +1,7 @@
 """Acquires a name on a Redlock: proposes tokens, and asks for votes in rounds.
 
-Rounds end when a majority voted for the ticket or for another one, or when the time is over. `store` explains in its
-first lines how this works and why it is safe.
+Rounds end when a majority voted for the ticket or for another one, or when the time is over. The docstring of `store`
+explains how this works and why it is safe.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ FIRST_BACK_OFF = 0.004
 LONGEST_BACK_OFF = 0.25
 
 SLOW = 0.02
-"""Seconds that a round without a result waits for slow nodes at least, once a majority has answered."""
+"""Least seconds that an undecided round waits for slow nodes, after a majority has answered."""
 
 BACKGROUND_WITHIN = 2.0
-"""Seconds that a node may take for a request that nobody waits for."""
+"""Seconds that a node may take for a request in the background."""
 
 
 class Rounds:
@@ -157,7 +157,7 @@ class Rounds:
         return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
 
     def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
-        """Return what makes the request for each node: one object for all nodes with the same request."""
+        """Return a function that makes the request for a node: one object for all nodes with the same request."""
         token, quarantine = proposal.token, self._quarantine
         memory = keys.memory_key(self._namespace, "") if quarantine else b""
         made: dict[bytes, Command] = {}
@@ -175,7 +175,7 @@ class Rounds:
         return command
 
     async def _collect(self, call: QuorumCall[Vote], token: int, since: float, until: float) -> Mapping[int, Vote]:
-        """Wait until open answers can change nothing, but for slow ones no longer than twice the usual time."""
+        """Wait until missing answers can change nothing, for slow nodes at most twice as long as a majority took."""
         nodes, needed = len(self._quorum), self._quorum.majority
 
         def settled(call: QuorumCall[Vote]) -> bool:

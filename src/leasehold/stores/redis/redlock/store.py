@@ -6,7 +6,7 @@ Each node has one vote for each name, and lends it for the lease. To acquire, a 
 
 1. The client proposes a token to all nodes at once. It is larger than every token that the client has seen, and not
    below its clock in microseconds.
-2. A node votes for it if nobody else has its vote, and the token is larger than any that it ever voted for. It
+2. A node votes for it if no other ticket has its vote, and the token is larger than any that it ever voted for. It
    remembers that number beyond lease and release.
 3. With the votes of a majority the client holds the name, with that token. The lease counts from before step 1.
 4. A winner with a bare majority asks the others for their votes in the background.

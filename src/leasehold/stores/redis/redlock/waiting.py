@@ -104,7 +104,7 @@ class Waiting:
             for generation, before in zip(self.generations(), mark, strict=True)
         )
         if unbroken < self._quorum.majority:
-            return  # a release during the gap notified nobody: retry once
+            return  # a release during the gap sent no message to us: retry once
         signal = slot.ready(self._runtime)
         while not slot.news and (left := self._left(ticket, until)) > 0:
             await signal.wait(left)

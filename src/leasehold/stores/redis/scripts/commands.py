@@ -43,9 +43,9 @@ _SEMAPHORE = "semaphore of "
 LAYOUT = 1
 """The layout of the keys of a name: their roles, types and fields.
 
-A release that changes it in a way that this one cannot read writes ``layout N `` before the use in the field ``k`` of
+A later version of leasehold whose keys this one cannot read writes ``layout N `` before the use, in the field ``k`` of
 the lock's key. It keeps the ticket ``t`` (empty if there are several), the lock delay ``d`` and the time to live of
-that key. So this one refuses the name while it is in use, and does not overwrite it.
+that key. So this version refuses the name while it is in use, and does not overwrite it.
 """
 
 _OTHER_LAYOUT = re.compile(r"layout (\d+) .*", re.DOTALL)
@@ -173,13 +173,13 @@ def other_layout(use: str) -> int | None:
 
 
 def used_otherwise(name: str, use: bytes, mode: LockMode) -> NameInUse:
-    """Return the error for a name that is in use as another primitive, or in the layout of another release."""
+    """Return the error for a name that is in use as another primitive, or in the layout of another version."""
     other = other_layout(use.decode())
     if other is None:
         return name_in_use(name, use.decode(), mode)
     return NameInUse(
-        f"another release of leasehold uses {name!r}, in layout {other}; this one knows layout {LAYOUT} of the keys on "
-        "Redis: run the same release everywhere",
+        f"another version of leasehold uses {name!r}, in layout {other}; this one knows layout {LAYOUT} of the keys on "
+        "Redis: run the same version everywhere",
         name=name,
     )
 

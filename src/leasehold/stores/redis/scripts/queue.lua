@@ -76,8 +76,8 @@ local function unqueue(ticket)
   return was_there
 end
 
--- An unanswered claim may be overtaken by its own release, on another connection. Nobody would release it after that, so the
--- claim must be refused when it arrives. Such a release writes its ticket into field g of the lock, which every claim reads.
+-- An unanswered claim may be overtaken by its own release, on another connection. It would never be released. So it
+-- must be refused when it arrives: such a release writes its ticket into field g of the lock, which every claim reads.
 -- No client uses a ticket again after that release. The field lives as long as the lock's key, so KEEP at least.
 local function refused(tickets, ticket)
   return tickets and string.find(tickets, ticket, 1, true)

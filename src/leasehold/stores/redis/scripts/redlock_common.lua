@@ -33,7 +33,7 @@ local function vote_left()
 end
 
 local function enqueue(ticket, order, lease, channel, owner, meta)  -- `top` was called before
-  if refused(released, ticket) then return end        -- this call is late: nobody would release the ticket again
+  if refused(released, ticket) then return end        -- this call is late: the ticket would not be released again
   local fields = table.concat({channel, text(lease), '0', owner, meta}, SEP)
   redis.call('ZADD', queue, order, ticket)
   redis.call('ZADD', beat, text(now() / 1000 + lease), ticket)

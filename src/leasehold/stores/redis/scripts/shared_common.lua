@@ -218,7 +218,7 @@ local function grant_next(caller)
       break
     elseif fits(entry, alongside) then
       local token = next_token(s.fence)
-      if s.count == 0 then                           -- an error, before anybody is notified, if their slot migrates: there
+      if s.count == 0 then                           -- an error, before any message, if their slot migrates: there
         redis.call('ZCARD', holders)                 -- a key that does not exist cannot be written
         redis.call('HLEN', terms)
       end

@@ -85,7 +85,9 @@ class Sentinels:
         self._name = watched.name
         self._moved = False
         self._watch: Transport | None = None
-        self._transports = [make(runtime, each, SWITCHED, self._heard, self._silence) for each in watched.sentinels]
+        self._transports = [
+            make(runtime, each, SWITCHED, self._on_message, self._on_silence) for each in watched.sentinels
+        ]
 
     @property
     def where(self) -> str:
@@ -137,7 +139,7 @@ class Sentinels:
         return [(each["ip"], int(each["port"])) for each in found if "s_down" not in each.get("flags", "")]
 
     def moved(self) -> bool:
-        """Return, without waiting, whether a message since then names another primary."""
+        """Return, without waiting, whether a message since the last `primary` names another one."""
         listened = self._watch
         if listened is not None and listened.has_unread():
             listened.hang_up()
@@ -217,13 +219,13 @@ class Sentinels:
                 transport.hang_up()
         return subscribed
 
-    def _heard(self, message: bytes) -> None:
+    def _on_message(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
         if name == self._name:
             self._moved = True
             self._on_moved()
 
-    def _silence(self) -> None:
+    def _on_silence(self) -> None:
         self._moved = True  # that sentinel's connection has ended: the next call asks all again
 
     def _failure(self, answers: Sequence[Answer | BaseException]) -> Exception:
@@ -233,7 +235,7 @@ class Sentinels:
                 if isinstance(answer, kind):
                     return answer
         reasons = "; ".join(dict.fromkeys(str(answer) for answer in answers))
-        text = f"no sentinel says which server is the primary: {reasons}"
+        text = f"no sentinel names the primary: {reasons}"
         refusals = [
             each for each in answers if isinstance(each, StoreUnavailable) and not isinstance(each, RetryableError)
         ]

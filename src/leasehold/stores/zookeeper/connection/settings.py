@@ -16,7 +16,7 @@ SESSION_TIMEOUT = 30.0
 """Requested session timeout in seconds; the server grants from 2 to 20 of its ticks."""
 
 ACLS = ("open", "creator", "creator+read")
-"""Who may use our nodes: everybody; only our credentials; only our credentials, but everybody may read."""
+"""Who may use our nodes: all clients; only our credentials; only our credentials, but all clients may read."""
 
 TLS_OPTIONS = {
     "ssl_ca_certs": "ca",

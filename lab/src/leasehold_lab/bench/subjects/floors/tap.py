@@ -1,4 +1,4 @@
-"""Listens to what leasehold sends for one acquire and one release, so that the floor can send the very same bytes."""
+"""Records what leasehold sends for one acquire and one release, so that the floor can send the very same bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leasehold_lab.bench.processes.relay import Relay
 from leasehold_lab.bench.subjects.base import Scope
 
 NAME = "%07d"
-"""Form of the names: all of one length, so that one recording serves for all by putting in another name."""
+"""Form of the names: all have one length, so one recording serves for all: only the name is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Recording:
 
 
 def record(scope: Scope) -> Recording:
-    """Let two clients of leasehold lock through a socket that is listened to."""
+    """Let two clients of leasehold acquire through a recording relay."""
     tap = Relay(scope.address)
     url = f"redis://{_userinfo(scope)}127.0.0.1:{tap.port}/{scope.database}"
     name = NAME % 0

@@ -16,7 +16,7 @@ SCRIPTS = {"postgresql": "postgres/schema.sql", "mysql": "mysql/schema.sql"}
 TABLES = ("leasehold_entry", "leasehold_cell", "leasehold_name", "leasehold_meta")
 
 ALONE = "SELECT pg_advisory_xact_lock(7235419080266545006)"
-"""What ``leasehold init`` takes, too, so that both may run at the same time."""
+"""Takes the advisory lock of ``leasehold init``: both may run at the same time."""
 
 
 def create(apps: Any, schema_editor: Any) -> None:
