@@ -90,6 +90,19 @@ def test_a_client_brings_its_locks_alone() -> None:
     assert not {name for name in found if "doctor" in name}
 
 
+URLS = (
+    *("redis://h", "redis+sentinel://h,i,j/m", "redis+cluster://h", "redlock://h,i,j", "sqlite:/tmp/locks.db"),
+    *("postgresql://u:p@h/d", "mysql://u:p@h/d", "etcd://h", "zookeeper://h", "hazelcast://h"),
+)
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_client_brings_no_doctor(url: str) -> None:
+    found = imported_by(f"from leasehold import Client\nClient.from_url({url!r}).close()")
+    assert of(found, "leasehold.stores")
+    assert not {name for name in found if "doctor" in name}
+
+
 USE = """
 def use(client):
     import threading

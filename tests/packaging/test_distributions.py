@@ -14,7 +14,7 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 600 * 1024, "frameworks": 297 * 1024}
+LARGEST = {"core": 600 * 1024, "frameworks": 332 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
@@ -26,6 +26,8 @@ FRAMEWORKS = (
     "leasehold/observability/",
     "leasehold/ui/",
     "leasehold/cli/",
+    "leasehold/stores/redis/doctor/",
+    *(f"leasehold/stores/{store}/doctor.py" for store in ("etcd", "mysql", "postgres", "sqlite", "zookeeper")),
 )
 """What is imported only with a framework, by a command, for another library's format, or by what checks tokens.
 

@@ -44,7 +44,9 @@ def test_only_the_folders_that_compute_have_a_lower_priority(tmp_path: Path) -> 
         check=True,
     )
     seen = [int(line.split()[1]) for line in done.stdout.replace(".", "").splitlines() if "priority" in line]
-    assert seen == [min(now + background.NICER, 19), now, now], "they run first, and the others at the usual priority"
+    assert seen == [min(now + background.NICE_STEPS, 19), now, now], (
+        "they run first, and the others at the usual priority"
+    )
     assert os.getpriority(os.PRIO_PROCESS, 0) == now
 
 

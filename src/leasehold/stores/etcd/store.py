@@ -39,7 +39,7 @@ from leasehold._model import (
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import NameInUse, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import answered
-from leasehold.stores.etcd import doctor, inspecting
+from leasehold.stores.etcd import inspecting
 from leasehold.stores.etcd.acquiring import SharedAcquire, Verdict, acquire_mutex
 from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.connection.errors import Refused
@@ -178,6 +178,8 @@ class EtcdStore:
     # --- life cycle, and requests of guards --------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
+        from leasehold.stores.etcd import doctor
+
         return await doctor.diagnose(self._runtime, self._gateway, self._settings, self._keys)
 
     async def close(self) -> None:

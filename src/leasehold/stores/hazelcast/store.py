@@ -38,7 +38,6 @@ from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Call, Driver
 from leasehold.stores.hazelcast.connection.errors import SessionEnded, WaitCancelled
 from leasehold.stores.hazelcast.connection.settings import Settings
-from leasehold.stores.hazelcast.doctor import diagnose
 from leasehold.stores.hazelcast.releasing import Releaser
 from leasehold.stores.hazelcast.sessions import Session, Sessions
 from leasehold.stores.hazelcast.tickets import TicketState
@@ -297,7 +296,8 @@ class FencedLockStore:
         raise Unsupported(f"{self!r} keeps no values with versions; use another store for them")
 
     async def diagnose(self) -> list[Finding]:
-        """Check the cluster, and explain what it means for the promises."""
+        from leasehold.stores.hazelcast.doctor import diagnose
+
         return await diagnose(self._driver, self._sessions, self._runtime.now() + PATIENCE)
 
     # --- its own life --------------------------------------------------------------------------------------------

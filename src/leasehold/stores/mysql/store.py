@@ -6,7 +6,7 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
-from leasehold.stores.mysql import doctor, statements
+from leasehold.stores.mysql import statements
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import MySQLTransport
 
@@ -26,4 +26,6 @@ class MySQLStore(RowStore):
 
     async def diagnose(self) -> list[Finding]:
         """Return what the server's settings mean for the promises."""
+        from leasehold.stores.mysql import doctor
+
         return await doctor.examine(self._runtime, self.mysql, self._settings)

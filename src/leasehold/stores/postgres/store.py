@@ -9,7 +9,7 @@ from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, SQLTransport
-from leasehold.stores.postgres import doctor, statements
+from leasehold.stores.postgres import statements
 from leasehold.stores.postgres.connection.aio import AioTransport
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
@@ -39,4 +39,6 @@ class PostgresStore(RowStore):
 
     async def diagnose(self) -> list[Finding]:
         """Return what the server's settings, and a pooler in front of it, mean for the promises."""
+        from leasehold.stores.postgres import doctor
+
         return await doctor.examine(self._runtime, self._postgres)

@@ -20,7 +20,7 @@ FIRST = 2**52
 
 
 async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, within: float) -> list[View]:
-    """Return the names in use that begin with ``prefix``, or, if ``exact``, that name exclusive.
+    """Return the names in use that begin with ``prefix``, or, if ``exact``, that name only.
 
     Raises:
         StoreUnavailable: the server does not reply.

@@ -108,7 +108,7 @@ class RedisStore:
             self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
         if settings.restricted:  # the first acquire asks it, and nothing is imported then
-            import_module("leasehold.stores.redis.doctor.doctor")
+            import_module("leasehold.stores.redis.rights")
         self.transport = self._transport = (make or single_transport(runtime))(
             runtime, settings, self._channel, self._waiters.receive, self._waiters.wake_all
         )
@@ -224,10 +224,10 @@ class RedisStore:
         return answers
 
     async def _check_rights(self, within: float) -> None:
-        from leasehold.stores.redis.doctor import doctor
+        from leasehold.stores.redis import rights
 
         where, strict = self._settings.where, self._strict is not None
-        await doctor.check_rights(self._transport, where, self._namespace, self._channel, within=within, info=strict)
+        await rights.check_rights(self._transport, where, self._namespace, self._channel, within=within, info=strict)
         self._rights_known = True
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:

@@ -42,7 +42,7 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change, check_fence
-from leasehold.stores.sqlite import doctor, plain, rows
+from leasehold.stores.sqlite import plain, rows
 from leasehold.stores.sqlite.busy_wait import LONGEST_PAUSE, Busy
 from leasehold.stores.sqlite.database import Database
 from leasehold.stores.sqlite.machine import Machine
@@ -287,6 +287,8 @@ class SQLiteStore:
 
     async def diagnose(self) -> list[Finding]:
         """Return what the file, the file system and the kernel mean for the promises."""
+        from leasehold.stores.sqlite import doctor
+
         until = self._runtime.now() + PATIENCE
         return await self._retry_busy(lambda: doctor.examine(self._database, until), until)
 

@@ -43,7 +43,6 @@ from leasehold.stores.zookeeper.cells import Cells
 from leasehold.stores.zookeeper.connection.requests import Node
 from leasehold.stores.zookeeper.connection.session import LinkEvent, Session, Transport
 from leasehold.stores.zookeeper.connection.settings import Settings
-from leasehold.stores.zookeeper.doctor import diagnose
 from leasehold.stores.zookeeper.expiry import ExpiryJob
 from leasehold.stores.zookeeper.nodes import Paths, owner_of
 from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
@@ -224,6 +223,8 @@ class ZooKeeperStore:
 
     async def diagnose(self) -> list[Finding]:
         """Check the servers' settings and our rights, and explain what they mean for the promises."""
+        from leasehold.stores.zookeeper.doctor import diagnose
+
         return await diagnose(self._acquirer, self._settings, self._paths, self._runtime.now() + PATIENCE)
 
     # --- session and fork --------------------------------------------------------------------------------------------

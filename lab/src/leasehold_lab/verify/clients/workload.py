@@ -177,10 +177,14 @@ class Worker:
             if hold is None:
                 self._journal.refused(n)
             else:
-                lease = hold._lease
-                self._journal.granted(n, hold.token, lease.since, lease.deadline)
-                hold.on_lost(timed_callback(lambda _: self._journal.notified(n, lease.deadline)))
+                self._journal.granted(n, hold.token, hold._lease.since, hold._lease.deadline)
+                self._listen(n, hold)
                 got.append(hold)
+
+    def _listen(self, n: int, hold: AsyncHold) -> None:
+        """Record the loss of a hold of the n-th acquire. There may be several, and the first notice counts."""
+        lease = hold._lease
+        hold.on_lost(timed_callback(lambda _: self._journal.notified(n, lease.deadline)))
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
         try:

@@ -41,7 +41,6 @@ from leasehold.stores.redis.connection.base import (
 from leasehold.stores.redis.connection.failover import Retries
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import cluster
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.strict import checks
 
@@ -156,6 +155,8 @@ class ClusterStore:
     # --- around the protocol ------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
+        from leasehold.stores.redis.doctor import cluster
+
         known = await self._refresh(cluster.WITHIN)
         strict = self._topology.settings(known.primaries[0]).strict
         found = await cluster.diagnose(self._runtime, self._make, self._topology, known, self._nodes.at)

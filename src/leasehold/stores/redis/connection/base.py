@@ -197,6 +197,12 @@ def version_of(facts: dict[str, str]) -> tuple[int, ...]:
     return tuple(int(part) for part in facts.get("version", "0").split(".")[:2] if part.isdecimal())
 
 
+def info_fields(reply: bytes) -> dict[str, str]:
+    """Return the fields in a reply to INFO."""
+    lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
+    return {key: value for key, colon, value in lines if colon}
+
+
 def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     """Return the error for a server that did not reply."""
     reason = str(why) or type(why).__name__

@@ -11,12 +11,21 @@ from leasehold._model import Finding
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._common.slots import Slot
-from leasehold.stores.redis.connection.base import DEMOTED, OnMessage, OnSilence, ReplyError, Transport, pack, refused
+from leasehold.stores.redis.connection.base import (
+    DEMOTED,
+    OnMessage,
+    OnSilence,
+    ReplyError,
+    Transport,
+    info_fields,
+    pack,
+    refused,
+)
 from leasehold.stores.redis.connection.pipelining import PipelinedConnection, Pipelining
 from leasehold.stores.redis.connection.replies import OnReply
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import doctor
+from leasehold.stores.redis.rights import check_rights
 from leasehold.stores.redis.scripts.calls import run_all
 from leasehold.stores.redis.scripts.commands import Command
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
@@ -53,6 +62,8 @@ class Single:
         return single_transport(runtime)(runtime, self.settings, channel, on_message, on_silence)
 
     async def diagnose(self, runtime: Runtime, transport: Transport, namespace: str, channel: bytes) -> list[Finding]:
+        from leasehold.stores.redis.doctor import doctor
+
         return await doctor.diagnose(runtime, transport, self.settings, namespace, channel)
 
 
@@ -260,14 +271,14 @@ class Node:
     async def meet(self, within: float) -> None:
         """Find out, once, its identity, and whether the user has the rights that are needed."""
         reply = await self.transport.call(pack(b"INFO", b"server"), within=within)
-        identity = "" if isinstance(reply, ReplyError) else doctor.info_fields(reply).get("run_id", "")
+        identity = "" if isinstance(reply, ReplyError) else info_fields(reply).get("run_id", "")
         if self.settings.restricted:
             await self._check_rights(within)
         self.identity = identity
         self._on_identity()
 
     async def _check_rights(self, within: float) -> None:
-        await doctor.check_rights(
+        await check_rights(
             self.transport, self.where, self._namespace, self.channel, within=within, info=self._quarantine
         )
         if self._check_more is not None:

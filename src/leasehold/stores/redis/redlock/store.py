@@ -56,7 +56,6 @@ from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError, refused
-from leasehold.stores.redis.doctor import redlock
 from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import Member, Node
@@ -250,6 +249,8 @@ class RedlockStore:
     # --- life cycle ---------------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
+        from leasehold.stores.redis.doctor import redlock
+
         return await redlock.diagnose(self._runtime, self._quorum, self._namespace, self._quarantine)
 
     async def close(self) -> None:

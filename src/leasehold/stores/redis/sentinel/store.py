@@ -8,7 +8,6 @@ from leasehold._model import Finding, Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import MakeTransport, RetryableError
 from leasehold.stores.redis.connection.transports import single_transport
-from leasehold.stores.redis.doctor import sentinel
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
 from leasehold.stores.redis.store import RedisStore
@@ -50,6 +49,8 @@ class SentinelStore(RedisStore):
                     raise
 
     async def diagnose(self) -> list[Finding]:
+        from leasehold.stores.redis.doctor import sentinel
+
         found = await super().diagnose()
         make = single_transport(self._runtime)
         group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._transport)
