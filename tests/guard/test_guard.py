@@ -142,6 +142,8 @@ def test_each_resource_has_a_fence_of_its_own_however_like_another_it_looks(data
         with pytest.raises(Stale) as stale:
             sql.advance(database, resource, token - 1)
         assert stale.value.fence == token
+    with pytest.raises(ValueError, match="ends with a space"):
+        sql.advance(database, "doc:ab ", 1)
     database.rollback()
 
 

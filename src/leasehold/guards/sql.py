@@ -139,6 +139,8 @@ def _advance(resource: str, token: int, dialect: str) -> Statements[None]:
     check_token(token)
     if not resource or len(resource) > LONGEST:
         raise ValueError(f"a resource has a name of 1 to {LONGEST} characters")
+    if resource.endswith(" "):
+        raise ValueError(f"the resource {resource!r} ends with a space, which MySQL and MariaDB ignore; leave it out")
     yield Statement(MYSQL_RAISE if dialect == "mysql" else RAISE, (resource, token))
     look = f"SELECT fence FROM leasehold_fence WHERE resource = {{}}{CURRENT_ROWS.get(dialect, '')}"
     found = yield Statement(look, (resource,))

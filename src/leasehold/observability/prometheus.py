@@ -194,6 +194,8 @@ class PrometheusObserver:
     def __call__(self, event: Event) -> None:
         """Count an event."""
         self._buffered.put(event)
+        if self._several and self._timer_of != os.getpid():
+            self._start_timer()
 
     def _acquired_soon(self, name: str, waited: float, queued: bool) -> None:
         self._buffered.acquired(name, waited, queued)
@@ -207,7 +209,7 @@ class PrometheusObserver:
 
     def _start_timer(self) -> None:
         self._timer_of = os.getpid()
-        timer = threading.Timer(FLUSH_EVERY, _flush, (weakref.ref(self),))
+        timer = threading.Timer(FLUSH_EVERY, _flush_in_time, (weakref.ref(self),))
         timer.daemon = True
         timer.name = "leasehold-prometheus"
         try:
@@ -295,6 +297,14 @@ class PrometheusObserver:
         for store, owners in self._failing.items():
             owners.clear()
             self._count_failing(store)
+
+
+def _flush_in_time(observer: weakref.ref[PrometheusObserver]) -> None:
+    """Work off the buffer; again later, while clients count as failing, who may have been closed."""
+    if (found := observer()) is not None:
+        found.flush()
+        if any(found._failing.values()):
+            found._start_timer()
 
 
 def _flush(observer: weakref.ref[PrometheusObserver]) -> None:

@@ -38,6 +38,7 @@ export function duration(seconds) {
 }
 
 export const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false });
+export const process = (owner) => (owner.pid ? h("small", {}, `pid ${owner.pid}`) : "");  // other libraries tell none
 export const lockAddress = (name) => `lock?name=${encodeURIComponent(name)}`;
 
 // --- time remaining: sent now and then, and counted down here --------------------------------------------------------

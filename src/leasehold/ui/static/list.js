@@ -1,4 +1,4 @@
-import { $, KINDS, duration, h, left, listen, lockAddress, pill } from "./common.js";
+import { $, KINDS, duration, h, left, listen, lockAddress, pill, process } from "./common.js";
 
 const query = new URLSearchParams(location.search);
 const wanted = {
@@ -81,7 +81,7 @@ function fill(row, record) {
 function holders(record) {
   const { holder, use } = record;
   if (!holder) return ["–"];
-  const one = [holder.host, " ", h("small", {}, `pid ${holder.pid}`)];
+  const one = [holder.host, " ", process(holder)];
   if (use.limit) return [`${use.taken} of ${use.limit} permits`];
   if (use.writers) return ["Writer: ", ...one];
   if (use.readers) return [`${use.readers} reader${use.readers === 1 ? "" : "s"}`];

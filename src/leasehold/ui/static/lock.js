@@ -1,4 +1,4 @@
-import { $, KINDS, clock, duration, h, left, listen, pill } from "./common.js";
+import { $, KINDS, clock, duration, h, left, listen, pill, process } from "./common.js";
 import { drawLine, drawTimes } from "./timeline.js";
 
 const name = new URLSearchParams(location.search).get("name") ?? "";
@@ -67,7 +67,7 @@ function person(entry, lock) {
   const meta = (entry.meta ?? []).flatMap(([key, value]) => [h("dt", {}, key || (lock.kind === "election" ? "Value" : "Meta")), h("dd", { class: "mono" }, value)]);
   const button = breaks && entry.token !== null ? h("div", { class: "actions" }, h("button", { class: "danger", onclick: () => ask(entry, lock), "aria-label": `Break the hold of ${entry.host} pid ${entry.pid}` }, "Break …")) : null;
   return h("article", { class: "card person" },
-    h("header", {}, h("h3", {}, entry.host, " ", h("small", {}, `pid ${entry.pid}`)), entry.role ? h("span", { class: "kind" }, entry.role) : null),
+    h("header", {}, h("h3", {}, entry.host, " ", process(entry)), entry.role ? h("span", { class: "kind" }, entry.role) : null),
     h("dl", {}, h("dt", {}, "Lease left"), h("dd", { "data-left": true }), ...terms, ...meta), button);
 }
 
@@ -75,7 +75,7 @@ function drawQueue(lock) {
   if (!lock.queue.length) return $("queue").replaceChildren(h("p", { class: "card empty" }, "Nobody waits."));
   const places = lock.queue.slice(0, 200).map((entry, at) => h("li", {},
     h("span", { class: "place-no" }, `${at + 1}.`),
-    h("div", {}, h("strong", {}, entry.host), " ", h("small", {}, `pid ${entry.pid}`), entry.role ? h("span", { class: "kind" }, entry.role) : null,
+    h("div", {}, h("strong", {}, entry.host), " ", process(entry), entry.role ? h("span", { class: "kind" }, entry.role) : null,
       entry.meta ? h("div", { class: "metatext" }, entry.meta.map(([key, value]) => (key ? `${key}: ${value}` : value)).join(", ")) : null),
     h("small", {}, "entry kept for ", left(entry.remaining, null, false))));
   const more = lock.queue.length > 200 ? h("p", { class: "empty" }, `and ${lock.queue.length - 200} more`) : null;
