@@ -12,7 +12,7 @@ retry when all might be free. It blocks no name that is not in use yet, but it d
 longer it may fail while others succeed. Here each wait is one ordinary entry in one queue. So no client starves, and
 the wait is at most the sum of the holders' times. With ``timeout=0`` it acquires all or nothing.
 
-Consecutive names of one store that supports it (`Capabilities.together`) are acquired in one request, up to the first
+Consecutive names of one store that supports it (`Capabilities.batches`) are acquired in one request, up to the first
 that is taken. The client waits for that one, then continues. Until all are held, each lease is renewed, even a fixed
 one: its time begins when all are held. If one is lost meanwhile, all are released, and the acquire starts again.
 """
@@ -196,7 +196,7 @@ class AsyncMultiLock(AsyncLock):
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
         """Return the members from ``start`` on that are acquired in one request to one store."""
         engine, some = self._members[start]._engine, self._members[start : start + AT_ONCE]
-        if not engine.store.capabilities.together:
+        if not engine.store.capabilities.batches:
             return ()
         return list(takewhile(lambda member: isinstance(member, AsyncLock) and member._engine is engine, some))
 
