@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import acquire, release
+from leasehold._engine.fast_path import acquire, release
 from leasehold._engine.lease import Lease
 from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, NotAcquired
@@ -213,7 +213,7 @@ class Members(AsyncPrimitive):
         await self._release_entry(member)
 
     async def _depart(self, member: Member) -> None:
-        if not self._engine.owns(member.lease):
+        if not self._engine.check_owner(member.lease):
             raise member.lease.error()
 
         def step(rounds: Rounds) -> Rounds | None:

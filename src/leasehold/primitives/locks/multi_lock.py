@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import acquire
+from leasehold._engine.fast_path import acquire
 from leasehold._model import AcquireRequest, Kind, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
