@@ -280,7 +280,7 @@ def members_of(
         TypeError: something is neither a name nor a lock of the same flavor.
         ValueError: there is none, or two different ones have the same name.
     """
-    refuse_no_list(locks)
+    require_list(locks)
     members: dict[str, AsyncMutex] = {}
     for item in locks:
         for member in _spread(item, named):
@@ -321,11 +321,11 @@ def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
 
 def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
     """Return the async cores of sync locks, for `members_of`."""
-    refuse_no_list(locks)
+    require_list(locks)
     return [_core(item) for item in locks]
 
 
-def refuse_no_list(locks: object) -> None:
+def require_list(locks: object) -> None:
     """Raise TypeError for one name where a list is expected: its letters would become names."""
     if isinstance(locks, str | bytes) or not isinstance(locks, Iterable):
         raise TypeError(f"multi_lock takes a list of names or locks, not {locks!r}; for one name write [name]")
