@@ -229,11 +229,11 @@ class Capabilities:
     cells: bool = True  # values with versions
     notifies: bool = True  # waiters are woken by notifications; otherwise they poll
     hands_over: bool = True  # a release hands the name to the longest waiter; otherwise the first to try acquires it
-    together: bool = False  # several names can be acquired and released in one request (`ManyStore`)
+    batches: bool = False  # several names can be acquired and released in one request (`BatchStore`)
     watches: bool = False  # has `leasehold.store_api.Watching.wait_for_cell`; otherwise waiters for a cell poll
     shortest: float = 0.0  # seconds of the shortest lease, or ttl of a cell; a shorter one is lengthened
     longest: float = float("inf")  # seconds of the longest lease plus lock delay
-    tardy: float = 0.0  # seconds by which it may detect the expiry of a lease or a cell too late
+    expiry_delay: float = 0.0  # seconds by which it may detect the expiry of a lease or a cell too late
     crash_bound: str = "within the lease"  # when the lock of a dead holder is free again; for messages
     why_not: str = ""  # why it does not promise what others do, and what to use instead; for messages
     only_runs: bool = False  # carries runs of scheduled jobs without ticks (`LeaseTerms.at_least`), and no other lock

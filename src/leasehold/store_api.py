@@ -57,6 +57,7 @@ from leasehold.errors import NameInUse, StoreRefused, StoreUnavailable, Unsuppor
 __all__ = [
     "CELL_LIMIT",
     "META_LIMIT",
+    "BatchStore",
     "Capabilities",
     "Cell",
     "Change",
@@ -67,7 +68,6 @@ __all__ = [
     "LeaseTerms",
     "LockMode",
     "LossCallback",
-    "ManyStore",
     "NameInUse",
     "Opener",
     "Owner",
@@ -179,8 +179,8 @@ class ReportsLosses(Protocol):
         ...
 
 
-class ManyStore(Store, Protocol):
-    """A store that acquires and releases several names in one request (`Capabilities.together`)."""
+class BatchStore(Store, Protocol):
+    """A store that acquires and releases several names in one request (`Capabilities.batches`)."""
 
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float

@@ -16,7 +16,7 @@ import pytest
 from leasehold_lab.bench.contestant import Role
 from leasehold_lab.bench.contestants import CONTESTANTS
 from leasehold_lab.bench.measures import MEASURES
-from leasehold_lab.bench.places import Place, place_of
+from leasehold_lab.bench.places import StoreKind, store_kind_of
 from leasehold_lab.bench.processes.relay import Relay
 from leasehold_lab.bench.processes.server_counters import Observers
 from leasehold_lab.bench.run import Settings, takes_part
@@ -158,11 +158,11 @@ def test_a_url_that_cannot_be_measured_is_refused(url):
 
 
 def test_a_url_chooses_the_measures_of_its_store():
-    assert {measure.place for measure in Settings("etcd://localhost").measures()} == {Place.ETCD}
-    assert {measure.place for measure in Settings().measures()} == set(Place)
+    assert {measure.place for measure in Settings("etcd://localhost").measures()} == {StoreKind.ETCD}
+    assert {measure.place for measure in Settings().measures()} == set(StoreKind)
     with pytest.raises(ValueError, match="on etcd 'blocking'; known measures: etcd-1"):
         Settings("etcd://localhost", only=["blocking"]).measures()
-    assert place_of("mariadb://localhost/x") is Place.MYSQL
+    assert store_kind_of("mariadb://localhost/x") is StoreKind.MYSQL
 
 
 def test_every_measure_has_its_floor_and_leasehold_on_its_store():

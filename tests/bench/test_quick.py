@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from leasehold_lab.bench import quick
 from leasehold_lab.bench.contestants import CONTESTANTS
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 from leasehold_lab.bench.result import Row, Spread
 from leasehold_lab.bench.run import run, takes_part
 from leasehold_lab.commands.bench import bench
@@ -50,7 +50,7 @@ def test_each_measure_has_its_floor_and_a_committed_ratio() -> None:
     measures = quick.settings().measures()
     assert [measure.key for measure in measures] == list(quick.QUICK)
     assert all(measure.floor in quick.QUICK[measure.key] for measure in measures)
-    assert {measure.place for measure in measures} == {Place.REDIS, Place.FILE}, "needs no server but Redis"
+    assert {measure.place for measure in measures} == {StoreKind.REDIS, StoreKind.FILE}, "needs no server but Redis"
     assert {key: tuple(of) for key, of in quick.committed().items()} == quick.QUICK
 
 

@@ -52,7 +52,7 @@ IN_MEMORY = Path("/dev/shm")
 LONGEST = 120.0
 """Seconds of the longest lease in strict mode: the kit has one of 60 s."""
 
-STRICT = replace(RedisStore.capabilities, together=False, longest=LONGEST)
+STRICT = replace(RedisStore.capabilities, batches=False, longest=LONGEST)
 
 STORES = {
     "memory": (MemoryStore.capabilities, REAL | SIMULATED),  # simulated time needs a store that lives in it

@@ -185,9 +185,16 @@ class ClientGroup:
 
     def _load(self, long: float = LONG) -> Load:
         passed = self.scenario.passed
-        tardy = self.system.tardy
+        expiry_delay = self.system.expiry_delay
         return Load(
-            lease=LEASE, names=1, work=WORK, patience=PATIENCE, tardy=tardy, long=long, longest=LONGEST, passed=passed
+            lease=LEASE,
+            names=1,
+            work=WORK,
+            patience=PATIENCE,
+            expiry_delay=expiry_delay,
+            long=long,
+            longest=LONGEST,
+            passed=passed,
         )
 
     async def _check_names_are_free(self) -> None:
@@ -202,7 +209,7 @@ class ClientGroup:
         living = [one for one in self.machines if not one.machine.killed and one.machine.name not in self.closed]
         looked = list[bool]()
         going_on = [one.spawn(partial(self._go_on, one, looked)) for one in living]
-        await self.harness.sleep(LEFT_BEHIND + self.system.tardy + self.system.late)
+        await self.harness.sleep(LEFT_BEHIND + self.system.expiry_delay + self.system.late)
         machine = self.harness.machine("last")
         client = machine.client(self._opener, response_timeout=ANSWERS_WITHIN)
         wanted = targets(client, self._load(), self.scenario.what)

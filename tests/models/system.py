@@ -34,7 +34,7 @@ class System(ABC):
 
     Attributes:
         menu: what is drawn from.
-        tardy: seconds by which the store may be late to notice that a lease has run out.
+        expiry_delay: seconds by which the store may be late to notice that a lease has run out.
         late: seconds that a waiter may take longer to learn that a name is free, beside the usual bound.
         linearizable: whether tokens and claims have the same order.
         tries: whether a try may not be refused while the name is free.
@@ -48,7 +48,7 @@ class System(ABC):
 
     name: ClassVar[str]
     menu: ClassVar[Menu]
-    tardy: float = 0.0
+    expiry_delay: float = 0.0
     late: float = 0.0
     linearizable: ClassVar[bool] = True
     tries: bool = True

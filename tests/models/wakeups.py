@@ -69,12 +69,12 @@ class Wakeups:
 
 
 class Handing:
-    """One history, of one lock that goes from hand to hand; ``deaf`` is the chance that a message is lost."""
+    """One history, of one lock that goes from hand to hand; ``loss`` is the chance that a message is lost."""
 
-    def __init__(self, seed: int, system: str, deaf: float, *, fair: bool) -> None:
+    def __init__(self, seed: int, system: str, loss: float, *, fair: bool) -> None:
         self._harness = SimulatedHarness(seed)
         self._system = system
-        self._deaf = deaf
+        self._loss = loss
         self._fair = fair
         self._waiting: set[int] = set()
         self._freed: float | None = None  # since when it is free although there is a waiter
@@ -91,7 +91,7 @@ class Handing:
         machines = [self._harness.machine(f"c{number}") for number in range(CLIENTS)]
         for host in servers.hosts:
             for machine in machines:
-                host.links[machine.machine.name] = Link(deaf=self._deaf)
+                host.links[machine.machine.name] = Link(deaf=self._loss)
         jobs = [
             machine.spawn(partial(self._take_turns, number, machine, machine.client(servers.opener)))
             for number, machine in enumerate(machines)
@@ -129,19 +129,19 @@ class Handing:
         self._freed = None
 
 
-def hand_over_many(first: int, handovers: int, deaf: float, jobs: int) -> Wakeups:
+def hand_over_many(first: int, handovers: int, loss: float, jobs: int) -> Wakeups:
     """Let locks go on until there were so many hand-overs, half of them of fair locks."""
     found = Wakeups()
     each = CLIENTS * ROUNDS * 0.9  # not all of them are to a waiter
     pieces = list[tuple[int, str, float]]()
     for system, share in SHARES.items():
         count = int(handovers * share / 100 / each) + 1
-        pieces += [(first + len(pieces) + number, system, deaf) for number in range(count)]
+        pieces += [(first + len(pieces) + number, system, loss) for number in range(count)]
     for part in in_processes(_piece, pieces, jobs):
         found.join(part)
     return found
 
 
 def _piece(piece: tuple[int, str, float]) -> Wakeups:
-    seed, system, deaf = piece
-    return Handing(seed, system, deaf, fair=seed % 2 == 0).play()
+    seed, system, loss = piece
+    return Handing(seed, system, loss, fair=seed % 2 == 0).play()

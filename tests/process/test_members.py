@@ -16,14 +16,14 @@ import pytest
 
 import leasehold
 from leasehold import BrokenBarrier, Client
-from leasehold.primitives.coordination.barrier_members import LOOK
+from leasehold.primitives.coordination.barrier_members import CHECK_EVERY
 from leasehold_lab.servers import RedisServer
 
 LEASE = 1.0
 NOISE = 1.5
 """Seconds that a busy machine may be late."""
 
-BOUND = LEASE + 0.25 + 2 * LOOK + NOISE
+BOUND = LEASE + 0.25 + 2 * CHECK_EVERY + NOISE
 """Seconds after which a dead member is noticed: its lease, a look of the second in line, and noise."""
 
 MEMBER = """

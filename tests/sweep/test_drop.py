@@ -122,7 +122,7 @@ def test_an_acquire_dropped_at_its_timeout_awaits_nothing() -> None:
             while not self.leaving:
                 yield work.send(None)
                 attempts = list(self.client._engine.attempts)
-                assert all(isinstance(one, Lease) for one in attempts)  # each is in the straight lane
+                assert all(isinstance(one, Lease) for one in attempts)  # each is in the fast path
                 self.leaving = any(lease.state is State.RELEASED for lease in attempts)
             work.close()
 

@@ -40,7 +40,7 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
-from leasehold.store_api import ManyStore, Opener, Store, Watching
+from leasehold.store_api import BatchStore, Opener, Store, Watching
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class FaultyStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        since, inner = self._runtime.now(), cast(BatchStore, self._inner)
         name = claims[0][0] if claims else ""
         answers = await self._meet(
             "try_acquire_many", name, within, lambda: inner.try_acquire_many(claims, keep=keep, within=within)
@@ -166,7 +166,7 @@ class FaultyStore:
         return [_since(answer, since) for answer in answers]
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        name, inner = leaves[0][0] if leaves else "", cast(ManyStore, self._inner)
+        name, inner = leaves[0][0] if leaves else "", cast(BatchStore, self._inner)
         return await self._meet("release_many", name, within, lambda: inner.release_many(leaves, within=within))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:

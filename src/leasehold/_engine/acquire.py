@@ -1,7 +1,7 @@
 """The acquire loop: try, wait, try again, until the lease is granted, the time is up, or ``cancel`` is called.
 
 The theory is in `engine`, that of cancellations in `cancellation`. The first try of nearly all acquires is
-made in `lane`; the loop does all that follows if that did not get the lease.
+made in `fast_path`; the loop does all that follows if that did not get the lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ First = Granted | Wait | StoreUnavailable
 
 
 class AcquireLoop(LeaseHandle):
-    """One acquire, in general; see `leasehold._engine.lane.acquire`, which runs it.
+    """One acquire, in general; see `leasehold._engine.fast_path.acquire`, which runs it.
 
     It keeps the lease alive until it is granted. The first try of ``lease`` began at ``start``; with ``sent``, the
     store may know its ticket; with ``first``, this is what it received.

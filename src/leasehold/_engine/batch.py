@@ -22,7 +22,7 @@ from leasehold._engine.lease_states import State
 from leasehold._model import Granted, LeaseTerms, Owner, Wait
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
-from leasehold.store_api import ManyStore
+from leasehold.store_api import BatchStore
 
 AT_ONCE = 100  # names in one request: it occupies a server for about a millisecond
 
@@ -36,7 +36,7 @@ class Batch:
     def __init__(self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]]) -> None:
         self._engine = engine
         self._start = engine.runtime.now()
-        self._store = cast(ManyStore, engine.store)
+        self._store = cast(BatchStore, engine.store)
         self._leases = [
             Lease(
                 engine.runtime, name, engine.ticket(terms), terms.lease, observer=engine.observer, origin=engine.origin
@@ -131,7 +131,7 @@ class Batch:
 
 async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
     """Release the tickets in the store in this order; return for each what `Engine.send_release` returns."""
-    if len(leases) < 2 or engine.runtime.interrupts() or not engine.store.capabilities.together:
+    if len(leases) < 2 or engine.runtime.interrupts() or not engine.store.capabilities.batches:
         return [await engine.send_release(lease) for lease in leases]
     found: list[bool | None] = []
     for start in range(0, len(leases), AT_ONCE):
@@ -140,7 +140,7 @@ async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | 
 
 
 async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    store = cast(ManyStore, engine.store)
+    store = cast(BatchStore, engine.store)
     pairs = [(lease.name, lease.ticket) for lease in leases]
 
     def request(within: float) -> Coroutine[Any, Any, Sequence[bool]]:

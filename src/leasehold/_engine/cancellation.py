@@ -109,7 +109,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """Release the ticket, unless it was granted first. A forked child does nothing: the parent owns the ticket."""
-        if not self._engine.owns(self._lease):
+        if not self._engine.check_owner(self._lease):
             return
         self._first.append(False)
         if self.cancelled:

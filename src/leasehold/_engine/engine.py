@@ -96,7 +96,7 @@ class Engine:
         if self.closed:
             raise RuntimeError("this leasehold client is closed; make another")
 
-    def owns(self, lease: Lease) -> bool:
+    def check_owner(self, lease: Lease) -> bool:
         """Return whether a lease belongs to this process; end one that a fork copied from the parent."""
         ours = lease.ticket.terms.owner is self.owner
         if not ours:
@@ -179,7 +179,7 @@ class Engine:
         self.watchdog.after_fork()
         self.store.after_fork()
 
-    def same(self, terms: LeaseTerms) -> LeaseTerms:
+    def shared_terms(self, terms: LeaseTerms) -> LeaseTerms:
         """Return the terms of the last lock if they are equal to these: most locks of a client share one object."""
         known = self._terms
         if known is None or known != terms:
@@ -214,7 +214,7 @@ class Engine:
 
     async def repeat_release(self, lease: Lease) -> None:
         """Release again after a release that was interrupted, at whatever step."""
-        if not self.owns(lease):
+        if not self.check_owner(lease):
             return
         lease.begin_release()
         self.watchdog.forget(lease)
@@ -224,7 +224,7 @@ class Engine:
 
     def begin_release(self, lease: Lease) -> bool:
         """End the lease and its renewals; return False if it was lost before."""
-        ours = self.owns(lease)
+        ours = self.check_owner(lease)
         holding = lease.begin_release()
         self.watchdog.forget(lease)
         if ours and not holding and not self.closed:  # `close` releases all tickets itself
@@ -293,7 +293,7 @@ class Engine:
             StoreUnavailable: no answer; the hold stays as it was until its deadline.
         """
         for lease in leases:
-            self.owns(lease)
+            self.check_owner(lease)
             if not lease.check_deadline():
                 raise lease.error()
         sent = self.runtime.now()

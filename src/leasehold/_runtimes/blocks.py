@@ -35,18 +35,18 @@ Exit = Callable[[S, type[BaseException] | None, BaseException | None, TracebackT
 class Block:
     """One block. Python calls it at the end of the block, as ``__exit__`` or ``__aexit__``."""
 
-    __slots__ = ("__weakref__", "_exit", "handle", "hold", "of")
+    __slots__ = ("__weakref__", "_exit", "handle", "hold", "manager")
 
-    def __init__(self, exit_: Callable[..., Any], of: object) -> None:
+    def __init__(self, exit_: Callable[..., Any], manager: object) -> None:
         self._exit = exit_
-        self.of = of  # the context manager, or its class if it was looked up there
+        self.manager = manager  # the context manager, or its class if it was looked up there
         self.hold: Any = None  # None if the block was entered without it
         self.handle: object = None  # keeps the lease of that hold alive, for as long as the block lasts
 
     def __call__(self, *args: Any) -> Any:
-        if isinstance(self.of, type):
+        if isinstance(self.manager, type):
             return self._exit(args[0], self, *args[1:])
-        return self._exit(self.of, self, *args)
+        return self._exit(self.manager, self, *args)
 
 
 class _EndsBlock:
@@ -56,8 +56,8 @@ class _EndsBlock:
         self._exit = exit_
         functools.update_wrapper(self, exit_)  # type: ignore[arg-type]
 
-    def __get__(self, of: object, owner: type | None = None) -> Block:
-        block = Block(self._exit, owner if of is None else of)
+    def __get__(self, manager: object, owner: type | None = None) -> Block:
+        block = Block(self._exit, owner if manager is None else manager)
         opened_here = _opened.blocks
         opened_here.append(weakref.ref(block))
         if len(opened_here) > MOST_OPENED:
@@ -82,11 +82,11 @@ def ends_block(
     return cast("Exit[S, R]", _EndsBlock(exit_))
 
 
-def opened(of: object) -> Block | None:
+def opened(manager: object) -> Block | None:
     """Return the block that the calling ``with`` statement has just made; None if ``__enter__`` was called by hand."""
     blocks = _opened.blocks
     while blocks:
         block = blocks.pop()()
-        if block is not None and block.hold is None and (block.of is of or block.of is type(of)):
+        if block is not None and block.hold is None and (block.manager is manager or block.manager is type(manager)):
             return block
     return None

@@ -84,11 +84,11 @@ class ThreadPoolExecutor(pool.ThreadPoolExecutor):  # type: ignore[misc]
         super().shutdown(wait)
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
-        turns = _Turns(job)
+        submitted = _SubmittedJob(job)
         scheduled = self._scheduled(self._prefix + job.id)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            attempt = _Attempt(turns)
+            attempt = _Attempt(submitted)
 
             def work() -> None:
                 attempt.begin()
@@ -96,15 +96,15 @@ class ThreadPoolExecutor(pool.ThreadPoolExecutor):  # type: ignore[misc]
 
             while True:
                 try:
-                    scheduled.run(work, tick=turns.tick)
+                    scheduled.run(work, tick=submitted.tick)
                     return attempt.result
                 except StoreUnavailable as error:
                     attempt.raise_if_over(error)
                     if self._ending.wait(AGAIN):
                         raise
 
-        turns.func = run
-        super()._do_submit_job(turns, turns.each(run_times))
+        submitted.func = run
+        super()._do_submit_job(submitted, submitted.each(run_times))
 
     def _run_job_success(self, job_id: str, events: Iterable[Any]) -> None:
         super()._run_job_success(job_id, _of_here(events))
@@ -130,11 +130,11 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
         super().__init__()
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
-        turns = _Turns(job)
+        submitted = _SubmittedJob(job)
         scheduled = self._scheduled(self._prefix + job.id)
 
         async def run(*args: Any, **kwargs: Any) -> Any:
-            attempt = _Attempt(turns)
+            attempt = _Attempt(submitted)
 
             async def work() -> None:
                 attempt.begin()
@@ -143,20 +143,20 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
 
             while True:
                 try:
-                    await scheduled.run(work, tick=turns.tick)
+                    await scheduled.run(work, tick=submitted.tick)
                     return attempt.result
                 except StoreUnavailable as error:
                     attempt.raise_if_over(error)
                 await asyncio.sleep(AGAIN)
 
-        turns.func = run
-        super()._do_submit_job(turns, turns.each(run_times))
+        submitted.func = run
+        super()._do_submit_job(submitted, submitted.each(run_times))
 
     def _run_job_success(self, job_id: str, events: Iterable[Any]) -> None:
         super()._run_job_success(job_id, _of_here(events))
 
 
-class _Turns:
+class _SubmittedJob:
     """A job as APScheduler runs it, for one submission: its function is replaced, and knows the scheduled time."""
 
     def __init__(self, job: Any) -> None:
@@ -186,10 +186,10 @@ class _Turns:
 class _Attempt:
     """One run of one tick: whether it began here, what it returned, and how long it may be tried."""
 
-    def __init__(self, turns: _Turns) -> None:
-        self._job, self._at = turns.job, turns.at
+    def __init__(self, submitted: _SubmittedJob) -> None:
+        self._job, self._at = submitted.job, submitted.at
         self._began = False
-        self.tick = {"tick": turns.tick} if _takes_tick(self._job) else {}
+        self.tick = {"tick": submitted.tick} if _takes_tick(self._job) else {}
         self.result: Any = ELSEWHERE
 
     def begin(self) -> None:

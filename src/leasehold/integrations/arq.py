@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable
 from leasehold._validate import Seconds, seconds
-from leasehold.integrations._common.queues import OnBusy, locked
+from leasehold.integrations._common.queues import OnBusy, run_under_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def locked_job(
 
     def decorate(function: F) -> F:
         options: Any = {"on_busy": on_busy, "lease": lease, "wait": wait, "hold": hold, "without": ["ctx"]}
-        task = locked(client, name, busy, **options)(function)
+        task = run_under_lock(client, name, busy, **options)(function)
 
         @functools.wraps(function)
         async def job(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ import dramatiq
 
 from leasehold import AcquireTimeout, Client
 from leasehold._validate import Seconds, at_least_zero
-from leasehold.integrations._common.queues import locked
+from leasehold.integrations._common.queues import run_under_lock
 
 
 class LockMiddleware(dramatiq.Middleware):
@@ -36,7 +36,7 @@ class LockMiddleware(dramatiq.Middleware):
         given = actor.options
         if (name := given.get("lock")) is None:
             return
-        decorate = locked(
+        decorate = run_under_lock(
             self._client,
             name,
             self._busy,

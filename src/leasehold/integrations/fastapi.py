@@ -56,7 +56,7 @@ from leasehold import AcquireTimeout, AsyncClient, AsyncHold, AsyncLock, LeaseLo
 from leasehold._validate import Seconds
 from leasehold.integrations._common.names import NameTemplate
 from leasehold.integrations.starlette import add_exception_handlers, client_of, leasehold_lifespan, readiness
-from leasehold.primitives.bases import title
+from leasehold.primitives.bases import function_name
 from leasehold.primitives.locks.options import DEFAULT_LEASE
 
 __all__ = ["add_exception_handlers", "client_of", "get_client", "leasehold_lifespan", "lock", "readiness"]
@@ -224,8 +224,8 @@ class _Argument:
 
 def _unfit(endpoint: Any, field: str, text: str, why: str) -> RuntimeError:
     return RuntimeError(
-        f"the lock {text!r} needs {field!r}, but {title(endpoint)} {why}; pass a function that takes it as an argument "
-        "and returns the name"
+        f"the lock {text!r} needs {field!r}, but {function_name(endpoint)} {why}; pass a function that takes it as an "
+        "argument and returns the name"
     )
 
 

@@ -12,7 +12,7 @@ from huey.exceptions import RetryTask  # pyright: ignore[reportMissingTypeStubs]
 
 from leasehold import AcquireTimeout, Client
 from leasehold._validate import Seconds, at_least_zero, seconds
-from leasehold.integrations._common.queues import OnBusy, locked
+from leasehold.integrations._common.queues import OnBusy, run_under_lock
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -43,4 +43,4 @@ def locked_task(
     def busy(error: AcquireTimeout) -> None:
         raise RetryTask(str(error), delay=seconds(delay, "delay"))
 
-    return locked(client, name, busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)
+    return run_under_lock(client, name, busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)

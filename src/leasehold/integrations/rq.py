@@ -11,7 +11,7 @@ from typing import TypeVar
 from rq import Retry
 
 from leasehold import AcquireTimeout, Client
-from leasehold.integrations._common.queues import OnBusy, locked
+from leasehold.integrations._common.queues import OnBusy, run_under_lock
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -44,4 +44,4 @@ def locked_job(
     def busy(error: AcquireTimeout) -> Retry:
         return again
 
-    return locked(client, name, busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)
+    return run_under_lock(client, name, busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from leasehold import AcquireTimeout, AsyncClient, Client
 from leasehold._validate import Seconds
-from leasehold.integrations._common.queues import OnBusy, locked
+from leasehold.integrations._common.queues import OnBusy, run_under_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def locked_task(
         wait: seconds for which the task waits for the lock before that.
         hold: the keyword-only argument of the task that gets the hold, for its ``token``.
     """
-    return locked(client, name, _busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)
+    return run_under_lock(client, name, _busy, on_busy=on_busy, lease=lease, wait=wait, hold=hold)
 
 
 def _busy(error: AcquireTimeout) -> None:

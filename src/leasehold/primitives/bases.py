@@ -111,7 +111,7 @@ class AsyncDecorating(AsyncContext):
         Raises:
             TypeError: it is no coroutine function.
         """
-        refuse_plain(function)
+        require_coroutine_function(function)
 
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -194,13 +194,13 @@ class DecoratingFacade(ContextFacade[ContextCore]):
         Raises:
             TypeError: it is a coroutine function, or a generator.
         """
-        refuse_others(function)
+        require_function(function)
         refuse_coroutines(function)
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> T:
             with self:
-                return finished(function(*args, **kwargs), function)
+                return refuse_returned_coroutine(function(*args, **kwargs), function)
 
         return locked
 
@@ -211,23 +211,25 @@ class DecoratingFacade(ContextFacade[ContextCore]):
 def refuse_coroutines(work: Callable[..., Any]) -> None:
     """Raise TypeError for a coroutine function, which a blocking client cannot run."""
     if _is_coroutine(work):
-        raise TypeError(f"{title(work)} is a coroutine function; this client blocks, use AsyncClient for it")
+        raise TypeError(f"{function_name(work)} is a coroutine function; this client blocks, use AsyncClient for it")
 
 
-def refuse_plain(work: Callable[..., Any]) -> None:
+def require_coroutine_function(work: Callable[..., Any]) -> None:
     """Raise TypeError unless ``work`` is a coroutine function."""
-    refuse_others(work)
+    require_function(work)
     if not _is_coroutine(work):
-        raise TypeError(f"{title(work)} is a plain function; this client awaits, use Client for it")
+        raise TypeError(f"{function_name(work)} is a plain function; this client awaits, use Client for it")
 
 
 def refuse_callback(callback: Callable[..., Any]) -> None:
     """Raise TypeError unless ``callback`` is a plain function: a coroutine that it returns would never be awaited."""
     if not callable(callback) or _is_coroutine(callback):
-        raise TypeError(f"a plain function is expected, not {title(callback)}; to await something, let it start a task")
+        raise TypeError(
+            f"a plain function is expected, not {function_name(callback)}; to await something, let it start a task"
+        )
 
 
-def refuse_others(work: Callable[..., Any]) -> None:
+def require_function(work: Callable[..., Any]) -> None:
     """Raise TypeError unless ``work`` is a function. A generator is refused: its body runs after the call returned."""
     if isinstance(work, staticmethod | classmethod):
         kind = "staticmethod" if isinstance(work, staticmethod) else "classmethod"
@@ -236,19 +238,22 @@ def refuse_others(work: Callable[..., Any]) -> None:
         raise TypeError(f"a function is expected, not {work!r}")
     if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError(
-            f"{title(work)} is a generator: its body runs after the call, without the lock; take the lock inside it"
+            f"{function_name(work)} is a generator: its body runs after the call, without the lock; "
+            "take the lock inside it"
         )
 
 
-def finished(result: T, function: Callable[..., Any]) -> T:
+def refuse_returned_coroutine(result: T, function: Callable[..., Any]) -> T:
     """Raise TypeError for a returned coroutine: it would run after the release of the lock."""
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError(f"{title(function)} returned a coroutine, which would run without the lock; use AsyncClient")
+        raise TypeError(
+            f"{function_name(function)} returned a coroutine, which would run without the lock; use AsyncClient"
+        )
     return result
 
 
-def title(work: Callable[..., Any]) -> str:
+def function_name(work: Callable[..., Any]) -> str:
     """Return the name of a function for a message."""
     return str(getattr(work, "__qualname__", work))
 

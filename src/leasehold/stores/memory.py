@@ -56,7 +56,7 @@ _spaces: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
 class MemoryStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, together=True, watches=True, crash_bound="with the process")
+    capabilities = Capabilities(shared=True, permits=True, batches=True, watches=True, crash_bound="with the process")
 
     def __init__(self, runtime: Runtime, namespace: str, space: str) -> None:
         self._runtime = runtime

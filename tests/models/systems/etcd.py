@@ -31,7 +31,7 @@ class EtcdSystem(System):
         (*OF_CLIENTS, Kind.DEAF, Kind.DEAF, Kind.RESTART, Kind.LEADER, *4 * (Kind.REPLACED,), Kind.COMPACT),
         (Kind.REVOKE,),
     )
-    tardy = 0.1 + LATE
+    expiry_delay = 0.1 + LATE
     reconnects = 1.7
     """A broken watch is opened again after up to a second, a member that cannot do it asked again after up to half."""
 
@@ -45,9 +45,9 @@ class EtcdSystem(System):
     def foresee(self, one: Strike) -> None:
         """Know that a change of leader makes leases longer."""
         if one.kind in (Kind.LEADER, Kind.REPLACED):
-            self.tardy += LEAST_TTL + AWAY
+            self.expiry_delay += LEAST_TTL + AWAY
         if one.kind is Kind.LEADER and _lasts(one):
-            self.tardy += LEADERLESS
+            self.expiry_delay += LEADERLESS
 
     def restart(self, one: Strike) -> float:
         """Restart a member."""

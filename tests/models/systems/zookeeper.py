@@ -21,7 +21,7 @@ class ZooKeeperSystem(System):
 
     name = "zookeeper"
     menu = Menu(LOCKS, (*OF_CLIENTS, Kind.RESTART, Kind.LEADER, Kind.COMPACT), (Kind.REVOKE,))
-    tardy = LONGER
+    expiry_delay = LONGER
     reconnects = 2.7
     """A member that does not answer is given up after a second, and another tried after a pause of up to one."""
 
@@ -34,7 +34,7 @@ class ZooKeeperSystem(System):
     def foresee(self, one: Strike) -> None:
         """Know that a change of leader makes sessions longer."""
         if one.kind is Kind.LEADER:
-            self.tardy += TIMEOUT + AWAY
+            self.expiry_delay += TIMEOUT + AWAY
 
     def restart(self, one: Strike) -> float:
         """Restart a member."""

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, LeaseLost, StoreUnavailable
-from leasehold.primitives.coordination.barrier_members import LOOK
+from leasehold.primitives.coordination.barrier_members import CHECK_EVERY
 from leasehold.primitives.coordination.journal import LOST_MESSAGE
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
@@ -159,7 +159,7 @@ def test_the_check_finds_a_member_that_passed_too_early() -> None:
         check(Record(came={1: [0.0, 0.0]}, went={1: [(1.0, 0), (1.0, 0)]}))
 
 
-BOUND = LEASE + LOOK * PARTIES + LOST_MESSAGE + 1.0
+BOUND = LEASE + CHECK_EVERY * PARTIES + LOST_MESSAGE + 1.0
 """Seconds within which the others notice a crash: the lease, then the next check by the first member that is alive."""
 
 

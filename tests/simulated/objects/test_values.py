@@ -136,7 +136,7 @@ def scenario(seed: int, turn: Turn, *, workers: int = 4, times: int = 0, hostile
         chance = random.Random(seed)
         rates = dict(RATES) if hostile else {}
         if turn is adds:  # No store sends a request twice. If the network does, and another client writes in between,
-            rates.pop(Kind.DUPLICATE, None)  # the one mark of a cell cannot show it; the journal of a latch can.
+            rates.pop(Kind.DUPLICATE, None)  # the one write id of a cell cannot show it; the journal of a latch can.
         plan = sometimes(chance, rates, LEASE / 2)
         those: list[Worker] = []
         for number in range(workers):

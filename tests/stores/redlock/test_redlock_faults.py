@@ -25,9 +25,9 @@ ORDER = Bounds(linearizable=False, tries=False, fifo=False, notified=1.0)
 def proxies(nodes, count):
     """Put a proxy before the first ``count`` nodes; yield them, and the URL of all."""
     with ExitStack() as stack:
-        before = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes[:count]]
-        ports = [proxy.port for proxy in before] + [node.port for node in nodes.nodes[count:]]
-        yield before, "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        fault_proxies = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes[:count]]
+        ports = [proxy.port for proxy in fault_proxies] + [node.port for node in nodes.nodes[count:]]
+        yield fault_proxies, "redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
 # --- slow votes -------------------------------------------------------------------------------------------------
@@ -39,15 +39,15 @@ def test_slow_votes_shorten_the_remaining_lease(nodes, namespace, harness):
     lease, late = 3.0, 1.0
 
     async def body(harness):
-        with proxies(nodes, 5) as (before, url):
+        with proxies(nodes, 5) as (fault_proxies, url):
             async with harness.client(url, namespace=namespace) as locks:
                 await (await locks.lock("other").acquire(timeout=5)).release()
-                for proxy in before:
+                for proxy in fault_proxies:
                     proxy.delay(late, Side.REPLIES)
                 hold = await locks.lock("x", lease=lease, renew=False).acquire(timeout=2 * lease)
                 assert hold is not None
                 assert 0 < hold.remaining <= lease - late
-                for proxy in before:
+                for proxy in fault_proxies:
                     proxy.heal()
                 await hold.release()
 
@@ -60,13 +60,13 @@ def test_votes_slower_than_the_lease_are_given_back(nodes, namespace, harness):
     lease = 1.0
 
     async def body(harness):
-        with proxies(nodes, 3) as (before, url):
+        with proxies(nodes, 3) as (fault_proxies, url):
             async with (
                 harness.client(url, namespace=namespace, response_timeout=3.0) as locks,
                 harness.client(nodes.url, namespace=namespace) as others,
             ):
                 await (await locks.lock("other").acquire(timeout=5)).release()
-                held = [proxy.hold(Side.REPLIES) for proxy in before]
+                held = [proxy.hold(Side.REPLIES) for proxy in fault_proxies]
                 job = harness.spawn(lambda: locks.lock("x", lease=lease, renew=False).acquire(timeout=1.3 * lease))
                 await harness.sleep(1.2 * lease)
                 for fault in held:
@@ -123,11 +123,11 @@ async def load(harness, url, namespace, records, until, *, clients=3, lease=3.0)
 class Fault:
     """A fault of two of five nodes, and its repair."""
 
-    def __init__(self, kind, nodes, before):
-        self.kind, self.two, self.before = kind, nodes.nodes[:2], before
+    def __init__(self, kind, nodes, fault_proxies):
+        self.kind, self.two, self.fault_proxies = kind, nodes.nodes[:2], fault_proxies
 
     def begin(self):
-        for node, proxy in zip(self.two, self.before, strict=True):
+        for node, proxy in zip(self.two, self.fault_proxies, strict=True):
             match self.kind:
                 case "down" | "empty":
                     node.kill()
@@ -139,7 +139,7 @@ class Fault:
                     proxy.blackhole()
 
     def end(self):
-        for node, proxy in zip(self.two, self.before, strict=True):
+        for node, proxy in zip(self.two, self.fault_proxies, strict=True):
             match self.kind:
                 case "down":
                     node.start()
@@ -155,8 +155,8 @@ class Fault:
 def test_two_of_five_nodes_fail_and_come_back(nodes, namespace, harness, kind):
     """There is progress before, during and after. No two clients hold at a time, and tokens increase."""
     records, stop = [], [False]
-    with proxies(nodes, 2) as (before, url):
-        fault = Fault(kind, nodes, before)
+    with proxies(nodes, 2) as (fault_proxies, url):
+        fault = Fault(kind, nodes, fault_proxies)
 
         async def body(harness):
             job = harness.spawn(lambda: load(harness, url, namespace, records, lambda: stop[0]))
@@ -313,17 +313,17 @@ def test_the_vote_of_a_request_that_waits_for_a_stalled_node_is_given_back(names
 @pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_LEAVE], ids=["claim", "leave"])
 def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
     """Votes whose replies were lost do not block their ticket. A release whose replies were lost takes effect."""
-    with proxies(nodes, 3) as (before, url):
+    with proxies(nodes, 3) as (fault_proxies, url):
 
         async def body(harness):
             client = harness.client(url, namespace=namespace)
             await (await client.lock("x").acquire()).release()
-            for proxy in before:
+            for proxy in fault_proxies:
                 proxy.cut_at(1, Side.REPLIES) if script is REDLOCK_CLAIM else None
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
             if script is REDLOCK_LEAVE:
-                for proxy in before:
+                for proxy in fault_proxies:
                     proxy.cut_at(1, Side.REPLIES)
             await hold.release()
             start = harness.now()

@@ -186,8 +186,8 @@ def test_who_was_stopped_while_it_waited_alone_is_told(drop_dead: bool) -> None:
 
 
 def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(barrier_members, "LIFE", 20.0)
-    monkeypatch.setattr(barrier_members, "TOUCH", 5.0)
+    monkeypatch.setattr(barrier_members, "ROUNDS_TTL", 20.0)
+    monkeypatch.setattr(barrier_members, "REWRITE_AFTER", 5.0)
 
     async def body(harness: Harness) -> None:
         memory = Memory("patience")
@@ -202,7 +202,7 @@ def test_who_waits_for_longer_than_the_rounds_are_kept_keeps_them(monkeypatch: p
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "leaving"])
 def test_what_the_store_has_forgotten_is_broken(monkeypatch: pytest.MonkeyPatch, leaving: bool) -> None:
-    monkeypatch.setattr(barrier_members, "LIFE", 5.0)
+    monkeypatch.setattr(barrier_members, "ROUNDS_TTL", 5.0)
 
     async def body(harness: Harness) -> None:
         one, other = barriers(harness, 2, 2)
@@ -241,10 +241,10 @@ def test_a_forked_child_does_not_leave_for_its_parent() -> None:
 
 def test_the_dead_who_have_gone_meanwhile_are_no_longer_buried() -> None:
     rounds = rounds_of.arrive(Rounds(3), "one", stays=False)
-    assert rounds_of.bury(rounds, ["two"], "died") is None
-    buried = rounds_of.bury(rounds, ["one", "two"], "died")
-    assert buried is not None
-    assert buried.broken == "died"
+    assert rounds_of.drop_dead_members(rounds, ["two"], "died") is None
+    dropped = rounds_of.drop_dead_members(rounds, ["one", "two"], "died")
+    assert dropped is not None
+    assert dropped.broken == "died"
 
 
 def test_what_is_no_barrier_is_not_read_as_one(harness: Harness) -> None:

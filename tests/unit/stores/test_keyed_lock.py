@@ -23,7 +23,7 @@ def test_waiters_of_one_key_get_their_turn_in_order_of_arrival() -> None:
         lock = KeyedLock(runtime, "too slow")
 
         async def take(number: int) -> None:
-            async with lock.turn("key", runtime.now() + 10):
+            async with lock.hold("key", runtime.now() + 10):
                 await asyncio.sleep(0)
                 order.append(number)
 
@@ -37,7 +37,7 @@ def test_other_keys_do_not_wait() -> None:
     async def body() -> None:
         runtime = AsyncioRuntime()
         lock = KeyedLock(runtime, "too slow")
-        async with lock.turn("one", runtime.now()), lock.turn("other", runtime.now()):
+        async with lock.hold("one", runtime.now()), lock.hold("other", runtime.now()):
             pass
 
     asyncio.run(body())
@@ -47,11 +47,11 @@ def test_a_turn_that_does_not_come_in_time_raises_the_message() -> None:
     async def body() -> None:
         runtime = BlockingRuntime()
         lock = KeyedLock(runtime, "too slow")
-        async with lock.turn("key", runtime.now()):
+        async with lock.hold("key", runtime.now()):
             with pytest.raises(StoreUnavailable, match="too slow"):
-                async with lock.turn("key", runtime.now() + 0.01):
+                async with lock.hold("key", runtime.now() + 0.01):
                     pass
-        async with lock.turn("key", runtime.now()):  # the caller that gave up left nothing
+        async with lock.hold("key", runtime.now()):  # the caller that gave up left nothing
             pass
 
     run_sync(body())
@@ -63,10 +63,10 @@ def test_a_waiter_that_is_cancelled_passes_its_turn_on() -> None:
         lock = KeyedLock(runtime, "too slow")
 
         async def take() -> None:
-            async with lock.turn("key", runtime.now() + 10):
+            async with lock.hold("key", runtime.now() + 10):
                 entered.set()
 
-        async with lock.turn("key", runtime.now()):
+        async with lock.hold("key", runtime.now()):
             cancelled = asyncio.ensure_future(take())
             await asyncio.sleep(0)
             last = asyncio.ensure_future(take())
@@ -86,7 +86,7 @@ def test_threads_exclude_each_other() -> None:
     async def take() -> None:
         nonlocal inside, most
         for _ in range(100):
-            async with lock.turn("key", runtime.now() + 30):
+            async with lock.hold("key", runtime.now() + 30):
                 inside += 1
                 most = max(most, inside)
                 inside -= 1
@@ -105,7 +105,7 @@ def test_a_turn_is_passed_on_wherever_a_signal_handler_raises() -> None:
     lock = KeyedLock(runtime, "too slow")
 
     async def take() -> None:
-        async with lock.turn("key", runtime.now()):
+        async with lock.hold("key", runtime.now()):
             pass
 
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 
 
 class Mode(enum.StrEnum):
@@ -59,7 +59,7 @@ class Contestant:
     requires: str = "redis"
     package: str = ""
     settings: str = ""
-    places: frozenset[Place] = frozenset({Place.REDIS})
+    places: frozenset[StoreKind] = frozenset({StoreKind.REDIS})
     contenders: int = 1000
     idle: bool = False
     disturbance: Disturbance | None = None
@@ -68,5 +68,5 @@ class Contestant:
 BOTH = frozenset({Mode.BLOCKING, Mode.ASYNCIO})
 BLOCKING = frozenset({Mode.BLOCKING})
 ASYNCIO = frozenset({Mode.ASYNCIO})
-FILE = frozenset({Place.FILE})
-REDLOCK = frozenset({Place.REDIS, Place.REDLOCK})
+FILE = frozenset({StoreKind.FILE})
+REDLOCK = frozenset({StoreKind.REDIS, StoreKind.REDLOCK})

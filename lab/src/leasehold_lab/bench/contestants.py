@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from leasehold_lab.bench.contestant import ASYNCIO, BLOCKING, BOTH, FILE, REDLOCK, Contestant, Disturbance, Role
 from leasehold_lab.bench.peers import PEERS
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 
 OURS = Contestant(
     "leasehold",
@@ -16,7 +16,7 @@ OURS = Contestant(
     BOTH,
     "",
     settings="defaults: lease 30 s, renewed, with token and queue",
-    places=frozenset(Place),
+    places=frozenset(StoreKind),
     idle=True,
 )
 
@@ -67,7 +67,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "",
         settings="128 bytes appended to a file and forced to the disk of this machine, twice; no lock at all",
-        places=frozenset(Place) - REDLOCK,
+        places=frozenset(StoreKind) - REDLOCK,
     ),
     Contestant(
         "floor-postgresql",
@@ -77,7 +77,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "psycopg",
         settings="two prepared statements that change a row, each a transaction, over a bare connection of psycopg",
-        places=frozenset({Place.POSTGRES}),
+        places=frozenset({StoreKind.POSTGRES}),
     ),
     Contestant(
         "floor-mysql",
@@ -87,7 +87,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "pymysql",
         settings="two statements that change a row, each a transaction, over a bare connection of PyMySQL",
-        places=frozenset({Place.MYSQL}),
+        places=frozenset({StoreKind.MYSQL}),
     ),
     Contestant(
         "floor-zookeeper",
@@ -97,7 +97,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "kazoo",
         settings="one ephemeral node created and deleted over a bare session of kazoo; no queue",
-        places=frozenset({Place.ZOOKEEPER}),
+        places=frozenset({StoreKind.ZOOKEEPER}),
     ),
     Contestant(
         "floor-etcd",
@@ -107,7 +107,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "",
         settings="a key put unless it exists, and deleted, a transaction each, over bare HTTP; no lease, no queue",
-        places=frozenset({Place.ETCD}),
+        places=frozenset({StoreKind.ETCD}),
     ),
     Contestant(
         "floor-majority",
@@ -117,7 +117,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
         BLOCKING,
         "hiredis",
         settings="leasehold's bytes for a single server to all of them at once, until the majority has answered",
-        places=frozenset({Place.REDLOCK}),
+        places=frozenset({StoreKind.REDLOCK}),
     ),
     OURS,
     *[
@@ -126,7 +126,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
             key=f"leasehold-{disturbance}",
             title=f"leasehold, one of five {disturbance}",
             settings=f"as leasehold; one server is {disturbance} as the trial begins, after connecting to all",
-            places=frozenset({Place.REDLOCK}),
+            places=frozenset({StoreKind.REDLOCK}),
             idle=False,
             disturbance=disturbance,
         )

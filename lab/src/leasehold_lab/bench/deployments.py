@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from leasehold import Client, tables
 from leasehold._url import parse
 from leasehold_lab.bench.other_stores import EtcdObserver, FileObserver, SqlObserver, ZooKeeperObserver
-from leasehold_lab.bench.places import Place, lacks
+from leasehold_lab.bench.places import StoreKind, lacks
 from leasehold_lab.bench.processes.relay import Relay
 from leasehold_lab.bench.processes.server_counters import Observer, Observers, RedisObserver
 from leasehold_lab.bench.subjects.base import Scope
@@ -30,7 +30,7 @@ from leasehold_lab.servers import (
 )
 from leasehold_lab.servers.base import Server
 
-PORTS = {Place.POSTGRES: 5432, Place.MYSQL: 3306, Place.ZOOKEEPER: 2181, Place.ETCD: 2379}
+PORTS = {StoreKind.POSTGRES: 5432, StoreKind.MYSQL: 3306, StoreKind.ZOOKEEPER: 2181, StoreKind.ETCD: 2379}
 """Default ports of URLs."""
 
 SAFE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "64MB"}
@@ -66,9 +66,9 @@ class OpenStores:
         self._stack = stack
         self._url = url
         self.folder = self._folder(url)
-        self.opened: dict[Place, OpenStore] = {}
+        self.opened: dict[StoreKind, OpenStore] = {}
 
-    def open(self, place: Place) -> OpenStore:
+    def open(self, place: StoreKind) -> OpenStore:
         """Open a store.
 
         Raises:
@@ -80,7 +80,7 @@ class OpenStores:
             raise MissingServer(lack)
         url, server = (self._url, None) if self._url else self._start(place)
         scope = Scope(url or "", f"bench-{secrets.token_hex(4)}", 1, self.folder)
-        if place in (Place.POSTGRES, Place.MYSQL) and not self._url:
+        if place in (StoreKind.POSTGRES, StoreKind.MYSQL) and not self._url:
             tables.create(scope.url)
         if self._url:
             _try(scope)
@@ -95,8 +95,8 @@ class OpenStores:
         self.opened[place] = store
         return store
 
-    def _start(self, place: Place) -> tuple[str, Any]:
-        if place is Place.FILE:
+    def _start(self, place: StoreKind) -> tuple[str, Any]:
+        if place is StoreKind.FILE:
             return f"sqlite:{self.folder}/locks.db", None
         server = self._stack.enter_context(_server(place))
         return server.url, server
@@ -128,40 +128,40 @@ def _try(scope: Scope) -> None:
             hold.release()
 
 
-def _server(place: Place) -> Any:
+def _server(place: StoreKind) -> Any:
     """Make a server that forces its data to the disk; the servers of tests do not."""
     match place:
-        case Place.REDIS:
+        case StoreKind.REDIS:
             return RedisServer()
-        case Place.REDLOCK:
+        case StoreKind.REDLOCK:
             return RedlockNodes(5)
-        case Place.POSTGRES:
+        case StoreKind.POSTGRES:
             return PostgresServer(config=SAFE)
-        case Place.MYSQL:
+        case StoreKind.MYSQL:
             return MariaDBServer()
-        case Place.ZOOKEEPER:
+        case StoreKind.ZOOKEEPER:
             return ZooKeeperServer(tick=2.0, properties={"zookeeper.forceSync": "yes"})
-        case Place.ETCD:
+        case StoreKind.ETCD:
             return EtcdServer(config={"unsafe-no-fsync": "false"})
-        case Place.FILE:
+        case StoreKind.FILE:
             raise ValueError("a file has no server")
 
 
-def _observer(place: Place, scope: Scope, pid: int | None) -> Observer:
+def _observer(place: StoreKind, scope: Scope, pid: int | None) -> Observer:
     match place:
-        case Place.REDIS:
+        case StoreKind.REDIS:
             return RedisObserver(scope)
-        case Place.REDLOCK:
+        case StoreKind.REDLOCK:
             return Observers(scope)
-        case Place.POSTGRES:
+        case StoreKind.POSTGRES:
             return SqlObserver(scope, pid, import_module("leasehold_lab.bench.subjects.floors.postgres_rows"))
-        case Place.MYSQL:
+        case StoreKind.MYSQL:
             return SqlObserver(scope, pid, import_module("leasehold_lab.bench.subjects.floors.mysql_rows"))
-        case Place.ZOOKEEPER:
+        case StoreKind.ZOOKEEPER:
             return ZooKeeperObserver(scope, pid)
-        case Place.ETCD:
+        case StoreKind.ETCD:
             return EtcdObserver(scope, pid)
-        case Place.FILE:
+        case StoreKind.FILE:
             return FileObserver(pid)
 
 

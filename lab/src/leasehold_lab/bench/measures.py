@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from leasehold_lab.bench.contestant import Mode
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 
 
 class Trial(enum.StrEnum):
@@ -48,7 +48,7 @@ class Measure:
     work: float = 0.0
     full: bool = False
     processes: bool = False
-    place: Place = Place.REDIS
+    place: StoreKind = StoreKind.REDIS
     also: tuple[str, ...] = ()
     names: int = 1000
     disturbed: bool = False
@@ -71,7 +71,7 @@ def _pairs(key: str, title: str, mode: Mode, concurrency: int) -> Measure:
     return Measure(key, title, Trial.PAIRS, mode, concurrency, "floor-scripts")
 
 
-def _other_store(place: Place, title: str, threads: int, floor: str, *also: str) -> Measure:
+def _other_store(place: StoreKind, title: str, threads: int, floor: str, *also: str) -> Measure:
     inside = "1 thread" if threads == 1 else f"{threads} threads"
     title = f"{title}, acquire + release, {inside}"
     return Measure(
@@ -95,7 +95,7 @@ def _failing(mode: Mode, inside: str) -> Measure:
         mode,
         1,
         "leasehold",
-        place=Place.REDLOCK,
+        place=StoreKind.REDLOCK,
         names=FEW,
         disturbed=True,
     )
@@ -135,18 +135,18 @@ MEASURES: tuple[Measure, ...] = (
         1000,
         "floor-token",
     ),
-    _other_store(Place.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
+    _other_store(StoreKind.REDLOCK, "Redlock on five servers", 1, "floor-majority"),
     _failing(Mode.BLOCKING, "1 thread"),
     _failing(Mode.ASYNCIO, "1 asyncio task"),
-    _other_store(Place.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
-    _other_store(Place.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
-    _other_store(Place.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
-    _other_store(Place.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
-    _other_store(Place.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
-    _other_store(Place.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
-    _other_store(Place.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
-    _other_store(Place.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
-    _other_store(Place.ETCD, "etcd", 8, "floor-etcd"),
+    _other_store(StoreKind.FILE, "SQLite file", 1, "floor-sqlite", "floor-synced"),
+    _other_store(StoreKind.POSTGRES, "PostgreSQL", 1, "floor-postgresql", "floor-synced"),
+    _other_store(StoreKind.POSTGRES, "PostgreSQL", 8, "floor-postgresql"),
+    _other_store(StoreKind.MYSQL, "MySQL or MariaDB", 1, "floor-mysql", "floor-synced"),
+    _other_store(StoreKind.MYSQL, "MySQL or MariaDB", 8, "floor-mysql"),
+    _other_store(StoreKind.ZOOKEEPER, "ZooKeeper", 1, "floor-zookeeper", "floor-synced"),
+    _other_store(StoreKind.ZOOKEEPER, "ZooKeeper", 8, "floor-zookeeper"),
+    _other_store(StoreKind.ETCD, "etcd", 1, "floor-etcd", "floor-synced"),
+    _other_store(StoreKind.ETCD, "etcd", 8, "floor-etcd"),
     Measure(
         "held-10000",
         "10,000 locks held by tasks and renewed",

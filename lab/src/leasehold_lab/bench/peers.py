@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold_lab.bench.contestant import ASYNCIO, BLOCKING, BOTH, FILE, REDLOCK, Contestant, Role
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 
 PROCESSES = 10
 """The most processes of a program of another language: each may be a virtual machine, with its memory and its start."""
@@ -135,7 +135,7 @@ PEERS: tuple[Contestant, ...] = (
         "sqlalchemy-dlock",
         settings="timeout=3600 (MariaDB refuses the default): an advisory lock of the session, each thread has one; "
         "no lease, no token, nothing written",
-        places=frozenset({Place.POSTGRES, Place.MYSQL}),
+        places=frozenset({StoreKind.POSTGRES, StoreKind.MYSQL}),
     ),
     Contestant(
         "pals",
@@ -146,7 +146,7 @@ PEERS: tuple[Contestant, ...] = (
         "pals",
         "pals",
         settings="defaults: an advisory lock of the session; no lease, no token, nothing written",
-        places=frozenset({Place.POSTGRES}),
+        places=frozenset({StoreKind.POSTGRES}),
     ),
     Contestant(
         "django-pglocks",
@@ -157,7 +157,7 @@ PEERS: tuple[Contestant, ...] = (
         "django_pglocks",
         "django-pglocks",
         settings="advisory_lock, defaults: an advisory lock of the session; no lease, no token, nothing written",
-        places=frozenset({Place.POSTGRES}),
+        places=frozenset({StoreKind.POSTGRES}),
     ),
     Contestant(
         "kazoo",
@@ -168,6 +168,6 @@ PEERS: tuple[Contestant, ...] = (
         "kazoo",
         "kazoo",
         settings="defaults; one session for all threads; no lease but the session's, no token",
-        places=frozenset({Place.ZOOKEEPER}),
+        places=frozenset({StoreKind.ZOOKEEPER}),
     ),
 )

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from leasehold._url import parse
 
 
-class Place(enum.StrEnum):
+class StoreKind(enum.StrEnum):
     """A kind of store."""
 
     REDIS = "redis"
@@ -22,7 +22,7 @@ class Place(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StoreDescription:
     """The description of a kind of store.
 
     Attributes:
@@ -39,18 +39,18 @@ class Kind:
     extra: str = ""
 
 
-KINDS = {
-    Place.REDIS: Kind("Redis", ("redis", "valkey"), ("redis", "hiredis"), "redis"),
-    Place.REDLOCK: Kind("Redlock", ("redlock",), ("redis", "hiredis"), "redis"),
-    Place.FILE: Kind("SQLite", ("sqlite",)),
-    Place.POSTGRES: Kind("PostgreSQL", ("postgresql", "postgres"), ("psycopg",), "postgres"),
-    Place.MYSQL: Kind("MySQL", ("mysql", "mariadb"), ("pymysql",), "mysql"),
-    Place.ZOOKEEPER: Kind("ZooKeeper", ("zookeeper",), ("kazoo",), "zookeeper"),
-    Place.ETCD: Kind("etcd", ("etcd",), ("h11",), "etcd"),
+DESCRIPTIONS = {
+    StoreKind.REDIS: StoreDescription("Redis", ("redis", "valkey"), ("redis", "hiredis"), "redis"),
+    StoreKind.REDLOCK: StoreDescription("Redlock", ("redlock",), ("redis", "hiredis"), "redis"),
+    StoreKind.FILE: StoreDescription("SQLite", ("sqlite",)),
+    StoreKind.POSTGRES: StoreDescription("PostgreSQL", ("postgresql", "postgres"), ("psycopg",), "postgres"),
+    StoreKind.MYSQL: StoreDescription("MySQL", ("mysql", "mariadb"), ("pymysql",), "mysql"),
+    StoreKind.ZOOKEEPER: StoreDescription("ZooKeeper", ("zookeeper",), ("kazoo",), "zookeeper"),
+    StoreKind.ETCD: StoreDescription("etcd", ("etcd",), ("h11",), "etcd"),
 }
 
 
-def place_of(url: str) -> Place:
+def store_kind_of(url: str) -> StoreKind:
     """Return the kind of store of a URL.
 
     Raises:
@@ -58,16 +58,16 @@ def place_of(url: str) -> Place:
 
     """
     scheme = parse(url).scheme
-    for place, kind in KINDS.items():
+    for place, kind in DESCRIPTIONS.items():
         if scheme in kind.schemes:
             return place
-    known = ", ".join(f"{one}:" for kind in KINDS.values() for one in kind.schemes)
+    known = ", ".join(f"{one}:" for kind in DESCRIPTIONS.values() for one in kind.schemes)
     raise ValueError(f"a {scheme} URL cannot be measured: the floors only support {known}, without TLS")
 
 
-def lacks(place: Place) -> str:
+def lacks(place: StoreKind) -> str:
     """Return what must be installed to measure a kind of store, as text; empty if nothing is missing."""
-    kind = KINDS[place]
+    kind = DESCRIPTIONS[place]
     if all(find_spec(module) is not None for module in kind.modules):
         return ""
     return f"no driver; install it with: pip install 'leasehold[{kind.extra}]'"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leasehold_lab.bench.contestant import Mode
 from leasehold_lab.bench.measures import Measure, Trial
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 from leasehold_lab.bench.processes.server_counters import Counters
 from leasehold_lab.bench.trials.sampling import KERNEL
 from leasehold_lab.bench.trials.trial_pipe import Outcome
@@ -53,5 +53,5 @@ class Profile:
 def may_be_profiled(measure: Measure) -> bool:
     """Return whether a measure can be profiled: it must run in main threads, on Redis."""
     main = measure.mode is Mode.ASYNCIO or measure.processes or measure.concurrency == 1
-    redis = measure.place in (Place.REDIS, Place.REDLOCK) and not measure.disturbed
+    redis = measure.place in (StoreKind.REDIS, StoreKind.REDLOCK) and not measure.disturbed
     return redis and main and measure.trial in (Trial.PAIRS, Trial.HANDOVER)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from leasehold_lab.bench.contestants import OURS, by_key
 from leasehold_lab.bench.measures import MEASURES, Measure
-from leasehold_lab.bench.places import Place, place_of
+from leasehold_lab.bench.places import StoreKind, store_kind_of
 from leasehold_lab.bench.report.table import ratio
 from leasehold_lab.bench.result import Result, Spread
 from leasehold_lab.bench.run import Settings
@@ -53,7 +53,7 @@ def settings(
         ValueError: none of the measures is of the store at the URL, or has such a key.
 
     """
-    place = place_of(url) if url else None
+    place = store_kind_of(url) if url else None
     offered = [one for one in _measures() if place in (None, one.place)]
     keys = [one.key for one in offered if not only or any(map(one.is_called, only))]
     if not keys:
@@ -105,7 +105,7 @@ def text(found: Ratios) -> str:
     for measure in _measures():
         for one, spread in found.get(measure.key, {}).items():
             unit = f"× {by_key(one).title}" if one == PEER else "of the floor"
-            place = "Redis, " if measure.place is Place.REDIS else ""
+            place = "Redis, " if measure.place is StoreKind.REDIS else ""
             spread_shown = f"{ratio(spread.least)} to {ratio(spread.most)}"
             before = kept.get(measure.key, {}).get(one)
             shown = "–" if before is None else ratio(before)

@@ -13,7 +13,7 @@ from leasehold_lab.bench.contestants import CONTESTANTS
 from leasehold_lab.bench.deployments import OpenStore, OpenStores
 from leasehold_lab.bench.machine import facts
 from leasehold_lab.bench.measures import MEASURES, Measure, Trial
-from leasehold_lab.bench.places import KINDS, Place, place_of
+from leasehold_lab.bench.places import DESCRIPTIONS, StoreKind, store_kind_of
 from leasehold_lab.bench.processes.pinning import Cores, Pin
 from leasehold_lab.bench.processes.runs import Trials
 from leasehold_lab.bench.processes.workers import Worker
@@ -65,12 +65,12 @@ class Settings:
             ValueError: there is no such measure for the store at the URL, or the URL cannot be measured.
 
         """
-        place = place_of(self.url) if self.url else None
+        place = store_kind_of(self.url) if self.url else None
         offered = [one for one in MEASURES if place in (None, one.place) and not (self.url and one.disturbed)]
         for word in self.only:
             if not any(measure.is_called(word) for measure in offered):
                 known = ", ".join(measure.key for measure in offered)
-                where = f" on {KINDS[place].title}" if place else ""
+                where = f" on {DESCRIPTIONS[place].title}" if place else ""
                 raise ValueError(f"there is no measure{where} {word!r}; known measures: {known}")
         if self.only:
             return [measure for measure in offered if any(map(measure.is_called, self.only))]
@@ -108,7 +108,7 @@ def run(settings: Settings, progress: Progress) -> Result:
             try:
                 stores.open(place)
             except MissingServer as error:
-                missing[KINDS[place].title] = str(error)
+                missing[DESCRIPTIONS[place].title] = str(error)
         if not stores.opened:
             raise MissingServer("; ".join(f"{title}: {why}" for title, why in missing.items()))
         measures = [measure for measure in measures if measure.place in stores.opened]
@@ -129,18 +129,18 @@ def run(settings: Settings, progress: Progress) -> Result:
     return Result(rows, run_facts, notes, missing, time.monotonic() - start)
 
 
-def _servers(stores: Mapping[Place, OpenStore]) -> list[str]:
+def _servers(stores: Mapping[StoreKind, OpenStore]) -> list[str]:
     return [store.observer.version for store in stores.values() if store.observer.version]
 
 
-def _cores(settings: Settings, stores: Mapping[Place, OpenStore]) -> Cores:
-    return Cores(settings.pin, stores[Place.REDIS].server if Place.REDIS in stores else None)
+def _cores(settings: Settings, stores: Mapping[StoreKind, OpenStore]) -> Cores:
+    return Cores(settings.pin, stores[StoreKind.REDIS].server if StoreKind.REDIS in stores else None)
 
 
 def _where(contestant: Contestant) -> str:
     """Distinguish contestants with the same title."""
     alike = [one for one in CONTESTANTS if one.title == contestant.title]
-    return "" if len(alike) == 1 else f" ({', '.join(KINDS[place].title for place in contestant.places)})"
+    return "" if len(alike) == 1 else f" ({', '.join(DESCRIPTIONS[place].title for place in contestant.places)})"
 
 
 def takes_part(contestant: Contestant, measure: Measure) -> bool:

@@ -164,7 +164,7 @@ class CaseContext:
 
     def expired_after(self, seconds: float) -> float:
         """Return after how many seconds the store has surely expired a lease or a cell with this duration."""
-        return self.at_least_shortest(seconds) + 0.1 + self.promised.tardy
+        return self.at_least_shortest(seconds) + 0.1 + self.promised.expiry_delay
 
     def ended_within(self, start: float, seconds: float) -> None:
         """Check that since ``start`` at most so many seconds have passed; a machine that was late has more."""

@@ -23,7 +23,7 @@ from leasehold._model import (
 )
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.store_api import ManyStore, Opener, Store, Watching
+from leasehold.store_api import BatchStore, Opener, Store, Watching
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
 
 T = TypeVar("T")
@@ -73,14 +73,14 @@ class RemoteStore:
     async def try_acquire_many(
         self, claims: Sequence[tuple[str, Ticket]], *, keep: bool, within: float
     ) -> Sequence[Granted | Wait]:
-        since, inner = self._runtime.now(), cast(ManyStore, self._inner)
+        since, inner = self._runtime.now(), cast(BatchStore, self._inner)
         answers = await self._ask(
             lambda: inner.try_acquire_many(claims, keep=keep, within=within), "try_acquire_many", within
         )
         return [answer._replace(since=since) if isinstance(answer, Granted) else answer for answer in answers]
 
     async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        inner = cast(ManyStore, self._inner)
+        inner = cast(BatchStore, self._inner)
         return await self._ask(lambda: inner.release_many(leaves, within=within), "release_many", within)
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:

@@ -142,8 +142,8 @@ def run(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-verify-"))
             resource = stack.enter_context(Resource(boottime))
             forkserver = forkserver or stack.enter_context(ForkServer(settings.url.scheme))
-            tardy = client._core._engine.store.capabilities.tardy + outlives(settings.url, settings.lease)
-            settings = replace(settings, load=replace(settings.load, lease=settings.lease, tardy=tardy))
+            expiry_delay = client._core._engine.store.capabilities.expiry_delay + outlives(settings.url, settings.lease)
+            settings = replace(settings, load=replace(settings.load, lease=settings.lease, expiry_delay=expiry_delay))
             group = ClientGroup(settings, namespace, Path(folder), resource.port, forkserver, deployment)
             try:
                 group.start()

@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import Any
 
 from leasehold import _validate
-from leasehold.primitives.bases import title
+from leasehold.primitives.bases import function_name
 from leasehold.primitives.calls.synchronized import Template
 
 IDENTIFYING = (str, int, uuid.UUID, date, Decimal, enum.Enum)
@@ -88,7 +88,8 @@ class NameTemplate:
             if field not in signature.parameters:
                 known = ", ".join(signature.parameters) or "none"
                 raise ValueError(
-                    f"{title(function)} has no argument {field!r}, which the name {self.text!r} uses; it has: {known}"
+                    f"{function_name(function)} has no argument {field!r}, which the name {self.text!r} uses; "
+                    f"it has: {known}"
                 )
 
         def name_of(*args: Any, **kwargs: Any) -> str:

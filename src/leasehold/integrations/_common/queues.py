@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from leasehold import AcquireTimeout, AsyncClient, Client
 from leasehold._validate import Seconds
 from leasehold.integrations._common.names import NameTemplate
-from leasehold.primitives.bases import title
+from leasehold.primitives.bases import function_name
 from leasehold.primitives.calls.synchronized import CallName
 
 LOG = logging.getLogger("leasehold.integrations")
@@ -29,7 +29,7 @@ Busy = Callable[[AcquireTimeout], Any]
 """Called if the lock is held by another; raises or returns what makes the queue try again."""
 
 
-def locked(
+def run_under_lock(
     client: Client | AsyncClient,
     name: str,
     busy: Busy,
@@ -113,4 +113,4 @@ def _skip(error: AcquireTimeout) -> None:
 def _check(client: Client | AsyncClient, function: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(function) is not isinstance(client, AsyncClient):
         other = "AsyncClient" if isinstance(client, Client) else "Client"
-        raise TypeError(f"{title(function)} needs an {other}; the client is a {type(client).__name__}")
+        raise TypeError(f"{function_name(function)} needs an {other}; the client is a {type(client).__name__}")

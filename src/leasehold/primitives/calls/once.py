@@ -77,8 +77,8 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         seen = await self._register.read()
         if not seen.version:
             seen = await self._in_turn(partial(work, *args, **kwargs))
-        if seen.unkept:
-            raise ValueError(f"{self.key!r} was done, but its result could not be kept: {seen.unkept}")
+        if seen.unstorable:
+            raise ValueError(f"{self.key!r} was done, but its result could not be kept: {seen.unstorable}")
         value: T = seen.value
         return value
 
@@ -99,7 +99,7 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         try:
             body, problem = Body.of(result), None
         except (TypeError, ValueError) as error:
-            body, problem = Body(Form.UNKEPT, str(error).encode()), error
+            body, problem = Body(Form.UNSTORABLE, str(error).encode()), error
         record = await self._register.write(body, ttl=self._ttl, if_version=0, fence=token)
         if problem is not None:
             raise TypeError(f"the result of {self.key!r} cannot be kept: {problem}") from None

@@ -13,7 +13,7 @@ Every instance has a timer and calls `run` at each tick. Who has run what is in 
 So no tick runs twice, and a tick may run nowhere: it is *at most once*. If the process dies or gets no reply
 
 * in 1 to 3, nothing has changed: the next caller may run the tick, after the lease at the latest;
-* in 4, the tick counts as run if the write arrived. A lost reply is asked for again, with the mark of the write; if
+* in 4, the tick counts as run if the write arrived. A lost reply is asked for again, with the id of the write; if
   the outcome stays unknown, the job does not run here. A write that arrives after the lease has ended changes nothing:
   a successor has written with a higher token, and so another version;
 * in 5, the tick counts as run, as it does when the job raises.
@@ -51,7 +51,13 @@ from leasehold._model import LockMode, NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import NameInUse, Unsupported
-from leasehold.primitives.bases import AsyncNamed, NamedFacade, refuse_coroutines, refuse_others, refuse_plain
+from leasehold.primitives.bases import (
+    AsyncNamed,
+    NamedFacade,
+    refuse_coroutines,
+    require_coroutine_function,
+    require_function,
+)
 from leasehold.primitives.locks.lock import AsyncLock, guard
 from leasehold.primitives.locks.options import DEFAULT_LEASE, TICK_TTL, Options
 from leasehold.primitives.values.register import Body, Record, Register
@@ -176,7 +182,7 @@ class AsyncScheduled(AsyncNamed):
         Raises:
             TypeError: it is no coroutine function.
         """
-        refuse_plain(function)
+        require_coroutine_function(function)
 
         @functools.wraps(function)
         async def once_per_tick(*args: Any, tick: Tick | None = None, **kwargs: Any) -> bool:
@@ -295,7 +301,7 @@ class Scheduled(NamedFacade[AsyncScheduled]):
         Raises:
             TypeError: it is a coroutine function, or a generator.
         """
-        refuse_others(function)
+        require_function(function)
         refuse_coroutines(function)
 
         @functools.wraps(function)

@@ -19,11 +19,11 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold.primitives.bases import (
     Facade,
-    finished,
+    function_name,
     refuse_coroutines,
-    refuse_others,
-    refuse_plain,
-    title,
+    refuse_returned_coroutine,
+    require_coroutine_function,
+    require_function,
 )
 from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.rlock import AsyncRLock, Entries, RLock
@@ -62,7 +62,7 @@ class AsyncSynchronized:
             TypeError: it is no coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
         """
-        refuse_plain(function)
+        require_coroutine_function(function)
         naming = CallName(self._name, function, self._hold)
 
         @functools.wraps(function)
@@ -101,7 +101,7 @@ class Synchronized(Facade[AsyncSynchronized]):
             TypeError: it is a coroutine function, or has no parameter for the hold.
             ValueError: the name's template does not fit the function's arguments.
         """
-        refuse_others(function)
+        require_function(function)
         refuse_coroutines(function)
         naming = CallName(self._core._name, function, self._core._hold)
 
@@ -110,7 +110,7 @@ class Synchronized(Facade[AsyncSynchronized]):
             naming.refuse_hold(kwargs)
             with RLock(self._core._lock(naming.of(args, kwargs))) as hold:
                 naming.put_hold(kwargs, hold)
-                return finished(function(*args, **kwargs), function)
+                return refuse_returned_coroutine(function(*args, **kwargs), function)
 
         return locked
 
@@ -195,7 +195,7 @@ class CallName:
     """The name of the lock for each call of one function, and the argument that receives the hold."""
 
     def __init__(self, name: Naming, function: Callable[..., Any], hold: str | None) -> None:
-        signature, where = inspect.signature(function), title(function)
+        signature, where = inspect.signature(function), function_name(function)
         self._hold = hold
         self._name_of: Callable[..., str]
         if isinstance(name, str):

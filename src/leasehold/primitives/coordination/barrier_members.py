@@ -12,8 +12,8 @@ Theory of operation
 
 A check for dead members reads the rounds *before* the entries: each member of these rounds had an entry before. The
 step that follows concerns only those that are still members. Each newcomer makes the check, and each member that
-leaves. The first waiter makes it every `LOOK` seconds, the second half as often, and so on: many waiters cause few
-requests. The checks bound the delay after the lease.
+leaves. The first waiter makes it every `CHECK_EVERY` seconds, the second half as often, and so on: many waiters cause
+few requests. The checks bound the delay after the lease.
 
 If a member dies after a step:
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import acquire, release
+from leasehold._engine.fast_path import acquire, release
 from leasehold._engine.lease import Lease
 from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, NotAcquired
@@ -51,13 +51,13 @@ from leasehold.primitives.coordination.barrier_rounds import SHORT, Met, Over, R
 from leasehold.primitives.coordination.journal import Journal, Pace, Seen
 from leasehold.primitives.locks.options import Options
 
-LOOK = 1.0
+CHECK_EVERY = 1.0
 """Seconds between two checks for dead members, by the first waiter."""
 
-LIFE = 7 * 86_400.0
+ROUNDS_TTL = 7 * 86_400.0
 """Seconds after the last change at which the rounds expire."""
 
-TOUCH = LIFE / 4
+REWRITE_AFTER = ROUNDS_TTL / 4
 """Seconds after which a waiter writes the rounds again, so that they do not expire."""
 
 DIED = "a member died, or was stopped for longer than its lease"
@@ -79,11 +79,11 @@ class Member:
         """Its id in the rounds: the first characters of its ticket."""
         return self.lease.ticket.id[:SHORT]
 
-    def fate(self, rounds: Rounds | None) -> Met | Waiting | Over:
+    def round_state(self, rounds: Rounds | None) -> Met | Waiting | Over:
         """Return the state of its round; after it departed, whether the others have departed, too."""
         if self.departed:
-            return rounds_of.fate_inside(rounds, self.round)
-        return rounds_of.fate(rounds, self.round, self.id)
+            return rounds_of.inside_state(rounds, self.round)
+        return rounds_of.round_state(rounds, self.round, self.id)
 
     def lives(self) -> bool:
         """Return whether it still holds its entry, and its thread or task has not ended."""
@@ -112,7 +112,7 @@ class Members(AsyncPrimitive):
         self._runtime = engine.runtime
         self._options = options
         self._drop_dead = drop_dead
-        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, rounds_of.read, LIFE)
+        self._journal: Journal[Rounds] = Journal(engine, "barrier", name, rounds_of.read, ROUNDS_TTL)
         self._queue = _validate.name(f"barrier/{_validate.name(name)}")  # where members have their entries
         self._name = name
         self.parties = options.terms.mode.limit
@@ -157,23 +157,23 @@ class Members(AsyncPrimitive):
         await self._change(step)
 
     async def _until_met(self, member: Member, start: float, until: float) -> None:
-        fate = await self._until_decided(member, until, self._runtime.now() + LOOK)
-        if isinstance(fate, Waiting):  # the time is over or the entry has ended; the round may still meet now
+        state = await self._until_decided(member, until, self._runtime.now() + CHECK_EVERY)
+        if isinstance(state, Waiting):  # the time is over or the entry has ended; the round may still meet now
             in_time = member.lease.check_deadline()  # else the process was stopped for too long
 
             def step(rounds: Rounds) -> Rounds | None:
-                if not isinstance(member.fate(rounds), Waiting):
+                if not isinstance(member.round_state(rounds), Waiting):
                     return None
                 if self._drop_dead:
                     return rounds_of.withdraw(rounds, member.id)
                 return rounds_of.break_(rounds, self._why_late() if in_time else DIED)
 
-            fate = member.fate(await self._change(step))
-            if in_time and not isinstance(fate, Met):
+            state = member.round_state(await self._change(step))
+            if in_time and not isinstance(state, Met):
                 raise self._timed_out(start, "the others were not there")
-        if not isinstance(fate, Met):
-            raise self._ended(fate, member)
-        member.index = fate.index
+        if not isinstance(state, Met):
+            raise self._ended(state, member)
+        member.index = state.index
 
     async def _until_decided(self, member: Member, until: float, look_at: float) -> Met | Waiting | Over:
         """Wait until the others have arrived, or departed; return `Waiting` when the time or the entry ends first."""
@@ -181,14 +181,14 @@ class Members(AsyncPrimitive):
         while True:
             patience = max(0.0, min(self._options.terms.lease, until - self._runtime.now()))
             seen = await self._journal.read(patience)
-            fate = member.fate(seen.state)
+            state = member.round_state(seen.state)
             now, end = self._runtime.now(), until if member.departed else min(until, member.lease.deadline)
-            if not isinstance(fate, Waiting) or now >= end or not (member.departed or member.lease.check_deadline()):
-                return fate
+            if not isinstance(state, Waiting) or now >= end or not (member.departed or member.lease.check_deadline()):
+                return state
             written = written if written[0] == seen.version else (seen.version, now)
             if now >= look_at:
-                await self._look_for_dead(seen, touch=now - written[1] > TOUCH)
-                look_at = now + LOOK * (1 + (self._runtime.jitter() if member.departed else fate.place))
+                await self._look_for_dead(seen, touch=now - written[1] > REWRITE_AFTER)
+                look_at = now + CHECK_EVERY * (1 + (self._runtime.jitter() if member.departed else state.place))
                 continue
             await self._journal.changed(seen.version, min(end, look_at) - now, pace)
             self._engine.refuse_closed()
@@ -213,23 +213,23 @@ class Members(AsyncPrimitive):
         await self._release_entry(member)
 
     async def _depart(self, member: Member) -> None:
-        if not self._engine.owns(member.lease):
+        if not self._engine.check_owner(member.lease):
             raise member.lease.error()
 
         def step(rounds: Rounds) -> Rounds | None:
             if member.id in rounds.inside:
                 return rounds_of.depart(rounds, member.id)
-            raise self._ended(rounds_of.fate_inside(rounds, member.round), member)
+            raise self._ended(rounds_of.inside_state(rounds, member.round), member)
 
         await self._change(step)
         member.departed = True
 
     async def _until_left(self, member: Member, start: float, until: float) -> None:
-        fate = await self._until_decided(member, until, look_at=0.0)
-        if isinstance(fate, Waiting):
+        state = await self._until_decided(member, until, look_at=0.0)
+        if isinstance(state, Waiting):
             raise await self._late(start, "others are still inside")
-        if isinstance(fate, Over):
-            raise self._ended(fate, member)
+        if isinstance(state, Over):
+            raise self._ended(state, member)
 
     async def fail(self, member: Member | None, error: BaseException) -> None:
         """Leave alone after an error in the block: the barrier breaks, or the others continue without this member."""
@@ -304,7 +304,7 @@ class Members(AsyncPrimitive):
         alive = {entry.ticket.id[:SHORT] for view in views for entry in view.holders}
         dead = [member for member in members if member not in alive]
         if dead:
-            await self._change(lambda rounds: rounds_of.bury(rounds, dead, DIED))
+            await self._change(lambda rounds: rounds_of.drop_dead_members(rounds, dead, DIED))
         elif touch:
             await self._change(lambda rounds: rounds)
 
@@ -339,8 +339,8 @@ class Members(AsyncPrimitive):
         kind = AcquireTimeout if self._drop_dead else BrokenBarrier
         return self._error(kind, f"barrier {self._name!r}: {what} after {waited:.3g} s", waited=waited)
 
-    def _ended(self, fate: Met | Waiting | Over, member: Member) -> LeaseholdError:
-        return self._broken(fate.why) if isinstance(fate, Over) and fate.why else member.lease.error()
+    def _ended(self, state: Met | Waiting | Over, member: Member) -> LeaseholdError:
+        return self._broken(state.why) if isinstance(state, Over) and state.why else member.lease.error()
 
     def _broken(self, why: str) -> BrokenBarrier:
         return self._error(BrokenBarrier, f"the barrier {self._name!r} is broken: {why}")

@@ -100,7 +100,7 @@ def depart(rounds: Rounds, me: str) -> Rounds | None:
     return _without(rounds, {me}) if me in rounds.inside else None
 
 
-def bury(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
+def drop_dead_members(rounds: Rounds, dead: Collection[str], why: str) -> Rounds | None:
     """Drop dead members, or break the barrier; None if none of them is a member now."""
     if not set(dead) & set(rounds.members()):
         return None
@@ -151,7 +151,7 @@ class Over:
     why: str = ""
 
 
-def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Over:
+def round_state(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Over:
     """Return the state of a member that arrived in ``round_``."""
     if rounds is not None and me in rounds.met and rounds.met_round == round_:
         return Met(rounds.met.index(me))
@@ -160,7 +160,7 @@ def fate(rounds: Rounds | None, round_: int, me: str) -> Met | Waiting | Over:
     return _ended(rounds, round_, inside=False) or Over()
 
 
-def fate_inside(rounds: Rounds | None, round_: int) -> Met | Waiting | Over:
+def inside_state(rounds: Rounds | None, round_: int) -> Met | Waiting | Over:
     """Return the state of the stay inside after ``round_``, for a member that has departed."""
     if rounds is not None and rounds.inside_round == round_ and rounds.inside:
         return Waiting()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Self
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import release
+from leasehold._engine.fast_path import release
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import Scope, run_sync
@@ -64,13 +64,13 @@ class AsyncHold(AsyncContext):
         """Whether the lease has ended before it was released."""
         if self._released:
             return self._was_lost
-        self._engine.owns(self._lease)
+        self._engine.check_owner(self._lease)
         return not self._lease.check_deadline() and self._lease.state is State.LOST
 
     @property
     def held(self) -> bool:
         """Whether the lock is held now: neither lost nor released."""
-        self._engine.owns(self._lease)
+        self._engine.check_owner(self._lease)
         return not self._released and self._lease.check_deadline()
 
     @property
@@ -85,7 +85,7 @@ class AsyncHold(AsyncContext):
             LeaseLost: it was lost.
             NotHeld: it was released.
         """
-        self._engine.owns(self._lease)
+        self._engine.check_owner(self._lease)
         if self._lease.check_deadline() and not self._released:
             return
         if self._was_lost or self._lease.state is State.LOST:

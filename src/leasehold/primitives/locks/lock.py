@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import acquire
+from leasehold._engine.fast_path import acquire
 from leasehold._engine.lease import LeaseHandle
 from leasehold._engine.retry import asked
 from leasehold._model import AcquireRequest, LockMode, Nested, NotAcquired

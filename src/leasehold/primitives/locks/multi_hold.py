@@ -147,7 +147,7 @@ class AsyncMultiHold(AsyncHold):
 
     def _any_ended(self) -> bool:
         for part in self._parts:
-            part.engine.owns(part.lease)
+            part.engine.check_owner(part.lease)
         return not all(part.lease.check_deadline() for part in self._parts)  # one may be released by its lock object
 
     def _leases(self) -> Sequence[Lease]:

@@ -12,7 +12,7 @@ retry when all might be free. It blocks no name that is not in use yet, but it d
 longer it may fail while others succeed. Here each wait is one ordinary entry in one queue. So no client starves, and
 the wait is at most the sum of the holders' times. With ``timeout=0`` it acquires all or nothing.
 
-Consecutive names of one store that supports it (`Capabilities.together`) are acquired in one request, up to the first
+Consecutive names of one store that supports it (`Capabilities.batches`) are acquired in one request, up to the first
 that is taken. The client waits for that one, then continues. Until all are held, each lease is renewed, even a fixed
 one: its time begins when all are held. If one is lost meanwhile, all are released, and the acquire starts again.
 """
@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import acquire
+from leasehold._engine.fast_path import acquire
 from leasehold._model import AcquireRequest, Kind, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
@@ -196,7 +196,7 @@ class AsyncMultiLock(AsyncLock):
     def _one_request(self, start: int) -> Sequence[AsyncMutex]:
         """Return the members from ``start`` on that are acquired in one request to one store."""
         engine, some = self._members[start]._engine, self._members[start : start + AT_ONCE]
-        if not engine.store.capabilities.together:
+        if not engine.store.capabilities.batches:
             return ()
         return list(takewhile(lambda member: isinstance(member, AsyncLock) and member._engine is engine, some))
 
@@ -280,7 +280,7 @@ def members_of(
         TypeError: something is neither a name nor a lock of the same flavor.
         ValueError: there is none, or two different ones have the same name.
     """
-    refuse_no_list(locks)
+    require_list(locks)
     members: dict[str, AsyncMutex] = {}
     for item in locks:
         for member in _spread(item, named):
@@ -321,11 +321,11 @@ def _same(one: AsyncMutex, other: AsyncMutex) -> bool:
 
 def cores_of(locks: Iterable[str | Mutex | Semaphore]) -> list[str | AsyncMutex | AsyncSemaphore]:
     """Return the async cores of sync locks, for `members_of`."""
-    refuse_no_list(locks)
+    require_list(locks)
     return [_core(item) for item in locks]
 
 
-def refuse_no_list(locks: object) -> None:
+def require_list(locks: object) -> None:
     """Raise TypeError for one name where a list is expected: its letters would become names."""
     if isinstance(locks, str | bytes) or not isinstance(locks, Iterable):
         raise TypeError(f"multi_lock takes a list of names or locks, not {locks!r}; for one name write [name]")

@@ -73,7 +73,7 @@ class Options:
         cap = None if max_hold is None else _validate.above_zero(max_hold, "max_hold")
         if cap is not None and not renew:
             raise ValueError("max_hold caps renewing, and renew=False does not renew; leave one of them out")
-        return cls(engine.same(terms), bool(renew), cap, _validate.timeout(timeout))
+        return cls(engine.shared_terms(terms), bool(renew), cap, _validate.timeout(timeout))
 
 
 def _refuse_unsupported(engine: Engine, terms: LeaseTerms) -> None:

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, ClassVar
 
 from leasehold._engine.engine import Engine
-from leasehold._engine.lane import release
+from leasehold._engine.fast_path import release
 from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._model import NotAcquired
 from leasehold._runtimes.base import Caller

@@ -1,8 +1,8 @@
 """A register: a cell for a user's value, whose writes can be distinguished.
 
 A write whose reply was lost cannot simply be sent again: another client's write may have followed it. So every write
-carries a mark of 64 random bits with its value. A conditional write is repeated with the same mark. If the repetition
-finds that the version grew by one, the mark in the cell shows whose write that was. If it grew by more, the outcome
+carries a write id of 64 random bits with its value. A conditional write is repeated with the same id. If the repetition
+finds that the version grew by one, the write id in the cell shows whose write that was. If it grew by more, the outcome
 is unknown, and the caller gets an error that says so.
 
 Values are what JSON can express, and bytes, which are kept as they are.
@@ -23,13 +23,13 @@ from leasehold._model import CELL_LIMIT, Cell, Change
 from leasehold.errors import LeaseLost, NameInUse, StoreUnavailable, Unsupported
 from leasehold.primitives.bases import AsyncPrimitive
 
-MARK = 8
+WRITE_ID_SIZE = 8
 """Bytes that identify a write."""
 
 SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
 
-VALUE_LIMIT = CELL_LIMIT - MARK - 1
+VALUE_LIMIT = CELL_LIMIT - WRITE_ID_SIZE - 1
 """The largest size of a value in bytes, as JSON or as raw bytes."""
 
 
@@ -38,7 +38,7 @@ class Form(enum.Enum):
 
     JSON = b"j"
     BYTES = b"b"
-    UNKEPT = b"x"  # there was a value that could not be kept; the reason is stored instead
+    UNSTORABLE = b"x"  # there was a value that could not be kept; the reason is stored instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class Record:
         value: the value; None where there is none.
         version: 0 where there is no value; each write adds one.
         changed: whether the write that returned this record was made.
-        unkept: why there is a version but no value.
+        unstorable: why there is a version but no value.
     """
 
     value: Any = None
     version: int = 0
     changed: bool = False
-    unkept: str = ""
+    unstorable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A value as it is stored, without its mark."""
+    """A value as it is stored, without its write id."""
 
     form: Form
     content: bytes
@@ -143,11 +143,11 @@ class Register(StoredCell):
             LeaseLost: a holder with a token higher than ``fence`` has written.
             StoreUnavailable: no answer; with ``unknown`` the value may have been written.
         """
-        mark = self._engine.runtime.random_bytes(MARK)
-        change = Change(body.form.value + mark + body.content, if_version, fence, ttl)
+        write_id = self._engine.runtime.random_bytes(WRITE_ID_SIZE)
+        change = Change(body.form.value + write_id + body.content, if_version, fence, ttl)
         until = self._engine.runtime.now() + ttl
-        cell, repeated = await self._send(change, mark, until, repeatable=only or if_version is not None)
-        ours = cell.changed or (cell.value is not None and cell.value[1 : MARK + 1] == mark)
+        cell, repeated = await self._send(change, write_id, until, repeatable=only or if_version is not None)
+        ours = cell.changed or (cell.value is not None and cell.value[1 : WRITE_ID_SIZE + 1] == write_id)
         if ours:
             return Record(body.value(), cell.version, changed=True)
         if fence is not None and fence < cell.fence:
@@ -157,7 +157,7 @@ class Register(StoredCell):
             raise self._overtaken()
         return self._record(cell)
 
-    async def _send(self, change: Change, mark: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
+    async def _send(self, change: Change, write_id: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
         def ask(_: float) -> Coroutine[Any, Any, Cell]:
             left = until - self._engine.runtime.now()  # a repetition does not extend the value's time to live
             return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)))
@@ -173,7 +173,7 @@ class Register(StoredCell):
             if not error.unknown:
                 raise
         cell, _ = await self._request(Change())
-        if cell.value is None or cell.value[1 : MARK + 1] != mark:
+        if cell.value is None or cell.value[1 : WRITE_ID_SIZE + 1] != write_id:
             raise self._overtaken()  # not there, or no longer, or not yet
         return cell, True
 
@@ -184,9 +184,9 @@ class Register(StoredCell):
         if cell.value is None:
             return Record()
         try:
-            body = Body(Form(cell.value[:1]), cell.value[MARK + 1 :])
+            body = Body(Form(cell.value[:1]), cell.value[WRITE_ID_SIZE + 1 :])
         except ValueError:
             raise self._foreign() from None
-        if body.form is Form.UNKEPT:
-            return Record(None, cell.version, unkept=body.content.decode())
+        if body.form is Form.UNSTORABLE:
+            return Record(None, cell.version, unstorable=body.content.decode())
         return Record(body.value(), cell.version)

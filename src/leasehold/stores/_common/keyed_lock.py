@@ -1,7 +1,7 @@
 """Locks by key for the threads or tasks of one client, made of the runtime's signals.
 
-A caller may be cancelled just after its turn has come, or a signal handler may raise in it at any line. It still passes
-the turn on, so no turn is lost.
+A caller may be cancelled just after it got the lock, or a signal handler may raise in it at any line. It still passes
+the lock on to the next caller.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class KeyedLock:
     """A first-in, first-out lock for each key, with a deadline. Works in every flavor."""
 
     def __init__(self, runtime: Runtime, too_slow: str) -> None:
-        """Make one without callers; ``too_slow`` is the message of the error when a turn does not come in time."""
+        """Make one without callers; ``too_slow`` is the message of the error of a caller that waits too long."""
         self._runtime = runtime
         self._too_slow = too_slow
         self._mutex = runtime.mutex()
         self._queues: dict[str, deque[Signal]] = {}
 
     @asynccontextmanager
-    async def turn(self, key: str, until: float) -> AsyncGenerator[None, None]:
-        """Wait for the turn at ``key``, at most until the boot-time clock shows ``until``; pass it on at the end.
+    async def hold(self, key: str, until: float) -> AsyncGenerator[None, None]:
+        """Hold the lock of ``key`` for a block; wait for it at most until the boot-time clock shows ``until``.
 
         Raises:
-            StoreUnavailable: the turn did not come in time; nothing was sent.
+            StoreUnavailable: the lock was not free in time; nothing was sent.
         """
         mine = self._runtime.signal()
         try:
@@ -50,7 +50,7 @@ class KeyedLock:
             return queue[0] is mine
 
     def _leave(self, key: str, mine: Signal) -> None:
-        """Leave the queue, if it is there; its turn may have come just before a timeout or a cancellation."""
+        """Leave the queue, if it is there; it may have got the lock just before a timeout or a cancellation."""
         with self._mutex:
             queue = self._queues.get(key, deque())
             if mine in queue:

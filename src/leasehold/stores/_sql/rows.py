@@ -256,7 +256,7 @@ def each(takes: Sequence[Take]) -> TakeAll:
 
 
 def acquire_in_order(tickets: Sequence[Ticket], *, keep: bool) -> TakeAll:
-    """Return what acquires in order up to the first unavailable name; see `ManyStore.try_acquire_many`.
+    """Return what acquires in order up to the first unavailable name; see `BatchStore.try_acquire_many`.
 
     It takes no step while one of the names has no row. An acquire whose answer was lost is repeated. The repetition may
     find that it has lost one name and still has a later one. So it releases what it must not keep; not acquiring it

@@ -71,7 +71,7 @@ PATIENCE = 5.0
 class RowStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, together=True, crash_bound="within the lease + 250 ms")
+    capabilities = Capabilities(shared=True, permits=True, batches=True, crash_bound="within the lease + 250 ms")
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ class Sessions:
 
     def forget(self) -> None:
         """Forget all sessions in a forked child: they are the parent's."""
-        self._turns = KeyedLock(self._runtime, TOO_SLOW)
+        self._locks = KeyedLock(self._runtime, TOO_SLOW)
         self._shared: dict[int, Session] = {}
         self._spare: list[Session] = []
         self._uncertain: dict[int, Session] = {}  # by length: a shared one that may exist, if its grant had no answer
@@ -160,7 +160,7 @@ class Sessions:
         while True:
             session = self._shared.get(ttl)
             if session is None or session.over:
-                async with self._turns.turn(f"{ttl}", until):
+                async with self._locks.hold(f"{ttl}", until):
                     session = self._shared.get(ttl)
                     if session is None or session.over:
                         session = self._shared[ttl] = await self._granted(ttl, until, shared=True)

@@ -75,7 +75,7 @@ class EtcdStore:
         permits=True,
         lock_delay=False,
         shortest=1.0,
-        tardy=1.0,
+        expiry_delay=1.0,
         crash_bound="within the lease (in whole seconds, at least the server's minimum) + about 1 s",
     )
 

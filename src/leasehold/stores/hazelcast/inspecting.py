@@ -18,7 +18,7 @@ AT_ONCE = 100
 async def inspect(
     driver: Driver,
     group: Any,
-    before: str,
+    name_prefix: str,
     prefix: str,
     mine: Mapping[tuple[int, int], TicketState],
     *,
@@ -27,7 +27,7 @@ async def inspect(
     until: float,
 ) -> list[View]:
     """Return the held locks whose names begin with ``prefix`` (``exact``: equal it), and our own waiters for them."""
-    begins = before + prefix
+    begins = name_prefix + prefix
     names = [begins]
     if not exact:
         names = sorted(name for name in await driver.ask(*requests.names(group), until) if name.startswith(begins))
@@ -41,7 +41,7 @@ async def inspect(
                 holder = _entry(found, mine.get((found.session, found.thread)), now)
                 waiters = [state for state in mine.values() if state.lock == name and state.waiting is not None]
                 queue = tuple(QueueEntry(state.ticket, order, state.until - now) for order, state in enumerate(waiters))
-                views.append(View(name.removeprefix(before), Kind.MUTEX, found.fence, (holder,), queue))
+                views.append(View(name.removeprefix(name_prefix), Kind.MUTEX, found.fence, (holder,), queue))
     return views
 
 

@@ -155,7 +155,7 @@ class Sessions:
             session = self._usable()
         if session is not None:
             return session
-        async with self._making.turn("session", until):
+        async with self._making.hold("session", until):
             with self._mutex:
                 session = self._usable()
             if session is None:

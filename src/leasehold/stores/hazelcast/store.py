@@ -55,11 +55,11 @@ class FencedLockStore:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, runtime: Runtime, settings: Settings, before: str) -> None:
-        """Make a store; ``before`` precedes each name in Hazelcast."""
+    def __init__(self, runtime: Runtime, settings: Settings, name_prefix: str) -> None:
+        """Make a store; ``name_prefix`` precedes each name in Hazelcast."""
         self._runtime = runtime
         self._settings = settings
-        self._before = before
+        self._name_prefix = name_prefix
         self._on_loss: LossCallback | None = None
         self._driver = Driver(runtime, settings, self._disconnected)
         self._start()
@@ -78,7 +78,7 @@ class FencedLockStore:
         while True:
             state = await self._state_for(name, ticket, until)
             try:
-                answer = None if state.over else await self._claim(state, join=join, until=until)
+                answer = None if state.over else await self._step(state, join=join, until=until)
             except SessionEnded:
                 answer = None
                 self._sessions.end(state.session)  # the next iteration begins a new session
@@ -89,17 +89,17 @@ class FencedLockStore:
             if state.over:
                 return Wait(None, ASK_AGAIN)  # it is woken when its release is done
 
-    async def _claim(self, state: TicketState, *, join: bool, until: float) -> Granted | Wait | None:
+    async def _step(self, state: TicketState, *, join: bool, until: float) -> Granted | Wait | None:
         """Make one step; None if another is needed."""
         if state.token is not None:
             return await self._confirm(state, until)
         if (waiting := state.waiting) is not None:  # a renewal may set it to None at any moment
-            return self._read_wait(state) if waiting.done() else await self._look(state, waiting, until)
+            return self._read_wait(state) if waiting.done() else await self._check_owner(state, waiting, until)
         if state.wait_uid is None:
             since = self._runtime.now()
             self._extend(state, since)
             state.try_uid = state.try_uid or uuid.uuid4()
-            call = await self._claims(state, requests.try_lock(*state.owner, state.try_uid), until)
+            call = await self._send_claim(state, requests.try_lock(*state.owner, state.try_uid), until)
             if call is None:
                 return None
             try:
@@ -116,7 +116,7 @@ class FencedLockStore:
             return self._wait_for(state)
         self._extend(state, self._runtime.now())
         state.wait_uid = state.wait_uid or uuid.uuid4()
-        call = await self._claims(state, requests.lock(*state.owner, state.wait_uid), until)
+        call = await self._send_claim(state, requests.lock(*state.owner, state.wait_uid), until)
         if call is None:
             return None
         state.wait_for(call, None)
@@ -137,10 +137,10 @@ class FencedLockStore:
             return None
         return self._fresh_grant(state, fence)
 
-    async def _look(self, state: TicketState, waiting: Call, until: float) -> Granted | Wait | None:
+    async def _check_owner(self, state: TicketState, waiting: Call, until: float) -> Granted | Wait | None:
         """Answer a repeated claim of a waiter: the message with its grant may be on its way, or lost."""
         call = await self._driver.send(*requests.ownership(*state.owner[:2]), until)
-        if isinstance(said := await self._owner_says(state, call, waiting, self._runtime.now(), until), BaseException):
+        if isinstance(said := await self._read_owner(state, call, waiting, self._runtime.now(), until), BaseException):
             raise said
         return self._wait_for(state) if state.token is None else self._fresh_grant(state, state.token)
 
@@ -185,7 +185,7 @@ class FencedLockStore:
         self._upkeep.watch(min(state.until, state.session.beat_at))
         return goes_on
 
-    async def _claims(self, state: TicketState, message: requests.Message, until: float) -> Call | None:
+    async def _send_claim(self, state: TicketState, message: requests.Message, until: float) -> Call | None:
         """Send a claim; None if the ticket or its session has ended meanwhile."""
         client = await self._driver.connected(until)
         return state.claims(lambda: self._driver.post(client, *message))
@@ -213,8 +213,8 @@ class FencedLockStore:
         until = since + within
         states = [self._states.get(ticket.id) for _, ticket in tickets]
         sessions = list({state.session: None for state in states if state is not None and not state.session.ended})
-        beaten = await self._runtime.gather(*(self._beat(one, until) for one in sessions))
-        beats = dict(zip(sessions, beaten, strict=True))
+        heartbeats = await self._runtime.gather(*(self._beat(one, until) for one in sessions))
+        beats = dict(zip(sessions, heartbeats, strict=True))
         waits = [None if state is None else state.waiting for state in states]
         asked = {state.lock: state for state in states if state is not None and beats.get(state.session) is True}
         calls = {
@@ -228,7 +228,7 @@ class FencedLockStore:
             elif (beat := beats.get(state.session)) is not True:
                 results.append(beat if isinstance(beat, BaseException) else RenewalResult.UNKNOWN)
             else:
-                results.append(await self._owner_says(state, calls[state.lock], waiting, since, until))
+                results.append(await self._read_owner(state, calls[state.lock], waiting, since, until))
         return answered(results)
 
     async def _beat(self, session: Session, until: float) -> bool:
@@ -238,7 +238,7 @@ class FencedLockStore:
             return False
         return True
 
-    async def _owner_says(
+    async def _read_owner(
         self, state: TicketState, call: Call, before: Call | None, since: float, until: float
     ) -> RenewalResult | BaseException:
         """Read the owner from a reply; ``before``: the request that waited for the lock when this one was sent."""
@@ -265,7 +265,7 @@ class FencedLockStore:
         """Repeat a request that waits while the lock is free: it is stuck at a member without contact to the leader."""
         if (uid := state.wait_uid) is not None:
             with suppress(StoreUnavailable):
-                call = await self._claims(state, requests.lock(*state.owner, uid), until)
+                call = await self._send_claim(state, requests.lock(*state.owner, uid), until)
                 if call is not None:
                     state.wait_for(call, waiting)
 
@@ -275,7 +275,7 @@ class FencedLockStore:
         state = self._states.get(ticket.id)
         if state is None:
             return reason is ReleaseReason.BREAK and await self._releaser.release_other(
-                self._before + name, ticket.id, until
+                self._name_prefix + name, ticket.id, until
             )
         waited = state.waiting is not None
         return await self._releaser.leave(state, until) or waited
@@ -287,7 +287,7 @@ class FencedLockStore:
         mine = {(state.session.id, state.thread): state for state in list(self._states.values())}
         return await self._sessions.in_group(
             lambda group: inspecting.inspect(
-                self._driver, group, self._before, prefix, mine, exact=exact, now=self._runtime.now(), until=until
+                self._driver, group, self._name_prefix, prefix, mine, exact=exact, now=self._runtime.now(), until=until
             ),
             until,
         )
@@ -322,8 +322,8 @@ class FencedLockStore:
         state = self._states.get(ticket.id)
         if state is not None and (state.over or not state.session.ended):
             return state
-        session, thread = await self._sessions.enter(until)
-        state = TicketState(name, self._before + name, ticket, session, thread, self._runtime.signal(), self._mutex)
+        entered = await self._sessions.enter(until)  # its session, and its thread number
+        state = TicketState(name, self._name_prefix + name, ticket, *entered, self._runtime.signal(), self._mutex)
         state.until = self._runtime.now() + self._length(state)
         self._states[ticket.id] = state
         return state

@@ -61,7 +61,7 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
         lock_delay=False,
         hands_over=False,
         shortest=1.0,
-        tardy=1.0,
+        expiry_delay=1.0,
         crash_bound="within a second; cut off, within the lease + 1 s",
     )
 

@@ -67,7 +67,7 @@ SUBSCRIBE_WITHIN = 2.0
 class RedisStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = Capabilities(shared=True, permits=True, together=True, crash_bound="within the lease + 250 ms")
+    capabilities = Capabilities(shared=True, permits=True, batches=True, crash_bound="within the lease + 250 ms")
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RedisStore:
         self._unanswered = Unanswered() if unanswered is None else unanswered
         self._strict: strict.Claims | None = None
         if (demanded := settings.strict) is not None:
-            self.capabilities = replace(self.capabilities, together=False, longest=demanded.longest)
+            self.capabilities = replace(self.capabilities, batches=False, longest=demanded.longest)
             self._strict = strict.Claims(demanded, settings, marker or (lambda _: keys.marker_key(namespace, "")))
         self._rights_known = not settings.restricted
         if settings.restricted:  # the first acquire asks it, and nothing is imported then

@@ -65,7 +65,7 @@ class SQLiteStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
     capabilities = Capabilities(
-        shared=True, permits=True, together=True, crash_bound="within one second (the process is gone)"
+        shared=True, permits=True, batches=True, crash_bound="within one second (the process is gone)"
     )
 
     def __init__(self, runtime: Runtime, namespace: str, path: Path, machine: Machine, *, allow_network: bool) -> None:

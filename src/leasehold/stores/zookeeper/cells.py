@@ -62,7 +62,7 @@ class Cells:
         self._queue_nodes = queue_nodes
         self._paths = paths
         self._runtime = runtime
-        self._turns = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
+        self._locks = KeyedLock(runtime, "ZooKeeper: too many writers of one cell in this client")
         self._ahead = 0.0  # the server's clock minus ours
         self._asked: float | None = None
         self._writes = int(runtime.jitter() * SWEEP_EVERY)
@@ -74,7 +74,7 @@ class Cells:
         if change.value is None:
             return apply_change((await self._read(path, until)).cell, change)
         check_size(change)
-        async with self._turns.turn(path, until):
+        async with self._locks.hold(path, until):
             while True:
                 found = await self._read(path, until)
                 after = apply_change(found.cell, change)

@@ -61,7 +61,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
         Raises:
             StoreUnavailable: that is not confirmed.
         """
-        async with self._tickets.turns.turn(ticket, until):
+        async with self._tickets.locks.hold(ticket, until):
             state = self._tickets.ended.get(ticket)
             if state is not None:
                 await self._remove_nodes(state, until)
@@ -94,7 +94,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
 
     async def _clear_in_turn(self, state: TicketState, again: tuple[float, ...]) -> None:
         tickets, until = self._tickets, self._runtime.now() + REMOVED_WITHIN
-        async with tickets.turns.turn(state.ticket.id, until):
+        async with tickets.locks.hold(state.ticket.id, until):
             if tickets.ended.get(state.ticket.id) is not state:
                 return  # an acquire has removed its nodes, and the ticket may have a new state
             if state.ticket.id in tickets.acquiring:  # that acquire removes them, or it began before the release

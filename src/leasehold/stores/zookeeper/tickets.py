@@ -14,7 +14,7 @@ An acquire that is repeated in an outage longer than its lease, step by step:
 2. The lease ends, and no try is under way: the state becomes ended, in one step. The job begins to remove its nodes.
 3. A second try marks the ticket as acquired and finds the ended state. It removes the nodes when the job has finished
    what it does now; the job does nothing more for a ticket that is marked.
-4. The removal is confirmed, and the ended state is forgotten in the same turn. What the job still has to do for it is
+4. The removal is confirmed, and the ended state is forgotten under that lock. What the job still has to do for it is
    void. A delete that had no reply cannot come later than this: one connection keeps the order, and a server carries
    out nothing of an earlier connection when its session has moved.
 5. The second try makes a new state and its node.
@@ -37,7 +37,7 @@ class Tickets:
         current: the states in use.
         acquiring: the tickets for which an acquire is under way.
         ended: the states whose nodes are still to be removed.
-        turns: held by who removes the nodes of an ended state.
+        locks: held by who removes the nodes of an ended state.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -45,7 +45,7 @@ class Tickets:
         self.current: dict[str, TicketState] = {}
         self.acquiring: set[str] = set()
         self.ended: dict[str, TicketState] = {}
-        self.turns = KeyedLock(runtime, "ZooKeeper: the nodes of an earlier request are still being removed")
+        self.locks = KeyedLock(runtime, "ZooKeeper: the nodes of an earlier request are still being removed")
 
     def expire(self, now: float) -> list[TicketState]:
         """End the states of tickets that nobody has renewed, and return them."""

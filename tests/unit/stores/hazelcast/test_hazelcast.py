@@ -80,7 +80,7 @@ def test_a_mistaken_url_is_refused(url: str, why: str) -> None:
 def test_the_default_namespace_adds_nothing_to_the_names_that_java_has() -> None:
     runtime = BlockingRuntime()
     stores = [opened("hazelcast://h").open(runtime, namespace) for namespace in ("default", "a:b")]
-    assert [store._before for store in stores if isinstance(store, FencedLockStore)] == ["", "a%3Ab:"]
+    assert [store._name_prefix for store in stores if isinstance(store, FencedLockStore)] == ["", "a%3Ab:"]
 
 
 # --- what is refused when it is made -------------------------------------------------------------------------------

@@ -205,9 +205,9 @@ def test_a_renewal_that_a_release_overtakes_does_not_confirm_the_hold() -> None:
     assert state.grant(5, store._runtime.now() + LEASE)
     mine = call_of(store._runtime, Ownership(5, session.id, state.thread))
     until = store._runtime.now() + 1.0
-    assert run_sync(store._owner_says(state, mine, None, store._runtime.now(), until)) is RenewalResult.HELD
+    assert run_sync(store._read_owner(state, mine, None, store._runtime.now(), until)) is RenewalResult.HELD
     state.begin_leave()
-    assert run_sync(store._owner_says(state, mine, None, store._runtime.now(), until)) is RenewalResult.GONE
+    assert run_sync(store._read_owner(state, mine, None, store._runtime.now(), until)) is RenewalResult.GONE
 
 
 def test_a_grant_of_a_session_that_has_ended_is_not_taken() -> None:

@@ -183,5 +183,5 @@ def test_a_renewal_may_find_the_grant_at_any_moment(step: str) -> None:
     else:
         now = store._runtime.now()
         asked = call_of(store._runtime, OTHER)
-        assert run_sync(store._owner_says(state, asked, None, now, now + 1.0)) is RenewalResult.QUEUED
+        assert run_sync(store._read_owner(state, asked, None, now, now + 1.0)) is RenewalResult.QUEUED
     assert not posts.sent

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 
 from leasehold_lab.bench.measures import Measure
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 from leasehold_lab.servers.redis.server import RedisServer
 
 
@@ -37,7 +37,7 @@ class Cores:
     def share(self, measure: Measure) -> tuple[int, ...]:
         """Pin the server for a measure; return the client's cores, empty for all."""
         pin = self.of(measure)
-        if self._server is None or not self._all or measure.place is not Place.REDIS:
+        if self._server is None or not self._all or measure.place is not StoreKind.REDIS:
             return ()
         os.sched_setaffinity(self._server.pid, self._all if pin is Pin.NONE else self._all[:1])
         return {Pin.SAME: (self._all[0],), Pin.OTHER: (self._all[-1],)}.get(pin, ())

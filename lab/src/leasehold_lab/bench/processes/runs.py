@@ -10,7 +10,7 @@ from leasehold_lab.bench.contestant import Contestant
 from leasehold_lab.bench.deployments import OpenStore, through
 from leasehold_lab.bench.machine import MachineLoad
 from leasehold_lab.bench.measures import LONG_SECONDS, Measure
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 from leasehold_lab.bench.processes.disturbances import inject_disturbance
 from leasehold_lab.bench.processes.pinning import Cores
 from leasehold_lab.bench.processes.program import TrialFailed
@@ -31,7 +31,7 @@ class Trials:
     """Runs trials on all stores."""
 
     def __init__(
-        self, seconds: float, stores: Mapping[Place, OpenStore], workers: Mapping[str, Worker], cores: Cores
+        self, seconds: float, stores: Mapping[StoreKind, OpenStore], workers: Mapping[str, Worker], cores: Cores
     ) -> None:
         self._seconds = seconds
         self._stores = stores

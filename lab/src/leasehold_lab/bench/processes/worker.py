@@ -35,10 +35,10 @@ main(sys.argv[1], sys.argv[2], sys.argv[3])
 """
 """Loads leasehold and its laboratory from their files, without other packages from the same folder."""
 
-ALONE = ("", "")
+NO_DRIVER = ("", "")
 
 DRIVERS = {
-    **dict.fromkeys(("redis", "coredis", "filelock", "portalocker", "kazoo"), ALONE),
+    **dict.fromkeys(("redis", "coredis", "filelock", "portalocker", "kazoo"), NO_DRIVER),
     **dict.fromkeys(("sqlalchemy-dlock", "pals"), ("SQLAlchemy", "sqlalchemy")),
     "django-pglocks": ("Django", "django"),
 }

@@ -13,7 +13,7 @@ from textwrap import fill
 
 from leasehold_lab.bench.contestant import Role
 from leasehold_lab.bench.measures import MEASURES, Measure, Trial
-from leasehold_lab.bench.places import Place
+from leasehold_lab.bench.places import StoreKind
 from leasehold_lab.bench.report.bars import BAR, COLORS, GAP, LABEL, ROOM, WIDTH
 
 OURS = "leasehold"
@@ -107,7 +107,7 @@ def picture(details: str) -> str:
     """Draw the measures on one Redis server: the leasehold, redis-py and the fastest other as shares of the floor."""
     drawn, top = list[str](), GAP
     for measure, runs in _measured(tables(details)):
-        if measure.place is Place.REDIS:
+        if measure.place is StoreKind.REDIS:
             table = {title: row for title, row in runs.items() if LATER not in row}
             bars = [(OURS, Role.OURS)] + [(peer, Role.PEER) for peer in _shown(table, NAMED[:1])]
             drawn.append(f'<text x="{GAP}" y="{top + BAR - 5}" font-weight="600">{escape(_title(measure))}</text>')
@@ -186,7 +186,7 @@ def _costs(known: Mapping[str, list[Table]]) -> Iterator[str]:
 
 
 def _store(measure: Measure) -> str:
-    return "Redis" if measure.place is Place.REDIS else measure.title.partition(",")[0]
+    return "Redis" if measure.place is StoreKind.REDIS else measure.title.partition(",")[0]
 
 
 def _pair(row: Mapping[str, str]) -> str:

@@ -89,7 +89,7 @@ class Gateway:
         self._forget()
 
     def _forget(self) -> None:
-        self._turns = KeyedLock(self._runtime, TOO_SLOW)
+        self._locks = KeyedLock(self._runtime, TOO_SLOW)
         self._current = 0
         self._watched = self._settings.endpoints[0]
         self._token = NO_TOKEN
@@ -224,7 +224,7 @@ class Gateway:
     async def _ready(self, until: float) -> None:
         """Read the server's version, and log in if there is a user, unless that was done before."""
         if not self.version:
-            async with self._turns.turn("version", until):
+            async with self._locks.hold("version", until):
                 if not self.version:
                     self.version = await self._read_version(until)
         if self._settings.username and self._token is NO_TOKEN:
@@ -260,7 +260,7 @@ class Gateway:
 
     async def _log_in(self, until: float, *, instead_of: Secret) -> None:
         """Get a new token, once for all callers that need it."""
-        async with self._turns.turn("login", until):
+        async with self._locks.hold("login", until):
             if self._token is not instead_of:
                 return
             self._token = NO_TOKEN

@@ -184,7 +184,7 @@ class Driver:
         client = self._client
         if client is not None and client.lifecycle_service.is_running():
             return client
-        async with self._opening.turn("client", until):
+        async with self._opening.hold("client", until):
             client = self._client
             if client is None or not client.lifecycle_service.is_running():
                 if self._closed:

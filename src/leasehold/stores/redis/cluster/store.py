@@ -56,7 +56,7 @@ T = TypeVar("T")
 class ClusterStore:
     """See `leasehold.store_api.Store` for what each method promises."""
 
-    capabilities = replace(RedisStore.capabilities, together=False)  # no script has names of two slots
+    capabilities = replace(RedisStore.capabilities, batches=False)  # no script has names of two slots
 
     def __init__(
         self,

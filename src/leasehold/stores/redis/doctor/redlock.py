@@ -11,7 +11,7 @@ from leasehold.errors import Unsupported
 from leasehold.stores.redis.connection.base import NotPermitted
 from leasehold.stores.redis.doctor import doctor
 from leasehold.stores.redis.redlock.node import Node
-from leasehold.stores.redis.redlock.nodes import QuorumNodes, twins
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, nodes_of_same_server
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -88,7 +88,7 @@ def _quorum(nodes: QuorumNodes, silent: Mapping[str, str]) -> Finding | None:
 
 
 def _duplicates(nodes: Sequence[Node]) -> Finding | None:
-    if not (same := twins(nodes)):
+    if not (same := nodes_of_same_server(nodes)):
         return None
     names = ", ".join(node.where for node in same)
     meaning = "it has several votes: one failure takes all of them, and two may hold a lock (timed exclusion)"

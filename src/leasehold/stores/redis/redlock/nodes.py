@@ -146,7 +146,7 @@ class QuorumNodes:
             node.after_fork(channel)
 
 
-def twins(nodes: Sequence[Node]) -> Sequence[Node]:
+def nodes_of_same_server(nodes: Sequence[Node]) -> Sequence[Node]:
     """Return nodes that are one and the same server, which would have several votes; none if all differ."""
     for node in nodes:
         same = [other for other in nodes if node.identity and other.identity == node.identity]

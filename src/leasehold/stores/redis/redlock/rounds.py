@@ -148,15 +148,17 @@ class Rounds:
 
     def ask_missing_votes(self, proposal: Proposal, nodes: Sequence[Node]) -> None:
         """Ask nodes for the votes that a holder lacks, without waiting for them."""
-        command = self._claims(proposal, [b""] * len(self._quorum), join=False)
+        command = self._claim_commands(proposal, [b""] * len(self._quorum), join=False)
         now = self._runtime.now()
         proposal.known_from(now)
         self._quorum.ask(Question(command, _vote, now + BACKGROUND_WITHIN), only=nodes).stop_waiting()
 
     def _ask(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool, until: float) -> QuorumCall[Vote]:
-        return self._quorum.ask(Question(self._claims(proposal, channels, join=join), _vote, until))
+        return self._quorum.ask(Question(self._claim_commands(proposal, channels, join=join), _vote, until))
 
-    def _claims(self, proposal: Proposal, channels: Sequence[bytes], *, join: bool) -> Callable[[Node], Command]:
+    def _claim_commands(
+        self, proposal: Proposal, channels: Sequence[bytes], *, join: bool
+    ) -> Callable[[Node], Command]:
         """Return a function that makes the request for a node: one object for all nodes with the same request."""
         token, quarantine = proposal.token, self._quarantine
         memory = keys.memory_key(self._namespace, "") if quarantine else b""

@@ -59,7 +59,7 @@ from leasehold.stores.redis.connection.base import ReplyError, refused
 from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.background import PendingReleases
 from leasehold.stores.redis.redlock.node import Member, Node
-from leasehold.stores.redis.redlock.nodes import QuorumNodes, twins
+from leasehold.stores.redis.redlock.nodes import QuorumNodes, nodes_of_same_server
 from leasehold.stores.redis.redlock.quorum_call import Question, QuorumCall
 from leasehold.stores.redis.redlock.rounds import Proposals, Rounds
 from leasehold.stores.redis.redlock.waiting import Waiting
@@ -311,7 +311,7 @@ class RedlockStore:
             )
 
     def _on_identity(self) -> None:
-        if same := twins(self._quorum.nodes):
+        if same := nodes_of_same_server(self._quorum.nodes):
             self._duplicate = Unsupported(
                 f"{same[0].where} and {same[1].where} are the same server; name it once: each node of Redlock must be "
                 "a server of its own, or one failure takes away two votes"

@@ -15,7 +15,7 @@ SCRIPTS = {"postgresql": "postgres/schema.sql", "mysql": "mysql/schema.sql"}
 
 TABLES = ("leasehold_entry", "leasehold_cell", "leasehold_name", "leasehold_meta")
 
-ALONE = "SELECT pg_advisory_xact_lock(7235419080266545006)"
+CREATOR_LOCK = "SELECT pg_advisory_xact_lock(7235419080266545006)"
 """Takes the advisory lock of ``leasehold init``: both may run at the same time."""
 
 
@@ -25,7 +25,7 @@ def create(apps: Any, schema_editor: Any) -> None:
     if vendor not in SCRIPTS:
         return
     if vendor == "postgresql":
-        schema_editor.execute(ALONE, params=None)
+        schema_editor.execute(CREATOR_LOCK, params=None)
     for statement in split(files("leasehold.stores").joinpath(SCRIPTS[vendor]).read_text(encoding="utf-8")):
         schema_editor.execute(statement, params=None)
 

@@ -1,6 +1,6 @@
-"""The straight lane does what the general way does: random histories are played in both, and compared.
+"""The fast path does what the general path does: random histories are run on both, and compared.
 
-The general way is the specification: the acquire loop from its first try, as it is where an acquire may be given up
+The general path is the specification: the acquire loop from its first try, as it is where an acquire may be given up
 from outside; and the release by its single steps.
 """
 
@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from leasehold._engine import lane
+from leasehold._engine import fast_path
 from leasehold._engine.acquire import AcquireLoop
 from leasehold._engine.cancellation import Cancellation
 from leasehold._engine.engine import Engine
@@ -50,7 +50,7 @@ class Played(NamedTuple):
 async def general_acquire(
     engine: Engine, request: AcquireRequest, timeout: float | None, cancel: Cancellation | None = None
 ) -> LeaseHandle | NotAcquired:
-    return await lane.acquire(engine, request, timeout, cancel or Cancellation())
+    return await fast_path.acquire(engine, request, timeout, cancel or Cancellation())
 
 
 async def general_release(engine: Engine, lease: Lease) -> bool:
@@ -72,7 +72,7 @@ async def general_release(engine: Engine, lease: Lease) -> bool:
 
 @contextmanager
 def generally() -> Iterator[None]:
-    """Acquire and release in the general way."""
+    """Acquire and release on the general path."""
     with ExitStack() as stack:
         for user in USERS:
             for name, way in (("acquire", general_acquire), ("release", general_release)):
@@ -112,7 +112,7 @@ def played(seed: int) -> Played:
 
 
 def check(seeds: Iterable[int]) -> None:
-    """Play histories in both ways, and compare; the lane must be taken, and left, often enough."""
+    """Run histories on both paths, and compare; the fast path must be taken, and left, often enough."""
     acquired = left = 0
 
     def loop(*args: Any, **options: Any) -> AcquireLoop:  # not a mock, which would keep the handles alive
@@ -121,7 +121,7 @@ def check(seeds: Iterable[int]) -> None:
         return AcquireLoop(*args, **options)
 
     for seed in seeds:
-        with patch.object(lane, "AcquireLoop", loop):
+        with patch.object(fast_path, "AcquireLoop", loop):
             ours = played(seed)
         with generally():
             theirs = played(seed)
@@ -132,11 +132,11 @@ def check(seeds: Iterable[int]) -> None:
     assert 0 < left < acquired
 
 
-def test_histories_are_the_same_in_both_ways() -> None:
+def test_histories_are_the_same_on_both_paths() -> None:
     check(range(FIRST, FIRST + EACH))
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-def test_histories_are_the_same_in_both_ways_in_a_nightly_run() -> None:
+def test_histories_are_the_same_on_both_paths_in_a_nightly_run() -> None:
     check(range(first := secrets.randbits(40), first + NIGHTLY))
