@@ -180,9 +180,9 @@ def test_a_job_whose_times_or_id_differ_between_workers_does_not_run(
 
 
 def test_the_client_of_the_other_flavor_and_a_bad_option_are_refused(locks: Client) -> None:
-    with pytest.raises(TypeError, match=r"needs a leasehold.AsyncClient, not Client; or take ThreadPoolExecutor"):
+    with pytest.raises(TypeError, match=r"needs a leasehold.AsyncClient, not Client; or use ThreadPoolExecutor"):
         AsyncIOExecutor(locks, at_most=60)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="or take AsyncIOExecutor"):
+    with pytest.raises(TypeError, match="or use AsyncIOExecutor"):
         ThreadPoolExecutor(AsyncClient.from_url("memory:"), at_most=60)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at_most"):
         ThreadPoolExecutor(locks, at_most=0)
