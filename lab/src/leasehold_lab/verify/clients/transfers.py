@@ -83,6 +83,8 @@ class Worker(Protocol):
 
     async def _acquire(self, n: int, target: Any, got: list[AsyncHold]) -> None: ...
 
+    def _listen(self, n: int, hold: AsyncHold) -> None: ...
+
     async def _use(self, n: int, target: Any, hold: AsyncHold, length: float, slices: int) -> None: ...
 
 
@@ -196,7 +198,7 @@ async def _reenter(worker: Worker, n: int, target: Target, got: list[AsyncHold])
     join = start(worker._engine.runtime, use)
     try:
         await worker._sleep(worker._random.uniform(0.0, 1.0) * worker._load.lease)
-        await _again(worker, target, hold, again)
+        await _again(worker, n, target, hold, again)
         if again and not first:
             await again.pop().release()
     except LeaseLost:
@@ -213,12 +215,13 @@ async def _reenter(worker: Worker, n: int, target: Target, got: list[AsyncHold])
         raise AssertionError("its user, who was the only one to hold it, released it, and it is still held")
 
 
-async def _again(worker: Worker, target: Target, hold: AsyncHold, again: list[AsyncHold]) -> None:
+async def _again(worker: Worker, n: int, target: Target, hold: AsyncHold, again: list[AsyncHold]) -> None:
     """Acquire again what this task holds: this must succeed at once, with the same token."""
     if not hold.held:
         return
     got = await target.lock.acquire(timeout=0)
     if got is not None and got.token == hold.token:
+        worker._listen(n, got)  # the first hold hears of no loss after its own release
         again.append(got)
     elif hold.held:
         raise AssertionError(f"the holder of {hold.name} could not acquire it again: {got}")

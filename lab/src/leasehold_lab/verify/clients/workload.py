@@ -179,8 +179,13 @@ class Worker:
             else:
                 lease = hold._lease
                 self._journal.granted(n, hold.token, lease.since, lease.deadline)
-                hold.on_lost(timed_callback(lambda _: self._journal.notified(n, lease.deadline)))
+                self._listen(n, hold)
                 got.append(hold)
+
+    def _listen(self, n: int, hold: AsyncHold) -> None:
+        """Record the loss of a hold, for as long as it is not released; another hold of its lease may last longer."""
+        journal, lease = self._journal, hold._lease
+        hold.on_lost(timed_callback(lambda _: journal.notified(n, lease.deadline)))
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
         try:
