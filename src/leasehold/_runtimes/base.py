@@ -155,7 +155,10 @@ class Runtime(Protocol):
         ...
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        """Like `spawn`, but cancelling all tasks does not cancel it. It must send requests through `attempt`."""
+        """Like `spawn`, but cancelling all tasks does not cancel it. It must send requests through `attempt`.
+
+        It refers to its job while it runs, so a weak reference to the job is enough to know whether it does.
+        """
         ...
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
+from random import Random
 
 import pytest
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Later, Lease, State
 from leasehold._engine.watchdog.watchdog import Watchdog
+from leasehold_lab.history.journal import Journal, Record
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from leasehold_lab.verify.clients import transfers
 from leasehold_lab.verify.clients.transfers import TransferUse
+from leasehold_lab.verify.clients.workload import Load, Target, Worker
 from models import running
 from models.history import Outcome, run
 from models.report import failure
 from models.scenario import Kind, draw
+from models.sql.postgres import PostgresModel
+from models.sql.postgres_transport import SimulatedPostgres
 from models.systems import SYSTEMS
 
 FIRST = 20_261_124
@@ -80,6 +87,34 @@ def test_transferred_holds_keep_every_promise_for_each_use(use: TransferUse, mon
     for seed in range(FIRST, FIRST + 10):
         outcome = run(seed, "redis", passed=True)
         assert outcome.ok, failure(outcome)
+
+
+class Least(Random):
+    """Draws the least of all numbers: the first of two holds is released first, after half a lease."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_a_loss_is_recorded_when_the_first_of_two_holds_was_released_before(monkeypatch: Patch) -> None:
+    """Else the lock counts as held for ever, and its next holder as a second one."""
+    monkeypatch.setattr(transfers, "choose_use", lambda *_: TransferUse.REENTERED)
+    harness, records = SimulatedHarness(1), list[Record]()
+
+    async def body(_: Harness) -> None:
+        machine = harness.machine("c0")
+        client = machine.client(SimulatedPostgres(PostgresModel(harness.scheduler)))
+        journal = Journal("c0.0", harness.now, records.append)
+        worker = Worker(client, Load(), journal, lambda *_: True, machine.sleep, harness.now, Least(0))
+        target = Target(client.rlock("a", lease=2.0), reenters=True)
+        job = machine.spawn(partial(transfers.transfer, worker, target))
+        await harness.sleep(1.5)
+        await machine.spawn(client.close).result()
+        await job.result()
+
+    harness.run(body)
+    (lost,) = (record for record in records if record["is"] == "notified")
+    assert 1.0 < lost["t"] < 2.0
 
 
 # --- mistakes ------------------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import runpy
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -73,6 +75,28 @@ def test_nobody_waits_for_its_own_end(harness: Harness) -> None:
         assert await said.wait(5.0)
         assert joined == [False], "and it does not hang"
         assert await jobs[0].join(5.0)
+
+    harness.run(body)
+
+
+def test_a_job_that_runs_can_be_told_by_a_weak_reference_from_one_that_was_dropped(harness: Harness) -> None:
+    """A queue of session locks knows its job by one, and closes a connection whose job is gone."""
+
+    async def body(harness: Harness) -> None:
+        begun, end = harness.event(), harness.event()
+
+        async def work() -> None:
+            begun.set()
+            await end.wait(60.0)
+
+        job = ref(harness.runtime.spawn_loop(work, "forgotten"))
+        assert await begun.wait(5.0)
+        gc.collect()
+        running = job()
+        assert running is not None
+        assert running.alive()
+        end.set()
+        assert await running.join(5.0)
 
     harness.run(body)
 

@@ -59,7 +59,7 @@ class SimulatedRuntime:
             cancel(timer)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        return SimulatedJob(self, self.start(work(), name))
+        return SimulatedJob(self, work, name)
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         return self.spawn(work, name)
@@ -217,12 +217,15 @@ class SimulatedSignal:
 
 
 class SimulatedJob:
-    """A task."""
+    """A task. It refers to its job while it runs."""
 
-    def __init__(self, runtime: SimulatedRuntime, task: Task[None]) -> None:
+    def __init__(self, runtime: SimulatedRuntime, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._runtime = runtime
-        self.task = task
         self._asked = False
+        self.task = runtime.start(self._run(work), name)
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await work()
 
     def alive(self) -> bool:
         return not self.task.done()

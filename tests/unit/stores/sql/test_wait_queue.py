@@ -14,6 +14,7 @@ from leasehold._runtimes.blocking import BlockingRuntime, ThreadJob, ThreadSigna
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._sql.session.wait_queue import WaitQueues
 from leasehold.stores._sql.session.waiter import WaitQueue
+from leasehold_lab.runtimes.harnesses import Harness
 
 
 class Taken:
@@ -144,6 +145,36 @@ def test_a_waiter_whose_process_was_stopped_since_it_entered_is_not_passed_over_
     waiter.last_seen -= 31.0
     assert finish(lines.session_for(waiter, runtime.now() + 5)) is None
     assert lines.get(waiter.ticket.id) is waiter
+
+
+class InOrder(Taken):
+    """Those of a server that grants the lock to who waits for it, as soon as it is ``unlocked``."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__()
+        self.waiting, self.unlocked = harness.event(), harness.event()
+
+    async def wait(self, session: object, name: str, until: object) -> None:
+        self.waiting.set()
+        assert await self.unlocked.wait(60.0)
+
+
+def test_a_waiter_that_asks_again_keeps_its_place_in_the_queue_of_the_server(harness: Harness) -> None:
+    """It closed its session, so a later waiter of another client was served first."""
+
+    async def body(harness: Harness) -> None:
+        sessions = InOrder(harness)
+        queues: WaitQueues[object] = WaitQueues(harness.runtime, sessions)
+        waiter, until = queues.enter("x", ticket(1)), harness.now() + 60
+        assert await queues.session_for(waiter, until) is None
+        assert await sessions.waiting.wait(5.0)
+        session = queues.parked(waiter)
+        assert await queues.session_for(waiter, until) is None
+        assert sessions.open == [session]
+        sessions.unlocked.set()
+        assert await queues.wait_for_session(waiter, until) is session
+
+    harness.run(body)
 
 
 def test_a_waiter_that_looks_just_before_it_has_its_session_is_told_after_that() -> None:

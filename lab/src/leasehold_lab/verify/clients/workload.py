@@ -45,7 +45,7 @@ class Load:
         names: how many locks of each kind.
         work: the longest time, in seconds, that a short hold is used.
         patience: the longest timeout of an acquire.
-        expiry_delay: seconds by which the store may be late to expire a lease.
+        tardy: seconds by which the store may be late to expire a lease.
         long: the fraction of holds that last longer than a renewal interval.
         longest: the most leases that a long hold lasts.
         blocks: the fraction of holders that block their thread or loop, perhaps for longer than their lease.
@@ -61,7 +61,7 @@ class Load:
     names: int = 2
     work: float = 0.02
     patience: float = 4.0
-    expiry_delay: float = 0.0
+    tardy: float = 0.0
     long: float = LONG
     longest: float = 1.0
     blocks: float = 0.0
@@ -153,7 +153,7 @@ class Worker:
         return self._journal.asked(
             target.lock.name,
             target.mode,
-            lease=self._load.lease + self._load.expiry_delay,
+            lease=self._load.lease + self._load.tardy,
             permits=target.permits,
             limit=LIMIT if target.mode is Mode.PERMITS else 1,
             fair=target.fair,
@@ -177,14 +177,15 @@ class Worker:
             if hold is None:
                 self._journal.refused(n)
             else:
-                self._journal.granted(n, hold.token, hold._lease.since, hold._lease.deadline)
+                lease = hold._lease
+                self._journal.granted(n, hold.token, lease.since, lease.deadline)
                 self._listen(n, hold)
                 got.append(hold)
 
     def _listen(self, n: int, hold: AsyncHold) -> None:
-        """Record the loss of a hold of the n-th acquire. There may be several, and the first notice counts."""
-        lease = hold._lease
-        hold.on_lost(timed_callback(lambda _: self._journal.notified(n, lease.deadline)))
+        """Record the loss of a hold, for as long as it is not released; another hold of its lease may last longer."""
+        journal, lease = self._journal, hold._lease
+        hold.on_lost(timed_callback(lambda _: journal.notified(n, lease.deadline)))
 
     async def _hold(self, n: int, target: Target, hold: AsyncHold) -> None:
         try:
