@@ -221,7 +221,7 @@ async def _again(worker: Worker, n: int, target: Target, hold: AsyncHold, again:
         return
     got = await target.lock.acquire(timeout=0)
     if got is not None and got.token == hold.token:
-        worker._listen(n, got)  # the first hold hears of no loss after its own release
+        worker._listen(n, got)  # the first hold's callback ends with its release
         again.append(got)
     elif hold.held:
         raise AssertionError(f"the holder of {hold.name} could not acquire it again: {got}")

@@ -45,7 +45,7 @@ class Load:
         names: how many locks of each kind.
         work: the longest time, in seconds, that a short hold is used.
         patience: the longest timeout of an acquire.
-        tardy: seconds by which the store may be late to expire a lease.
+        expiry_delay: seconds by which the store may be late to expire a lease.
         long: the fraction of holds that last longer than a renewal interval.
         longest: the most leases that a long hold lasts.
         blocks: the fraction of holders that block their thread or loop, perhaps for longer than their lease.
@@ -61,7 +61,7 @@ class Load:
     names: int = 2
     work: float = 0.02
     patience: float = 4.0
-    tardy: float = 0.0
+    expiry_delay: float = 0.0
     long: float = LONG
     longest: float = 1.0
     blocks: float = 0.0
@@ -153,7 +153,7 @@ class Worker:
         return self._journal.asked(
             target.lock.name,
             target.mode,
-            lease=self._load.lease + self._load.tardy,
+            lease=self._load.lease + self._load.expiry_delay,
             permits=target.permits,
             limit=LIMIT if target.mode is Mode.PERMITS else 1,
             fair=target.fair,
@@ -177,8 +177,7 @@ class Worker:
             if hold is None:
                 self._journal.refused(n)
             else:
-                lease = hold._lease
-                self._journal.granted(n, hold.token, lease.since, lease.deadline)
+                self._journal.granted(n, hold.token, hold._lease.since, hold._lease.deadline)
                 self._listen(n, hold)
                 got.append(hold)
 
