@@ -181,6 +181,14 @@ NESTED = {
         ASYNC with client.multi_lock(["a", "b"]):
             AWAIT client.lock("b").acquire()  # warns
         """,
+    "lock in multi_lock, of which only the hold is kept": """
+        first = AWAIT client.multi_lock(["a", "b"]).acquire()
+        AWAIT client.lock("b").acquire()  # warns
+        """,
+    "rlock in multi_lock, of which only the hold is kept": """
+        first = AWAIT client.multi_lock(["a"]).acquire()
+        AWAIT client.rlock("a").acquire()  # warns
+        """,
 }
 """Programs whose marked line waits for a hold of its own thread or task; nothing else would end that."""
 
@@ -236,12 +244,13 @@ def test_a_nested_acquire_raises_if_the_lock_says_so_and_leaves_nothing(harness:
             for timeout in (None, 5):
                 with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
                     await client.lock("nested", nested="raise").acquire(timeout=timeout)
-        hold = await client.lock("nested").acquire()
-        assert hold is not None
-        for timeout in (None, 5):
-            with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
-                await client.lock("nested", nested="raise").acquire(timeout=timeout)
-        await hold.release()
+        for make in (lambda: client.lock("nested"), lambda: client.multi_lock(["another", "nested"])):
+            hold = await make().acquire()
+            assert hold is not None
+            for timeout in (5, None):
+                with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
+                    await client.lock("nested", nested="raise").acquire(timeout=timeout)
+            await hold.release()
         async with client.lock("nested"):
             assert await client.lock("nested", nested="raise").acquire(blocking=False) is None
             info = await client.inspect("nested")
