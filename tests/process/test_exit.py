@@ -100,6 +100,22 @@ def test_a_client_that_cannot_be_closed_keeps_no_other_from_it() -> None:
     assert run(textwrap.dedent(REPORT) + textwrap.dedent(code)) == "try_acquire,release"
 
 
+def test_a_callback_that_exits_keeps_nothing_held_where_the_end_of_the_interpreter_refuses_threads() -> None:
+    """As Python 3.12 does: each client calls its callbacks in the main thread then."""
+    code = """
+    import sys, threading
+    def fails(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    clients = [client, Client(Faulty(Memory("another"), plan))]
+    holds = [each.lock(name).acquire() for each in clients for name in "ab"]
+    for hold in holds:
+        hold.on_lost(lambda error: sys.exit(3))
+    threading.Thread.start = fails
+    """
+    said = run(textwrap.dedent(REPORT) + textwrap.dedent(code))
+    assert said == ",".join(4 * ["try_acquire"] + 4 * ["release"])
+
+
 def test_an_asyncio_program_ends_without_a_word() -> None:
     run(
         """

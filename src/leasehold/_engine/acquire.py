@@ -257,8 +257,9 @@ class AcquireLoop(LeaseHandle):
     def _check_nested(self, nested: Nested, held_by: Owner | None) -> None:
         """Warn, or raise, if the calling thread or task begins to wait for a hold of its own.
 
-        Neither is certain to last for ever: another thread may release that hold. A wait with a timeout ends by itself,
-        and so does one for a lease that is not renewed: outside of a block it may be a limit of the rate.
+        The wait need not last for ever: another thread may release that hold. It is not warned of if it has a timeout,
+        or if the lease is not renewed and the program kept only the hold: that may be a limit of the rate. With a kept
+        lock object, or in a block, it is.
         """
         if (nested == "warn" and self._until is not None) or (held_by or self._engine.owner) != self._engine.owner:
             return

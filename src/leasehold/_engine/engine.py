@@ -35,7 +35,7 @@ from leasehold._engine.retry import Contact, Request, asked, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
-from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope
+from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope, call_each
 from leasehold._runtimes.process import notify_after_fork, whoami
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.events import Released, SelectiveObserver, Tally
@@ -127,11 +127,14 @@ class Engine:
     async def _close(self, ended: list[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
         until = self.runtime.now() + within
         try:
-            await self._notify_holders(ended, blocks, calls, within / 2)
-            for lease in ended:
-                if self.runtime.now() < until:
-                    await self.send_release(lease)
-            await self._wait_for_attempts(until)
+            try:
+                await self._notify_holders(ended, blocks, calls, within / 2)
+            except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+                raise
+            except BaseException:  # of a signal handler, or of a callback in this thread
+                await self._release_all(ended, until)
+                raise
+            await self._release_all(ended, until)
         finally:
             await self.watchdog.close(max(0.0, until - self.runtime.now()))
             await self.store.close()
@@ -142,8 +145,7 @@ class Engine:
         until = self.runtime.now() + within
 
         async def call_all() -> None:
-            for call in calls:
-                call()
+            call_each(calls)
 
         if calls:
             try:
@@ -158,12 +160,15 @@ class Engine:
                 return
             await self._ended.wait(until - self.runtime.now())
 
-    async def _wait_for_attempts(self, until: float) -> None:
-        """Wait until the acquires and releases under way have ended.
+    async def _release_all(self, ended: list[Lease], until: float) -> None:
+        """Release the tickets of ended leases, and wait until the acquires and releases under way have ended.
 
         An acquire whose request was under way when we released its ticket releases it again. A release needs its
         reply: without it the client cannot know whether the store was reached.
         """
+        for lease in ended:
+            if self.runtime.now() < until:
+                await self.send_release(lease)
         while self.attempts and self.runtime.now() < until:
             self._ended.clear()
             if self.attempts:

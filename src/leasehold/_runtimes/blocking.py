@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from leasehold._runtimes import clock
 from leasehold._runtimes.base import (
@@ -68,32 +68,23 @@ class BlockingRuntime:
         return await work
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
-        results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
-
-        def run(index: int, one: Coroutine[Any, Any, T]) -> None:
-            try:
-                results[index] = finish(one)
-            except BaseException as error:  # handed to the caller, who decides
-                if not is_own_error(error):
-                    raise
-                results[index] = error
-
+        pieces = Pieces(work)
         # The main thread does none of it: what a signal handler raises there would count as the outcome of that work.
         here = 0 if threading.current_thread() is threading.main_thread() else 1
         threads: list[threading.Thread] = []
         try:
-            for index, one in enumerate(work[here:], start=here):
-                threads.append(threading.Thread(target=run, args=(index, one), daemon=True))
+            for index in range(here, len(work)):
+                threads.append(threading.Thread(target=pieces.run_in_thread, args=(index,), daemon=True))
                 try:
                     threads[-1].start()
                 except RuntimeError:  # no thread can be started
-                    run(index, one)
-            if here and work:
-                run(0, work[0])
+                    pieces.run(index)
+            if here:
+                pieces.run(0)
             _join(threads)
         finally:
-            _join(threads)
-        return results
+            await pieces.end()
+        return pieces.results
 
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
         return await work  # nothing cancels a thread
@@ -134,6 +125,51 @@ def _join(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         if thread.is_alive():
             thread.join()
+
+
+class Pieces(Generic[T]):
+    """Pieces of work that threads do at once, and their results."""
+
+    def __init__(self, work: Sequence[Coroutine[Any, Any, T]]) -> None:
+        self.results: list[T | BaseException] = [RuntimeError("not run")] * len(work)
+        self._left = dict(enumerate(work))  # what has not begun; a thread that takes a piece out does it
+        self._under_way = set[int]()  # in threads
+        self._ended = ThreadSignal()  # set when one of these ends
+
+    def run(self, index: int) -> None:
+        """Do a piece, unless it has begun or was given up."""
+        one = self._left.pop(index, None)
+        if one is None:
+            return
+        try:
+            self.results[index] = finish(one)
+        except BaseException as error:  # handed to the caller, who decides
+            if not is_own_error(error):
+                raise
+            self.results[index] = error
+
+    def run_in_thread(self, index: int) -> None:
+        """Do a piece in a thread that only does this."""
+        self._under_way.add(index)
+        try:
+            self.run(index)
+        finally:
+            self._under_way.discard(index)
+            self._ended.set()
+
+    async def end(self) -> None:
+        """Give up what has not begun, also in threads that are just starting, and wait for what is under way.
+
+        It does not use `Thread.join`: before Python 3.13, a `join` that was interrupted takes its thread for ended.
+        """
+        for index in range(len(self.results)):
+            one = self._left.pop(index, None)
+            if one is not None:
+                one.close()
+        while self._under_way:
+            self._ended.clear()
+            if self._under_way:
+                await self._ended.wait(None)
 
 
 class ThreadSignal:

@@ -71,7 +71,7 @@ def _at_exit() -> None:
     for engine in list(_closes):
         try:
             run_sync(engine.close())
-        except Exception:  # noqa: S110 the interpreter ends: what was not released now expires with its lease
+        except (Exception, SystemExit):  # noqa: S110 it ends already: what was not released expires with its lease
             pass
 
 

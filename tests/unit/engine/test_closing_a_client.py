@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from engine_cases.holding import LEASE, LOCKS, TWO, Make, simulate, taken
@@ -230,7 +233,7 @@ def test_a_blocking_holder_is_told_of_the_close_by_every_call() -> None:
     hold = client.lock("a").acquire()
     assert hold is not None
     hold.on_lost(told.append)
-    threading.Thread(target=client.close).start()
+    Thread(target=client.close).start()
     with other.lock("a"):
         assert hold.lost
         with pytest.raises(LeaseLost, match="closed"):
@@ -252,6 +255,54 @@ def test_a_slow_callback_delays_the_close_for_a_bounded_time() -> None:
     assert other.lock("a").acquire(timeout=0) is not None, "released all the same"
     go_on.set()
     other.close()
+
+
+def test_an_exit_in_a_callback_keeps_no_lock_held_where_the_close_can_start_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called in the main thread then, and what it raises is raised at the end of the close."""
+
+    def fails(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    client, other = Client(Memory("close without threads")), Client(Memory("close without threads"))
+    told = close_two(client, lambda error: sys.exit(3), SystemExit, lambda: monkeypatch.setattr(Thread, "start", fails))
+    monkeypatch.undo()
+    assert told == ["b"]
+    assert other.holds() == []
+    other.close()
+
+
+def test_a_close_that_is_interrupted_while_it_waits_for_callbacks_keeps_no_lock_held() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(error: LeaseLost) -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        go_on.wait(20)
+
+    go_on = threading.Event()
+    client, other = Client(Memory("interrupted close")), Client(Memory("interrupted close"))
+    close_two(client, interrupt, KeyboardInterrupt)
+    assert other.holds() == []
+    go_on.set()
+    other.close()
+
+
+def close_two(
+    client: Client, first: Callable[[LeaseLost], object], error: type[BaseException], begin: Callable[[], None] = int
+) -> list[str | None]:
+    """Close a client that holds two locks, which raises; return the names of what the second callback was told."""
+    told = list[str | None]()
+    one, two = client.lock("a").acquire(), client.lock("b").acquire()
+    assert one is not None
+    assert two is not None
+    one.on_lost(first)
+    two.on_lost(lambda loss: told.append(loss.name))
+    begin()
+    with pytest.raises(error):
+        client.close()
+    return told
 
 
 def test_a_plain_release_is_no_loss() -> None:

@@ -232,6 +232,28 @@ def test_a_hold_that_was_released_keeps_no_callback(harness: Harness, kind: str)
     harness.run(body)
 
 
+@pytest.mark.parametrize("kind", ["rlock", "reader", "writer"])
+def test_a_dropped_hold_that_was_released_through_another_lock_object_hears_of_no_loss(
+    harness: Harness, kind: str
+) -> None:
+    async def body(harness: Harness) -> None:
+        client, told = harness.client(space()), list[str]()
+        outer, another = await SHARED[kind](client).acquire(), SHARED[kind](client)
+        outer.on_lost(Tell(told, "outer"))
+        for who in ("dropped", "dropped and released"):
+            (await SHARED[kind](client).acquire()).on_lost(Tell(told, who))
+        gc.collect()
+        (await another.acquire()).on_lost(Tell(told, "released"))
+        await another.release()
+        assert another.owned()
+        await another.release()
+        await harness.sleep(2.0)
+        assert outer.lost
+        assert sorted(told) == ["dropped", "outer"]
+
+    harness.run(body)
+
+
 @pytest.mark.parametrize("kind", SHARED)
 def test_a_hold_hears_of_the_loss_that_its_own_release_finds(kind: str) -> None:
     with TestClient() as client:

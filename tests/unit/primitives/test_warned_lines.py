@@ -165,6 +165,11 @@ NESTED = {
         ASYNC with client.lock("a", renew=False):
             AWAIT client.lock("a").acquire()  # warns
         """,
+    "a fixed lease, of which the lock object is kept": """
+        lock = client.lock("a", renew=False)
+        AWAIT lock.acquire()
+        AWAIT client.lock("a").acquire()  # warns
+        """,
     "rlock in lock": """
         ASYNC with client.lock("a"):
             AWAIT client.rlock("a").acquire()  # warns
@@ -180,6 +185,14 @@ NESTED = {
     "lock in multi_lock": """
         ASYNC with client.multi_lock(["a", "b"]):
             AWAIT client.lock("b").acquire()  # warns
+        """,
+    "lock in multi_lock, of which only the hold is kept": """
+        first = AWAIT client.multi_lock(["a", "b"]).acquire()
+        AWAIT client.lock("b").acquire()  # warns
+        """,
+    "rlock in multi_lock, of which only the hold is kept": """
+        first = AWAIT client.multi_lock(["a"]).acquire()
+        AWAIT client.rlock("a").acquire()  # warns
         """,
 }
 """Programs whose marked line waits for a hold of its own thread or task; nothing else would end that."""
@@ -236,12 +249,13 @@ def test_a_nested_acquire_raises_if_the_lock_says_so_and_leaves_nothing(harness:
             for timeout in (None, 5):
                 with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
                     await client.lock("nested", nested="raise").acquire(timeout=timeout)
-        hold = await client.lock("nested").acquire()
-        assert hold is not None
-        for timeout in (None, 5):
-            with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
-                await client.lock("nested", nested="raise").acquire(timeout=timeout)
-        await hold.release()
+        for make in (lambda: client.lock("nested"), lambda: client.multi_lock(["another", "nested"])):
+            hold = await make().acquire()
+            assert hold is not None
+            for timeout in (5, None):
+                with pytest.raises(RuntimeError, match="holds lock 'nested' already"):
+                    await client.lock("nested", nested="raise").acquire(timeout=timeout)
+            await hold.release()
         async with client.lock("nested"):
             assert await client.lock("nested", nested="raise").acquire(blocking=False) is None
             info = await client.inspect("nested")
@@ -268,8 +282,8 @@ def test_a_wait_for_others_is_no_nested_acquire(harness: Harness) -> None:
         for each in waiting:
             assert await each.result() is None
         await hold.release()
-        for _ in range(2):
-            assert await client.lock("once in 0.1 s", lease=0.1, renew=False).acquire() is not None
+        kept = [await client.lock("once in 0.1 s", lease=0.1, renew=False).acquire() for _ in range(3)]
+        assert None not in kept
 
     harness.run(body)
 

@@ -28,7 +28,7 @@ from leasehold._engine.batch import AT_ONCE, Batch
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import acquire
 from leasehold._model import AcquireRequest, Kind, NotAcquired
-from leasehold._runtimes.base import run_sync
+from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost
@@ -133,7 +133,7 @@ class AsyncMultiLock(AsyncLock):
                 return replace(not_acquired, waited=runtime.now() - start)
             late = next((part.lease for part in progress.parts if not part.lease.check_deadline()), None)
             if late is None:
-                hold = self._hold_of(progress)
+                hold = self._hold_of(progress, caller)
                 self._hold_list.add(caller, hold)
                 return hold
             await self._release_all(progress)
@@ -144,11 +144,11 @@ class AsyncMultiLock(AsyncLock):
         hold: AsyncHold = got
         return hold
 
-    def _hold_of(self, progress: Progress) -> AsyncMultiHold:
+    def _hold_of(self, progress: Progress, caller: Caller) -> AsyncMultiHold:
         runtime, parts = self._engine.runtime, tuple(progress.parts)
         for part in parts:
             if part.hold is None:
-                part.lease.lock_object = self._hold_list.ref
+                part.lease.lock_object, part.lease.entry = self._hold_list.ref, caller
             else:
                 part.hold._hold_list = self._hold_list.ref
 

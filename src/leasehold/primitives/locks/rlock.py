@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import release
-from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.lease import Lease, LeaseHandle, OnLost
 from leasehold._model import NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
@@ -39,7 +39,8 @@ class Entry:
         self.lease = lease
         self.caller = caller
         self.role = role
-        self._holds: list[tuple[object, weakref.ref[Any]]] = []  # each with the role that was requested
+        # Each hold, the role that was requested, and its callbacks, for who releases it after it was dropped.
+        self._holds: list[tuple[object, weakref.ref[Any], list[OnLost]]] = []
         self._numbers = count()
         self._open: list[int] = []
         lease.entry = self
@@ -51,17 +52,22 @@ class Entry:
 
     def add(self, hold: Any, asked: object) -> None:
         """Add a hold, and the role that was requested. It has come too late if the entry `is_open` no more."""
-        self._holds.append((asked, weakref.ref(hold)))
+        self._holds.append((asked, weakref.ref(hold), hold._callbacks))
         self._open.append(next(self._numbers))
 
     def is_open(self) -> bool:
         """Return whether some hold was not released, so that the lease is not released yet."""
         return self._open[:1] == [0]
 
-    def last(self, asked: object) -> tuple[bool, Any]:
-        """Return whether a hold was requested as ``asked``, and the last such hold; None if it was dropped."""
-        refs = [ref for what, ref in self._holds if what is asked]
-        return bool(refs), refs[-1]() if refs else None
+    def last(self, asked: object) -> tuple[list[OnLost] | None, AsyncHold | None]:
+        """Return the callbacks of the last hold that was requested as ``asked``, and the hold: None if it was dropped.
+
+        The callbacks are None if there is no such hold.
+        """
+        for what, ref, callbacks in reversed(self._holds[:]):
+            if what is asked:
+                return callbacks, ref()
+        return None, None
 
     def remove(self, hold: Any, asked: object = None) -> bool:
         """Remove a hold (None: the last one that was dropped); return whether any hold is left."""
@@ -74,13 +80,18 @@ class Entry:
         self.lease.entry = None  # else the two keep each other alive until a garbage collection
         return False
 
+    def replace_dropped(self, hold: Any, callbacks: list[OnLost], asked: object) -> None:
+        """Replace the last hold that was dropped by one that was just added; that gets the callbacks of both."""
+        hold._callbacks += callbacks  # in place: this one may be dropped, too
+        self.remove(None, asked)
+
     def lists(self, lease: object, caller: Caller) -> bool:
         """Return whether it is the lease of this thread or task."""
         return lease is self.lease and caller.key == self.caller.key and self.caller.alive() and self.is_open()
 
     def drop_ended_callers(self) -> None:
         """Have the lock objects through which it was acquired drop it, if its thread or task has ended."""
-        for _, ref in self._holds[:]:
+        for _, ref, _ in self._holds[:]:
             hold = ref()
             lock = None if hold is None else hold._hold_list()
             if lock is not None:
@@ -192,10 +203,12 @@ class AsyncReentrant(AsyncMutex):
     def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the last hold in this role, through whatever object of the client it was acquired."""
         entry = self._own(self._entries.of(self.name, caller.key, self._roles))
-        there, hold = (False, None) if entry is None else entry.last(self._role)
-        if entry is not None and there and hold is None:  # the hold was dropped: release it through a new one
+        if entry is None:
+            return None
+        callbacks, hold = entry.last(self._role)
+        if callbacks is not None and hold is None:  # the hold was dropped: release it through a new one
             hold = self._hold(entry, entry.handle())
-            entry.remove(None, self._role)
+            entry.replace_dropped(hold, callbacks, self._role)
         return hold
 
 
