@@ -12,7 +12,7 @@ import pytest
 
 from leasehold import Conflict
 from leasehold.client import AsyncClient
-from leasehold.stores.zookeeper.cells import SWEPT
+from leasehold.stores.zookeeper.cells import SWEEP_EVERY, SWEPT
 from leasehold.stores.zookeeper.connection.requests import Request
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from models.history import quiet
@@ -288,3 +288,27 @@ def test_the_node_above_the_cells_outlives_them() -> None:
     with quiet():
         harness.run(body)
     assert containers == [False]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"do not touch", b"\xff", b"5", b"[]", b"{}", b'{"ttl": "long"}', b'{"ttl": null}']
+)
+def test_a_node_of_another_program_among_the_cells_fails_no_write(data: bytes) -> None:
+    """The sweep leaves it as it is, and removes the expired cells beside it."""
+    harness, left = SimulatedHarness(1), list[str]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        client = harness.machine("one").client(system.opener)
+        await write(client, "v")
+        transport, runtime = client.store._transport, client.store._runtime  # type: ignore[attr-defined]
+        note = transport.create("/default~cells/note", data, 0)
+        await transport.ask_all((note,), runtime.now() + 5.0)
+        await harness.sleep(2 * TTL)
+        for _turn in range(SWEEP_EVERY):  # one of them sweeps
+            await write(client, "w")
+        left.extend(path.rpartition("/")[2] for path in system.ensemble.tree.nodes if "~cells/" in path)
+
+    with quiet():
+        harness.run(body)
+    assert left == ["note", "versioned%2Fw"]

@@ -167,7 +167,7 @@ class Cells:
             _, above, *nodes = await transport.ask_all(
                 (transport.sync(cells), transport.get(cells), *map(transport.get, chosen)), until
             )
-            over = [node for node in nodes if isinstance(node, Node) and _found(node, now).over]
+            over = [node for node in nodes if isinstance(node, Node) and _is_over(node, now)]
             if not over or not isinstance(above, Node):
                 return
             removals = [transport.delete(node.path, node.version) for node in over]
@@ -185,3 +185,11 @@ def _found(node: Node, now: float) -> Found:
         return Found(EMPTY, node, over=True, base=node.version + 1)
     base = fields.get("base", 0)
     return Found(Cell(value, node.version - base + 1, fields["fence"]), node, base=base)
+
+
+def _is_over(node: Node, now: float) -> bool:
+    """Return whether a node is an expired cell; one that cannot be read is of another program, and stays."""
+    try:
+        return _found(node, now).over
+    except (ValueError, KeyError, TypeError):
+        return False
