@@ -267,6 +267,7 @@ class Playing:
         parts = [
             transports.check(one),
             transports.check(other),
+            transports.check(one, version),
             transports.delete(one, version),
             transports.delete(other),
             transports.set(other, b"z", version),

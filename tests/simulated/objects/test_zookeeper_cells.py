@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
 from leasehold import Conflict
 from leasehold.client import AsyncClient
-from leasehold.stores.zookeeper.cells import SWEPT
+from leasehold.stores.zookeeper.cells import SWEEP_EVERY, SWEPT
+from leasehold.stores.zookeeper.connection.requests import Request
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from models.history import quiet
 from models.system import GOOD
@@ -145,3 +149,166 @@ def test_a_sweep_that_fails_does_not_fail_the_write(monkeypatch: pytest.MonkeyPa
     with quiet():
         harness.run(body)
     assert failed == [True]
+
+
+async def sweep(client: AsyncClient) -> None:
+    cells = client.store._cells  # type: ignore[attr-defined]
+    await cells._sweep(cells._runtime.now() + 30.0)
+
+
+def changes(request: Request, name: str) -> bool:
+    """Say whether a request writes or removes the node of a cell, alone or in a transaction."""
+    forms = getattr(request.form, "operations", [request.form])
+    return any(
+        type(form).__name__ in ("SetData", "Delete") and form.path.endswith(f"~cells/versioned%2F{name}")
+        for form in forms
+    )
+
+
+def before_change(client: AsyncClient, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Stop a client before its next change of a cell, as a pause or an outage does, until others have acted."""
+    transport = client.store._transport  # type: ignore[attr-defined]
+    ask_all = transport.ask_all
+
+    async def ask_late(requests: Sequence[Request], until: float) -> list[Any]:
+        if any(changes(request, name) for request in requests):
+            transport.ask_all = ask_all
+            await meanwhile()
+        answers: list[Any] = await ask_all(requests, until)
+        return answers
+
+    transport.ask_all = ask_late
+
+
+@pytest.mark.parametrize("late", ["write over an expired cell", "write over a live cell", "sweep"])
+def test_a_late_change_does_not_meet_a_node_that_was_made_anew(late: str) -> None:
+    """Meanwhile others remove the expired node and make another, which has the versions that the first had."""
+    harness, outcomes = SimulatedHarness(1), list[object]()
+    lives = late == "write over a live cell"
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        slow, sweeper, other = (harness.machine(name).client(system.opener) for name in ("slow", "sweeper", "other"))
+        for _ in range(2 if lives else 1):  # the second one begins at another version of the node
+            await harness.sleep(2 * TTL)
+            await other.versioned("v", ttl=TTL).put("old")
+        await harness.sleep(0 if lives else 2 * TTL)
+
+        async def meanwhile() -> None:
+            await harness.sleep(2 * TTL)
+            await sweep(sweeper)
+            for number in range(2 if lives else 1):
+                outcomes.append(await other.versioned("v", ttl=3600.0).put("new", if_version=number))
+
+        before_change(slow, "v", meanwhile)
+        if late == "sweep":
+            await sweep(slow)
+        else:
+            with pytest.raises(Conflict):
+                await slow.versioned("v", ttl=3600.0).put("late", if_version=int(lives))
+        outcomes.append((await other.versioned("v", ttl=TTL).get()).value)
+
+    with quiet():
+        harness.run(body)
+    assert outcomes == [1, *[2] * lives, "new"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_late_writers_beside_sweeps_one_writes_an_expired_cell(seed: int) -> None:
+    """Each of their requests waits for a while before it is sent."""
+    harness, won, values = SimulatedHarness(seed), list[str](), list[object]()
+    chance = random.Random(seed)
+
+    def be_late(client: AsyncClient) -> None:
+        transport, runtime = client.store._transport, client.store._runtime  # type: ignore[attr-defined]
+        ask_all = transport.ask_all
+
+        async def ask_late(requests: Sequence[Request], until: float) -> list[Any]:
+            await runtime.sleep(chance.choice((0.0, 0.0, chance.random())))
+            answers: list[Any] = await ask_all(requests, until)
+            return answers
+
+        transport.ask_all = ask_late
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        machines = {name: harness.machine(name) for name in ("a", "b", "sweeper", "another sweeper")}
+        clients = {name: one.client(system.opener, response_timeout=60.0) for name, one in machines.items()}
+        await clients["a"].versioned("v", ttl=TTL).put("old")
+        await harness.sleep(2 * TTL)
+        for client in clients.values():
+            be_late(client)
+
+        async def put(name: str) -> None:
+            with suppress(Conflict):
+                await clients[name].versioned("v", ttl=3600.0).put(name, if_version=0)
+                won.append(name)
+
+        writers = [machines[name].spawn(partial(put, name)) for name in ("a", "b")]
+        sweepers = [one.spawn(partial(sweep, clients[name])) for name, one in machines.items() if "sweeper" in name]
+        for job in (*writers, *sweepers):
+            await job.result()
+        values.append((await clients["a"].versioned("v", ttl=TTL).get()).value)
+
+    with quiet():
+        harness.run(body)
+    assert values == won
+
+
+def test_a_cell_that_is_written_during_a_sweep_does_not_keep_the_others() -> None:
+    """A sweep removes all or none of what it found; if that does not fit any more, it looks again."""
+    harness, left = SimulatedHarness(1), list[str]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        one, other = (harness.machine(name).client(system.opener) for name in ("one", "other"))
+        for number in range(10):
+            await write(other, f"a:{number}")
+        await harness.sleep(2 * TTL)
+        before_change(one, "a:7", lambda: write(other, "a:7"))
+        await sweep(one)
+        left.extend(path.rpartition("/")[2] for path in system.ensemble.tree.nodes if "~cells/" in path)
+
+    with quiet():
+        harness.run(body)
+    assert left == ["versioned%2Fa:7"]
+
+
+def test_the_node_above_the_cells_outlives_them() -> None:
+    """The server removes a container some time after its last child; the next one would have the versions again."""
+    harness, containers = SimulatedHarness(1), list[bool]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        await write(harness.machine("one").client(system.opener), "v")
+        containers.extend(
+            node.container for path, node in system.ensemble.tree.nodes.items() if path.endswith("~cells")
+        )
+
+    with quiet():
+        harness.run(body)
+    assert containers == [False]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"do not touch", b"\xff", b"5", b"[]", b"{}", b'{"ttl": "long"}', b'{"ttl": null}']
+)
+def test_a_node_of_another_program_among_the_cells_fails_no_write(data: bytes) -> None:
+    """The sweep leaves it as it is, and removes the expired cells beside it."""
+    harness, left = SimulatedHarness(1), list[str]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        client = harness.machine("one").client(system.opener)
+        await write(client, "v")
+        transport, runtime = client.store._transport, client.store._runtime  # type: ignore[attr-defined]
+        note = transport.create("/default~cells/note", data, 0)
+        await transport.ask_all((note,), runtime.now() + 5.0)
+        await harness.sleep(2 * TTL)
+        for _turn in range(SWEEP_EVERY):  # one of them sweeps
+            await write(client, "w")
+        left.extend(path.rpartition("/")[2] for path in system.ensemble.tree.nodes if "~cells/" in path)
+
+    with quiet():
+        harness.run(body)
+    assert left == ["note", "versioned%2Fw"]

@@ -5,6 +5,12 @@ missing, and its versions start again with the next write; ``base`` in the data 
 is a write of the same node, on the condition of its version. A new node would have a version that the old one had: of
 two clients that found the cell expired, both could write.
 
+Only a sweep removes nodes, and what follows may be a new node with a version that the old one had. So each sweep also
+writes the node above the cells, in the same transaction. The version of that is the *epoch*: whoever changes a node
+reads the epoch before it, and changes the node only if the epoch is still the same. However late such a request
+arrives, it does not meet another node than the one that was read. The node above the cells is therefore not a
+container: the server would remove that after its last child, and the epochs would begin again.
+
 Each `SWEEP_EVERY`-th write also removes other expired cells. It checks more cells than were written since the last
 time, so expired ones do not pile up. The first check of a client comes at random, as many programs write only a few
 cells.
@@ -14,7 +20,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
@@ -38,6 +44,9 @@ SWEEP_EVERY = 20
 SWEPT = 40
 """Cells checked in one sweep, in three round trips: twice as many as were written."""
 
+SWEEP_TRIES = 3
+"""How often a sweep looks again, if a cell was written or others were removed since it looked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -46,12 +55,14 @@ class Found:
     Attributes:
         over: whether it has expired.
         base: version of the node at which the cell began, or the next one does if it has expired.
+        epoch: version of the node above, read before this one.
     """
 
     cell: Cell
     node: Node | None = None
     over: bool = False
     base: int = 0
+    epoch: int = 0
 
 
 class Cells:
@@ -76,7 +87,7 @@ class Cells:
         check_size(change)
         async with self._locks.hold(path, until):
             while True:
-                found = await self._read(path, until)
+                found = await self._read_to_write(path, until)
                 after = apply_change(found.cell, change)
                 if not after.changed:
                     return after
@@ -105,6 +116,16 @@ class Cells:
             return Found(EMPTY)
         return _found(node, await self._server_now(until))
 
+    async def _read_to_write(self, path: str, until: float) -> Found:
+        transport, cells = self._transport, self._paths.cells
+        _, above, node = await transport.ask_all(
+            (transport.sync(path), transport.get(cells), transport.get(path)), until
+        )
+        if isinstance(node, NoNode):
+            return Found(EMPTY)
+        epoch = above.version if isinstance(above, Node) else 0  # it was made since, and nothing was swept
+        return replace(_found(node, await self._server_now(until)), epoch=epoch)
+
     async def _write(self, path: str, found: Found, after: Cell, ttl: float, until: float) -> bool:
         """Write; return False if another client was faster."""
         transport = self._transport
@@ -113,10 +134,12 @@ class Cells:
         if found.node is None:
             request = transport.create(path, data, 0)
         else:
-            request = transport.set(path, data, found.node.version)
+            request = transport.all_or_none(
+                transport.check(self._paths.cells, found.epoch), transport.set(path, data, found.node.version)
+            )
         (done,) = await transport.ask_all((request,), until)
         if isinstance(done, NoNode) and found.node is None:
-            await self._queue_nodes.make_parents(self._paths.cells, until)
+            await self._queue_nodes.make_parents(self._paths.cells, until, lasting=True)
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
@@ -133,18 +156,25 @@ class Cells:
 
     async def _sweep(self, until: float) -> None:
         """Remove some expired cells."""
-        transport = self._transport
-        (children,) = await transport.ask_all((transport.children(self._paths.cells),), until)
+        transport, cells = self._transport, self._paths.cells
+        (children,) = await transport.ask_all((transport.children(cells),), until)
         names = sorted(names_in(children))
         start = int(self._runtime.jitter() * len(names)) if self._swept is None else self._swept % max(1, len(names))
         self._swept = start + SWEPT
         now = await self._server_now(until)
-        chosen = [f"{self._paths.cells}/{name}" for name in (names[start:] + names[:start])[:SWEPT]]
-        sent = self._runtime.now()
-        _, *nodes = await transport.ask_all((transport.sync(self._paths.cells), *map(transport.get, chosen)), until)
-        over = [node for node in nodes if isinstance(node, Node) and _found(node, now).over]
-        if self._runtime.now() - sent <= QUICK:  # later, another client may have made a node of the same version there
-            await transport.ask_all([transport.delete(node.path, node.version) for node in over], until)
+        chosen = [f"{cells}/{name}" for name in (names[start:] + names[:start])[:SWEPT]]
+        for _ in range(SWEEP_TRIES):
+            _, above, *nodes = await transport.ask_all(
+                (transport.sync(cells), transport.get(cells), *map(transport.get, chosen)), until
+            )
+            over = [node for node in nodes if isinstance(node, Node) and _is_over(node, now)]
+            if not over or not isinstance(above, Node):
+                return
+            removals = [transport.delete(node.path, node.version) for node in over]
+            sweep = transport.all_or_none(transport.set(cells, b"", above.version), *removals)
+            (done,) = await transport.ask_all((sweep,), until)
+            if not isinstance(done, Answer):
+                return
 
 
 def _found(node: Node, now: float) -> Found:
@@ -155,3 +185,11 @@ def _found(node: Node, now: float) -> Found:
         return Found(EMPTY, node, over=True, base=node.version + 1)
     base = fields.get("base", 0)
     return Found(Cell(value, node.version - base + 1, fields["fence"]), node, base=base)
+
+
+def _is_over(node: Node, now: float) -> bool:
+    """Return whether a node is an expired cell; one that cannot be read is of another program, and stays."""
+    try:
+        return _found(node, now).over
+    except (ValueError, KeyError, TypeError):
+        return False

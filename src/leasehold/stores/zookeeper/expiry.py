@@ -5,9 +5,10 @@ ticket: one job sleeps until the next ticket expires, and removes its nodes. If 
 instead.
 
 A ticket that was released while the server did not answer may still have nodes, which would exist as long as our
-session lives. So the job repeats the removal until the server confirms it or the session has ended. A create whose
-reply was lost may even arrive after the removal, if the network delayed it. Such a ticket is searched for again several
-times.
+session lives. So the job repeats the removal until the server confirms it or the session has ended. A create that was
+sent before the removal does not arrive after it (``tickets.py`` says why, at step 4). But an acquire that is under way
+at the release may still wait for a connection, and send its create later than the removal. So a ticket whose nodes are
+uncertain is searched for again several times.
 
 Both is done for *ended* states only, of which an acquire of the same ticket makes no use; see ``tickets.py``.
 """
@@ -25,7 +26,7 @@ from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
 from leasehold.stores.zookeeper.tickets import Tickets
 
 LOOK_AGAIN = (1.0, 5.0, 30.0)
-"""Pauses in seconds before the further searches for a ticket whose create had no reply."""
+"""Pauses in seconds before the further searches for a ticket whose nodes are uncertain."""
 
 RETRY = 0.2
 """Seconds before a removal is repeated, or a ticket that an acquire uses is looked at again."""

@@ -250,13 +250,14 @@ class QueueNodes:
         answers = await self.transport.ask_all(list(map(self.transport.delete, paths)), until)
         return not all(isinstance(answer, NoNode) for answer in answers)
 
-    async def make_parents(self, folder: str, until: float) -> None:
-        """Create the parent nodes; the server removes them some time after their last child."""
+    async def make_parents(self, folder: str, until: float, *, lasting: bool = False) -> None:
+        """Create the parent nodes; the server removes them some time after their last child, unless ``lasting``."""
         paths = path_prefixes(folder)
         there = await self.transport.ask_all(list(map(self.transport.exists, paths)), until)
         # only the missing ones: we may lack rights on the others
         missing = [path for path, found in zip(paths, there, strict=True) if not found]
-        answers = await self.transport.ask_all([self.transport.create(path, b"", CONTAINER) for path in missing], until)
+        flags = 0 if lasting else CONTAINER
+        answers = await self.transport.ask_all([self.transport.create(path, b"", flags) for path in missing], until)
         if answers and isinstance(answers[-1], NoNode):
             raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was created; try again")
 

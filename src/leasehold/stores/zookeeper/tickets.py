@@ -15,8 +15,9 @@ An acquire that is repeated in an outage longer than its lease, step by step:
 3. A second try marks the ticket as acquired and finds the ended state. It removes the nodes when the job has finished
    what it does now; the job does nothing more for a ticket that is marked.
 4. The removal is confirmed, and the ended state is forgotten under that lock. What the job still has to do for it is
-   void. A delete that had no reply cannot come later than this: one connection keeps the order, and a server carries
-   out nothing of an earlier connection when its session has moved.
+   void. A create or a delete that had no reply cannot come later than this: one connection keeps the order, and so does
+   the driver's queue of what is still to be sent; and a server carries out nothing of an earlier connection when its
+   session has moved.
 5. The second try makes a new state and its node.
 
 The engine does not acquire for a ticket that it has released, unless a try was under way; then it releases it again.

@@ -98,9 +98,9 @@ class Requests:
         """Create a node, as a part of `all_or_none`; the answer is its path."""
         return Request(_requests.Create(path, data, self._rights, flags), str)
 
-    def check(self, path: str) -> Request:
-        """Require that a node exists, as a part of `all_or_none`."""
-        return Request(_requests.CheckVersion(path, -1), bool)
+    def check(self, path: str, version: int = -1) -> Request:
+        """Require that a node exists, with that version if one is given, as a part of `all_or_none`."""
+        return Request(_requests.CheckVersion(path, version), bool)
 
 
 def names_in(answer: Any) -> list[str]:
