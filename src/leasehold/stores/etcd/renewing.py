@@ -1,5 +1,8 @@
 """Renewals of one batch: a keep-alive for each session concerned, then one read of all the keys.
 
+A hold with a lease of its own has a session of its own, so a batch may have hundreds of keep-alives. If some get no
+response, or there is no time for all, those that were answered are confirmed nevertheless; the others are repeated.
+
 The read is a transaction through Raft's log. So it confirms the keep-alives (``sessions.py``), and is never stale. If
 it does not confirm them, because etcd has another leader, both are sent once more.
 """
@@ -11,10 +14,11 @@ from collections.abc import Sequence
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.at_once import for_each
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, found, key_of, only, ranged, span, txn
-from leasehold.stores.etcd.sessions import KeepAlive, Sessions, for_each, through_log
+from leasehold.stores.etcd.sessions import KeepAlive, Sessions, through_log
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
@@ -22,6 +26,9 @@ PER_LOOK = 40
 
 ATTEMPTS = 2
 """Attempts to renew a batch until that is confirmed: the second one reaches the leader that replaced another."""
+
+FOR_KEEP_ALIVES = 2 / 3
+"""Part of the time that the keep-alives of several sessions may take: the rest is for their confirmation."""
 
 GRACE = 0.05
 """Seconds for the watch to report a deletion that a renewal has just seen."""
@@ -68,12 +75,19 @@ class Renewals:
             if attempt:
                 asked = await self._kept_alive([state for state, _ in asked], results, until)
             looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
-            asked = [one for look in looks for one in await self._look(look, results, until)]
+            asked = list[Asked]()
+            for unconfirmed in await for_each(self._runtime, looks, lambda look: self._look(look, results, until)):
+                if isinstance(unconfirmed, BaseException):
+                    raise unconfirmed
+                asked += unconfirmed
         return [results.get(one, RenewalResult.GONE) for one in tickets], set(not_removed)
 
     async def _kept_alive(self, living: Sequence[TicketState], results: Results, until: float) -> list[Asked]:
         """Send the keep-alives; return the tickets whose keys are to be read."""
         sessions = list(dict.fromkeys(state.session for state in living))
+        if len(sessions) > 1:
+            now = self._runtime.now()
+            until = now + FOR_KEEP_ALIVES * (until - now)
         answers = await for_each(
             self._runtime, sessions, lambda session: self._sessions.renew(session, until, urgent=True)
         )

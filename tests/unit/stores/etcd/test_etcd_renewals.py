@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Endpoint
 from leasehold.stores.etcd.keys import Keys
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import AT_ONCE, KeepAlive, Session, Sessions
+from leasehold.stores.etcd.sessions import KeepAlive, Session
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
@@ -112,46 +110,6 @@ def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waite
     assert removed == ([expired] if shared else [])
     assert list(store._states.values()) == [living]
     assert (expired.notified, living.notified) == (True, False)
-
-
-class Counting(BlockingRuntime):
-    """Counts how many requests are sent at once: each takes a thread."""
-
-    most = 0
-
-    async def gather(self, *work: Coroutine[Any, Any, Any]) -> list[Any]:
-        self.most = max(self.most, len(work))
-        return await super().gather(*work)
-
-
-class Answering:
-    """Answers each request of a session, and counts them."""
-
-    def __init__(self) -> None:
-        self.asked = Counter[str]()
-
-    async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
-        self.asked[path] += 1
-        return {"TTL": "30", "header": {"raft_term": "1"}}
-
-
-def test_many_sessions_are_renewed_and_revoked_a_few_at_a_time() -> None:
-    """Holds with a cap have a lease each. A thread for each of hundreds at once is more than some systems allow."""
-    runtime, etcd, keys = Counting(), Answering(), Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
-    gateway: Any = etcd
-    sessions = Sessions(runtime, gateway, keys)
-    many = 3 * AT_ONCE + 1
-    living = [
-        ticket_state("a", Session(number, 30, 30.0, RUNTIME.now(), shared=False), keys, ends_in=30.0)
-        for number in range(many)
-    ]
-    sessions._all = dict.fromkeys(state.session for state in living)
-    renewals = Renewals(runtime, gateway, sessions, gateway, keys)
-    finish(renewals._kept_alive(living, {}, RUNTIME.now() + 5.0))
-    assert (etcd.asked["/v3/lease/keepalive"], runtime.most) == (many, AT_ONCE)
-    runtime.most = 0
-    finish(sessions.revoke_all())
-    assert (etcd.asked["/v3/lease/revoke"], runtime.most) == (many, AT_ONCE)
 
 
 def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
