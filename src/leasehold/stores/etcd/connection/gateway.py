@@ -39,6 +39,7 @@ NO_TOKEN = Secret("")
 """Stands for a missing token."""
 
 VERSION = "/version"
+LOGIN = "/v3/auth/authenticate"
 
 OF_PROXIES = (500, 502, 503, 504)
 """Statuses of a proxy whose server is away, or of a server that cannot answer now."""
@@ -110,7 +111,7 @@ class Gateway:
         """Open a watch: a stream of responses to one request."""
         await self._ready(until)
         endpoint = self._watched = self._endpoint()
-        request = self._request("/v3/watch", body)
+        request = self._request("/v3/watch", body, self._token)
         try:
             status, stream = await self._http.stream(endpoint, request, until)
         except (Unsent, Unanswered) as error:
@@ -136,7 +137,7 @@ class Gateway:
 
     async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
         """Send a request without arguments to one member and no other; ``/version`` is a public page."""
-        request = Request("GET", path) if path == VERSION else self._request(path, {}, leader=False)
+        request = Request("GET", path) if path == VERSION else self._request(path, {}, self._token, leader=False)
         answer = read(await self._http.ask(endpoint, request, until))
         if isinstance(answer, Refused):
             raise answer
@@ -155,9 +156,11 @@ class Gateway:
     async def _call(self, path: str, body: Json, until: float, *, urgent: bool = False) -> Json:
         pause, unreachable, logins = PAUSE, 0, 0
         while True:
-            endpoint, token = self._endpoint(), self._token
+            while (token := self._token) is NO_TOKEN and self._settings.username and path != LOGIN:
+                await self._log_in(until, instead_of=NO_TOKEN)  # the watch may forget a token at any time
+            endpoint = self._endpoint()
             try:
-                request = self._request(path, body)
+                request = self._request(path, body, token)
                 reply = await self._http.ask(endpoint, request, self._share_of(until), urgent=urgent)
             except Unsent as error:
                 unreachable += 1
@@ -199,10 +202,10 @@ class Gateway:
         if self._endpoint() is endpoint:
             self._current += 1
 
-    def _request(self, path: str, body: Json, *, leader: bool = True) -> Request:
+    def _request(self, path: str, body: Json, token: Secret, *, leader: bool = True) -> Request:
         headers = list[tuple[str, str]]([NEEDS_LEADER] if leader else [])
-        if self._token is not NO_TOKEN:
-            headers.append(("Authorization", self._token.reveal()))
+        if token is not NO_TOKEN:
+            headers.append(("Authorization", token.reveal()))
         return Request("POST", path, headers, json.dumps(body).encode())
 
     def _no_answer(self, error: Exception, endpoint: Endpoint, *, unknown: bool) -> StoreUnavailable:
@@ -265,5 +268,5 @@ class Gateway:
                 return
             self._token = NO_TOKEN
             who = Veiled(name=self._settings.username or "", password=self._settings.password.reveal())
-            fields = await self._call("/v3/auth/authenticate", who, until)
+            fields = await self._call(LOGIN, who, until)
             self._token = Secret(str(fields["token"]))
