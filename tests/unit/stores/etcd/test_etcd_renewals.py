@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from leasehold._model import Kind, LeaseTerms, LockMode, Owner, RenewalResult, T
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.connection.errors import classify
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Endpoint
-from leasehold.stores.etcd.keys import Keys
+from leasehold.stores.etcd.keys import Keys, b64
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import KeepAlive, Session
+from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
@@ -130,3 +132,62 @@ def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
     with pytest.raises(RuntimeError, match="new thread"):
         finish(store.close())
     assert closed == [True]
+
+
+class Removing:
+    """Answers removals: some sessions have ended, and the requests for some names get no response."""
+
+    def __init__(self, ended: int, unanswered: str) -> None:
+        self.ended = f'"lease": "{ended}"'
+        self.unanswered = b64(f"x/lock/{unanswered}/")[:11]
+        self.requests = 0
+
+    async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
+        self.requests += 1
+        text = json.dumps(body)
+        if self.ended in text:
+            raise classify("etcdserver: requested lease not found")
+        if self.unanswered in text:
+            raise StoreUnavailable("no response", unknown=True)
+        return {}
+
+
+def test_only_tickets_whose_removal_had_no_response_are_removed_again() -> None:
+    etcd, keys = Removing(ended=7, unanswered="c"), Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
+    gateway: Any = etcd
+    sessions = [Session(number, 30, 30.0, RUNTIME.now()) for number in (7, 8, 9)]
+    states = [
+        ticket_state(name, session, keys, ends_in=-1.0)
+        for name, session in zip("abc", sessions, strict=True)
+        for _ in range(2)
+    ]
+    for state in states:
+        state.unknown = True
+    answered = ticket_state("d", sessions[2], keys, ends_in=-1.0)  # removed without a tombstone
+    renewals = Renewals(RUNTIME, gateway, gateway, gateway, keys)
+    left = finish(renewals.remove_keys([*states, answered], RUNTIME.now() + 5.0))
+    assert list(left) == states[4:]
+    assert etcd.requests == 4, "one for each session, and one for those without a tombstone"
+
+
+def test_the_living_are_renewed_before_the_expired_are_removed() -> None:
+    """A removal without a response takes all the time that is left."""
+    keys, session, requests = Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/"), Session(7, 30, 30.0, 0.0), list[str]()
+    living, expired, abandoned = (
+        ticket_state(name, session, keys, ends_in=ends) for name, ends in (("a", 30.0), ("b", -1.0), ("c", -1.0))
+    )
+
+    class Etcd:
+        async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
+            requests.append("removal" if body.get("success") and not body.get("failure") else path)
+            if requests[-1] == "removal":
+                raise StoreUnavailable("no response", unknown=True)
+            key = {"response_range": {"kvs": [{"key": b64(living.key)}]}}
+            return {"TTL": "30", "header": {"raft_term": "1"}, "responses": [key]}
+
+    etcd: Any = Etcd()
+    renewals = Renewals(RUNTIME, etcd, Sessions(RUNTIME, etcd, keys), etcd, keys)
+    results, left = finish(renewals.renew([living, expired], [abandoned], RUNTIME.now() + 5.0))
+    assert results == [RenewalResult.QUEUED, RenewalResult.GONE]
+    assert left == {expired, abandoned}
+    assert requests == ["/v3/lease/keepalive", "/v3/kv/txn", "removal"]
