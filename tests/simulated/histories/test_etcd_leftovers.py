@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,5 +103,64 @@ def test_leases_of_acquires_without_an_answer_are_forgotten() -> None:
             await hold.release()
             await harness.sleep(3 * LEASE)
         assert len(store_of(client)._sessions._all) <= 2
+
+    run(body)
+
+
+ROUND_TRIP = 0.05
+
+LEFT = 60
+"""Acquires without an answer, whose keys are removed later."""
+
+
+async def leave_behind(harness: SimulatedHarness, system: EtcdSystem) -> AsyncClient:
+    """Return a client with many acquire requests that were carried out, but had no answer until their lease ended."""
+    machine = harness.machine("slow")
+    client = machine.client(system.opener)
+    for member in system.members:
+        member.link("slow").latency = (ROUND_TRIP / 2, ROUND_TRIP / 2)
+    async with client.lock("warm", lease=LEASE):
+        pass
+    ends = harness.scheduler.time + 4 * LEASE
+    system.cluster.elect(ends)
+    for member in system.members:
+        member.link("slow").replies_held = ends
+        member.hang_up(arrives=True)
+
+    async def acquire(number: int) -> None:
+        with suppress(StoreUnavailable):
+            await client.lock(f"left-{number}", lease=LEASE).acquire(timeout=1.0)
+
+    for job in [machine.spawn(partial(acquire, number)) for number in range(LEFT)]:
+        await job.join(60.0)
+    await harness.sleep(ends + LEASE / 4 - harness.scheduler.time)
+    states = store_of(client)._states.values()
+    assert sum(state.unknown for state in states) > 40, "more than one transaction removes"
+    return client
+
+
+def test_an_acquire_removes_what_many_left_behind_with_one_request() -> None:
+    async def body(harness: SimulatedHarness, system: EtcdSystem, _: AsyncClient) -> None:
+        client = await leave_behind(harness, system)
+        for left in (True, True, False):
+            assert bool(store_of(client)._states) is left
+            begun = harness.scheduler.time
+            async with client.lock("free", lease=LEASE):
+                took = harness.scheduler.time - begun
+            assert took < 7 * ROUND_TRIP, "the removal, a new lease, the transaction; connections for each"
+            await harness.sleep(1.1)
+
+    run(body)
+
+
+def test_a_hold_is_renewed_while_what_many_left_behind_is_removed() -> None:
+    async def body(harness: SimulatedHarness, system: EtcdSystem, _: AsyncClient) -> None:
+        client = await leave_behind(harness, system)
+        hold = await client.lock("free", lease=LEASE).acquire()
+        assert hold is not None
+        assert len(store_of(client)._states) > 1, "a renewal has to remove the others"
+        await harness.sleep(4 * LEASE)
+        assert not hold.lost
+        assert len(store_of(client)._states) == 1
 
     run(body)

@@ -1,27 +1,35 @@
 """Renewals of one batch: a keep-alive for each session concerned, then one read of all the keys.
 
+A hold with a lease of its own has a session of its own, so a batch may have hundreds of keep-alives. If some get no
+response, or there is no time for all, those that were answered are confirmed nevertheless; the others are repeated.
+
 The read is a transaction through Raft's log. So it confirms the keep-alives (``sessions.py``), and is never stale. If
 it does not confirm them, because etcd has another leader, both are sent once more.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.at_once import for_each
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, Keys, found, key_of, only, ranged, span, txn
-from leasehold.stores.etcd.sessions import KeepAlive, Sessions, for_each, through_log
+from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, through_log
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
-"""Tickets in one transaction: each needs up to two operations, and etcd allows 128."""
+"""Tickets in one transaction: each needs up to three operations, and etcd allows 128."""
 
 ATTEMPTS = 2
 """Attempts to renew a batch until that is confirmed: the second one reaches the leader that replaced another."""
+
+FOR_KEEP_ALIVES = 2 / 3
+"""Part of the time that the keep-alives of several sessions may take: the rest is for their confirmation."""
 
 GRACE = 0.05
 """Seconds for the watch to report a deletion that a renewal has just seen."""
@@ -29,6 +37,9 @@ GRACE = 0.05
 
 Asked = tuple[TicketState, KeepAlive]
 """A ticket, and the keep-alive on which its result depends."""
+
+Removal = tuple[TicketState, list[Json]]
+"""A ticket, and the operations that remove its keys."""
 
 Results = dict[TicketState | None, RenewalResult | StoreUnavailable]
 """The results so far; without one, the ticket is gone."""
@@ -57,6 +68,16 @@ class Renewals:
             if one is not None:
                 (living if sent < one.until else expired).append(one)
         asked = await self._kept_alive(living, results, until)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                asked = await self._kept_alive([state for state, _ in asked], results, until)
+            looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
+            asked = list[Asked]()
+            for unconfirmed in await for_each(self._runtime, looks, lambda look: self._look(look, results, until)):
+                if isinstance(unconfirmed, BaseException):
+                    raise unconfirmed
+                asked += unconfirmed
+        # Afterwards: whatever this takes, the others are renewed.
         for one in expired:
             if one.begin_removal(sent):
                 late.append(one)
@@ -64,16 +85,14 @@ class Renewals:
             else:
                 results[one] = RenewalResult.UNKNOWN  # an acquire finds out
         not_removed = await self.remove_keys([*late, *abandoned], until)
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                asked = await self._kept_alive([state for state, _ in asked], results, until)
-            looks = [asked[start : start + PER_LOOK] for start in range(0, len(asked), PER_LOOK)]
-            asked = [one for look in looks for one in await self._look(look, results, until)]
         return [results.get(one, RenewalResult.GONE) for one in tickets], set(not_removed)
 
     async def _kept_alive(self, living: Sequence[TicketState], results: Results, until: float) -> list[Asked]:
         """Send the keep-alives; return the tickets whose keys are to be read."""
         sessions = list(dict.fromkeys(state.session for state in living))
+        if len(sessions) > 1:
+            now = self._runtime.now()
+            until = now + FOR_KEEP_ALIVES * (until - now)
         answers = await for_each(
             self._runtime, sessions, lambda session: self._sessions.renew(session, until, urgent=True)
         )
@@ -145,21 +164,26 @@ class Renewals:
         Return those for which that is not confirmed, with the reason. The next batch must find them again, since their
         session would keep the keys for ever.
         """
-        for start in range(0, len(those), PER_LOOK):
-            some = those[start : start + PER_LOOK]
-            known = [one for state in some if not state.unknown for one in state.removal()]
-            try:
-                for state in some:
-                    if state.unknown:
-                        await self._remove_unknown(state, until)
-                await self._gateway.call("/v3/kv/txn", txn([], known), until, urgent=True)
-            except StoreUnavailable as reason:
-                return dict.fromkeys(those[start:], reason)
-        return {}
+        groups = defaultdict[Session | None, list[Removal]](list)
+        for state in those:
+            operations = state.removal()
+            # One with a tombstone is refused if its session has ended, and with it the whole transaction.
+            groups[state.session if "request_put" in operations[-1] else None].append((state, operations))
+        batches = [
+            some[start : start + PER_LOOK] for some in groups.values() for start in range(0, len(some), PER_LOOK)
+        ]
+        not_removed = dict[TicketState, StoreUnavailable]()
+        answers = await for_each(self._runtime, batches, lambda some: self._remove(some, until))
+        for some, failed in zip(batches, answers, strict=True):
+            if isinstance(failed, StoreUnavailable):
+                not_removed.update((state, failed) for state, _ in some)
+            elif failed is not None:
+                raise failed
+        return not_removed
 
-    async def _remove_unknown(self, state: TicketState, until: float) -> None:
-        """Delete a key whose request may still arrive, and write its tombstone."""
+    async def _remove(self, some: Sequence[Removal], until: float) -> None:
+        body = txn([], [one for _, operations in some for one in operations])
         try:
-            await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
+            await self._gateway.call("/v3/kv/txn", body, until, urgent=True)
         except Refused:
-            pass  # with its lease the key is gone, and a late request fails
+            pass  # with their lease the keys are gone, and a late request fails

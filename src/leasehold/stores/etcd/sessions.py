@@ -43,27 +43,22 @@ its next entry. So `through_log` puts a deletion into the branch that is not tak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.keyed_lock import KeyedLock
+from leasehold.stores.etcd.at_once import for_each
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import TOO_SLOW, Gateway
 from leasehold.stores.etcd.keys import Json, Keys, deleted, only, put, txn
-
-T = TypeVar("T")
 
 NO_TERM = 0
 """Raft begins with term 1."""
 
 FRESH = 1 / 3
 """An acquire uses a session without a renewal if less than this part of its length has passed."""
-
-AT_ONCE = 16
-"""Requests for single sessions that are sent at the same time. Under threads each takes a thread and a connection."""
 
 KEPT = 8
 """Leases of single tickets that are kept for the next such ticket, at most."""
@@ -299,16 +294,6 @@ class Sessions:
         except StoreUnavailable:
             return  # it ends by itself
         self.ended(session)
-
-
-async def for_each(
-    runtime: Runtime, sessions: Sequence[Session], work: Callable[[Session], Coroutine[Any, Any, T]]
-) -> list[T | BaseException]:
-    """Do something with each session, with a few at a time; return each result or its exception, in order."""
-    results = list[T | BaseException]()
-    for start in range(0, len(sessions), AT_ONCE):
-        results += await runtime.gather(*map(work, sessions[start : start + AT_ONCE]))
-    return results
 
 
 def _has_ended(session: Session, now: float) -> bool:

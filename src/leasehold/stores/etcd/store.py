@@ -14,9 +14,9 @@ queue again.
 Acquires and renewals keep a shared session alive, and with it the keys of tickets that nobody renews any more, as
 after a failed release. So both delete the keys of the client's expired tickets.
 
-An acquire request without a response may still arrive. So its release writes a *tombstone* under the same lease. An
-acquire request that arrives after its release finds the tombstone and does nothing. The prefix of tombstones in etcd is
-``grave/``.
+An acquire request without a response may still arrive, and so may one that is under way when `cancel` releases. So its
+release writes a *tombstone* under the same lease. An acquire request that arrives after its release finds the tombstone
+and does nothing. The prefix of tombstones in etcd is ``grave/``.
 """
 
 from __future__ import annotations
@@ -131,6 +131,7 @@ class EtcdStore:
             return await self._remove_foreign(name, ticket.id, until)
         self._watch.stop(state)
         state.set()  # a caller may still wait, as when the client closes
+        state.unknown = state.unknown or state.acquiring  # its request may arrive after this one
         try:
             response = await self._gateway.call("/v3/kv/txn", txn([], state.removal()), until)
         except Refused:
@@ -301,6 +302,8 @@ class EtcdStore:
                 self._sessions.give_back(state.session)
         elif verdict.blockers:
             self._watch.wait_for(state, verdict.blockers, verdict.revision)
+            if self._states.get(state.ticket.id) is not state:  # it was released meanwhile, as by `cancel`
+                self._watch.stop(state)
         again = IDLE * state.session.length if verdict.blockers else RETRY_AFTER
         return Wait(verdict.revision, again, held_by)
 
@@ -315,9 +318,9 @@ class EtcdStore:
         return False
 
     def _forget(self, state: TicketState) -> None:
-        self._watch.stop(state)
         if self._states.get(state.ticket.id) is state:
             del self._states[state.ticket.id]
+        self._watch.stop(state)  # afterwards: an acquire under way may list it meanwhile
 
     def __repr__(self) -> str:
         return f"<EtcdStore {self._settings.where} namespace={self._namespace!r}>"

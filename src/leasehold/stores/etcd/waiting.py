@@ -71,7 +71,8 @@ class TicketState:
         self.tombstone = keys.tombstone(entry)
         self.held = False
         self.written = False  # an acquire request wrote its key
-        # An acquire request has no response: it may still arrive, whatever the responses to later ones say.
+        # An acquire request has no response, or had none at its release: it may still arrive, whatever the responses to
+        # later ones say.
         self.unknown = False
         self.acquiring = True  # a request is under way: its response decides, and the key must not be removed
         self.being_removed = False  # its key is being deleted: no acquire may succeed under it any more

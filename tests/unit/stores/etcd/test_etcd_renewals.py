@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Coroutine
+import json
 from typing import Any
 
 import pytest
@@ -12,11 +11,12 @@ from leasehold._model import Kind, LeaseTerms, LockMode, Owner, RenewalResult, T
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
+from leasehold.stores.etcd.connection.errors import classify
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.base import Endpoint
-from leasehold.stores.etcd.keys import Keys
+from leasehold.stores.etcd.keys import Keys, b64
 from leasehold.stores.etcd.renewing import Renewals
-from leasehold.stores.etcd.sessions import AT_ONCE, KeepAlive, Session, Sessions
+from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
@@ -114,46 +114,6 @@ def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waite
     assert (expired.notified, living.notified) == (True, False)
 
 
-class Counting(BlockingRuntime):
-    """Counts how many requests are sent at once: each takes a thread."""
-
-    most = 0
-
-    async def gather(self, *work: Coroutine[Any, Any, Any]) -> list[Any]:
-        self.most = max(self.most, len(work))
-        return await super().gather(*work)
-
-
-class Answering:
-    """Answers each request of a session, and counts them."""
-
-    def __init__(self) -> None:
-        self.asked = Counter[str]()
-
-    async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
-        self.asked[path] += 1
-        return {"TTL": "30", "header": {"raft_term": "1"}}
-
-
-def test_many_sessions_are_renewed_and_revoked_a_few_at_a_time() -> None:
-    """Holds with a cap have a lease each. A thread for each of hundreds at once is more than some systems allow."""
-    runtime, etcd, keys = Counting(), Answering(), Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
-    gateway: Any = etcd
-    sessions = Sessions(runtime, gateway, keys)
-    many = 3 * AT_ONCE + 1
-    living = [
-        ticket_state("a", Session(number, 30, 30.0, RUNTIME.now(), shared=False), keys, ends_in=30.0)
-        for number in range(many)
-    ]
-    sessions._all = dict.fromkeys(state.session for state in living)
-    renewals = Renewals(runtime, gateway, sessions, gateway, keys)
-    finish(renewals._kept_alive(living, {}, RUNTIME.now() + 5.0))
-    assert (etcd.asked["/v3/lease/keepalive"], runtime.most) == (many, AT_ONCE)
-    runtime.most = 0
-    finish(sessions.revoke_all())
-    assert (etcd.asked["/v3/lease/revoke"], runtime.most) == (many, AT_ONCE)
-
-
 def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
     """As when no thread can be started."""
     closed = list[bool]()
@@ -172,3 +132,62 @@ def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
     with pytest.raises(RuntimeError, match="new thread"):
         finish(store.close())
     assert closed == [True]
+
+
+class Removing:
+    """Answers removals: some sessions have ended, and the requests for some names get no response."""
+
+    def __init__(self, ended: int, unanswered: str) -> None:
+        self.ended = f'"lease": "{ended}"'
+        self.unanswered = b64(f"x/lock/{unanswered}/")[:11]
+        self.requests = 0
+
+    async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
+        self.requests += 1
+        text = json.dumps(body)
+        if self.ended in text:
+            raise classify("etcdserver: requested lease not found")
+        if self.unanswered in text:
+            raise StoreUnavailable("no response", unknown=True)
+        return {}
+
+
+def test_only_tickets_whose_removal_had_no_response_are_removed_again() -> None:
+    etcd, keys = Removing(ended=7, unanswered="c"), Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
+    gateway: Any = etcd
+    sessions = [Session(number, 30, 30.0, RUNTIME.now()) for number in (7, 8, 9)]
+    states = [
+        ticket_state(name, session, keys, ends_in=-1.0)
+        for name, session in zip("abc", sessions, strict=True)
+        for _ in range(2)
+    ]
+    for state in states:
+        state.unknown = True
+    answered = ticket_state("d", sessions[2], keys, ends_in=-1.0)  # removed without a tombstone
+    renewals = Renewals(RUNTIME, gateway, gateway, gateway, keys)
+    left = finish(renewals.remove_keys([*states, answered], RUNTIME.now() + 5.0))
+    assert list(left) == states[4:]
+    assert etcd.requests == 4, "one for each session, and one for those without a tombstone"
+
+
+def test_the_living_are_renewed_before_the_expired_are_removed() -> None:
+    """A removal without a response takes all the time that is left."""
+    keys, session, requests = Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/"), Session(7, 30, 30.0, 0.0), list[str]()
+    living, expired, abandoned = (
+        ticket_state(name, session, keys, ends_in=ends) for name, ends in (("a", 30.0), ("b", -1.0), ("c", -1.0))
+    )
+
+    class Etcd:
+        async def call(self, path: str, body: Any, until: float, *, urgent: bool = False) -> Any:
+            requests.append("removal" if body.get("success") and not body.get("failure") else path)
+            if requests[-1] == "removal":
+                raise StoreUnavailable("no response", unknown=True)
+            key = {"response_range": {"kvs": [{"key": b64(living.key)}]}}
+            return {"TTL": "30", "header": {"raft_term": "1"}, "responses": [key]}
+
+    etcd: Any = Etcd()
+    renewals = Renewals(RUNTIME, etcd, Sessions(RUNTIME, etcd, keys), etcd, keys)
+    results, left = finish(renewals.renew([living, expired], [abandoned], RUNTIME.now() + 5.0))
+    assert results == [RenewalResult.QUEUED, RenewalResult.GONE]
+    assert left == {expired, abandoned}
+    assert requests == ["/v3/lease/keepalive", "/v3/kv/txn", "removal"]

@@ -1,4 +1,4 @@
-"""The first request to a cluster: which member says that it is etcd, and what is raised if none does."""
+"""Members that are not etcd: which one is asked, at the first request and later, and what is raised if none answers."""
 
 from __future__ import annotations
 
@@ -66,3 +66,51 @@ def test_only_a_cluster_without_a_member_that_may_be_etcd_is_refused_for_good(
     with pytest.raises(StoreUnavailable, match=words) as failed:
         asked(*answers)
     assert (failed.value.lasting, failed.value.unknown) == (lasting, False)
+
+
+class Changing(Members):
+    """Members that say at any time what they say when they are asked for their version, if that is not etcd's."""
+
+    async def ask(self, endpoint: Endpoint, request: Request, until: float, *, urgent: bool = False) -> Reply:
+        if self.answers[endpoint.port] not in (ETCD, DOWN):
+            return self.answers[endpoint.port] or UNAVAILABLE
+        return await super().ask(endpoint, request, until)
+
+
+def members(*answers: Reply | None) -> tuple[Gateway, Any]:
+    cluster: Any = Changing(*answers)
+    return Gateway(RUNTIME, cluster.settings, cluster), cluster
+
+
+def ask(gateway: Gateway) -> int:
+    return int(finish(gateway.call("/v3/kv/range", {}, RUNTIME.now() + 5.0))["asked"])
+
+
+def test_a_member_that_is_not_etcd_is_left_whenever_the_others_fail_for_a_moment() -> None:
+    gateway, cluster = members(NOT_THERE, ETCD, ETCD)
+    assert ask(gateway) == 1
+    for down, other in ((1, 2), (2, 1), (1, 2)):
+        cluster.answers = tuple(DOWN if number == down else answer for number, answer in enumerate(cluster.answers))
+        assert ask(gateway) == other
+        cluster.answers = (NOT_THERE, ETCD, ETCD)
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "lasting"),
+    [
+        ((NOT_THERE, NOT_THERE), "does not know this request", True),
+        ((NOT_THERE, DOWN), "cannot be reached", False),
+        ((DOWN, NOT_THERE), "cannot be reached", False),
+    ],
+)
+def test_a_request_is_refused_for_good_only_if_no_member_may_be_etcd(
+    answers: tuple[Reply | None, ...], words: str, lasting: bool
+) -> None:
+    gateway, cluster = members(*[ETCD for _ in answers])
+    ask(gateway)
+    cluster.answers = answers
+    with pytest.raises(StoreUnavailable, match=words) as failed:
+        ask(gateway)
+    assert (failed.value.lasting, failed.value.unknown) == (lasting, False)
+    cluster.answers = [ETCD for _ in answers]
+    ask(gateway)

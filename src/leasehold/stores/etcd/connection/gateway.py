@@ -1,8 +1,9 @@
 """Requests to an etcd cluster over its HTTP/JSON gateway: the choice of the member, the user's token, the deadline.
 
-A request goes to one member. If no connection can be made, nothing was sent, and the next member is tried at once. If
-the member reports that it cannot do it *now* (no leader, overloaded), the next one is tried after a pause. If no
-response comes, the outcome is unknown, and the caller gets that error. Its retry goes to the next member.
+A request goes to one member. If no connection can be made, or the response is not one of etcd's gateway, nothing was
+done, and the next member is tried at once. If the member reports that it cannot do it *now* (no leader, overloaded),
+the next one is tried after a pause. If no response comes, the outcome is unknown, and the caller gets that error. Its
+retry goes to the next member.
 
 Every request requires a leader (``hasleader``). So a member that has lost the others refuses at once, instead of trying
 for seconds.
@@ -17,7 +18,7 @@ from leasehold._url import Secret, Veiled
 from leasehold.errors import Outcome, StoreRefused, StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
 from leasehold.stores._common.keyed_lock import KeyedLock
-from leasehold.stores.etcd.connection.errors import Meaning, Refused, read
+from leasehold.stores.etcd.connection.errors import NO_GATEWAY, Meaning, Refused, read
 from leasehold.stores.etcd.connection.settings import Settings
 from leasehold.stores.etcd.http.aio import AioHttp
 from leasehold.stores.etcd.http.base import Endpoint, Http, Request, Stream, Unanswered, Unsent
@@ -39,6 +40,7 @@ NO_TOKEN = Secret("")
 """Stands for a missing token."""
 
 VERSION = "/version"
+LOGIN = "/v3/auth/authenticate"
 
 OF_PROXIES = (500, 502, 503, 504)
 """Statuses of a proxy whose server is away, or of a server that cannot answer now."""
@@ -110,7 +112,7 @@ class Gateway:
         """Open a watch: a stream of responses to one request."""
         await self._ready(until)
         endpoint = self._watched = self._endpoint()
-        request = self._request("/v3/watch", body)
+        request = self._request("/v3/watch", body, self._token)
         try:
             status, stream = await self._http.stream(endpoint, request, until)
         except (Unsent, Unanswered) as error:
@@ -136,7 +138,7 @@ class Gateway:
 
     async def at(self, endpoint: Endpoint, path: str, until: float) -> Json:
         """Send a request without arguments to one member and no other; ``/version`` is a public page."""
-        request = Request("GET", path) if path == VERSION else self._request(path, {}, leader=False)
+        request = Request("GET", path) if path == VERSION else self._request(path, {}, self._token, leader=False)
         answer = read(await self._http.ask(endpoint, request, until))
         if isinstance(answer, Refused):
             raise answer
@@ -153,17 +155,16 @@ class Gateway:
     # --- one request -------------------------------------------------------------------------------------------
 
     async def _call(self, path: str, body: Json, until: float, *, urgent: bool = False) -> Json:
-        pause, unreachable, logins = PAUSE, 0, 0
+        pause, failed, logins = PAUSE, list[StoreUnavailable](), 0
         while True:
-            endpoint, token = self._endpoint(), self._token
+            while (token := self._token) is NO_TOKEN and self._settings.username and path != LOGIN:
+                await self._log_in(until, instead_of=NO_TOKEN)  # the watch may forget a token at any time
+            endpoint = self._endpoint()
             try:
-                request = self._request(path, body)
+                request = self._request(path, body, token)
                 reply = await self._http.ask(endpoint, request, self._share_of(until), urgent=urgent)
             except Unsent as error:
-                unreachable += 1
-                self._leave_endpoint(endpoint)
-                if unreachable >= len(self._settings.endpoints) or self._runtime.now() >= until:
-                    raise self._no_answer(error, endpoint, unknown=False) from None
+                self._try_next(endpoint, self._no_answer(error, endpoint, unknown=False), failed, until)
                 continue
             except Unanswered as error:
                 self._leave_endpoint(endpoint)
@@ -177,13 +178,25 @@ class Gateway:
             elif answer.meaning is Meaning.ELSEWHERE and self._runtime.now() + pause < until:
                 self._leave_endpoint(endpoint)
                 await self._runtime.sleep(pause * (0.5 + self._runtime.jitter() / 2))
-                pause, unreachable = min(2 * pause, LONGEST_PAUSE), 0
+                pause = min(2 * pause, LONGEST_PAUSE)
+                failed.clear()
+            elif answer.fault is NO_GATEWAY:
+                self._try_next(endpoint, answer.unavailable(str(endpoint)), failed, until)
             elif answer.meaning in (Meaning.LEASE, Meaning.EXISTS):
                 raise answer
             else:
                 if answer.meaning is Meaning.UNKNOWN:
                     self._leave_endpoint(endpoint)
                 raise answer.unavailable(str(endpoint))
+
+    def _try_next(
+        self, endpoint: Endpoint, error: StoreUnavailable, failed: list[StoreUnavailable], until: float
+    ) -> None:
+        """Leave a member that did nothing; if none is left, raise the error of one that may be etcd, if any."""
+        self._leave_endpoint(endpoint)
+        failed.append(error)
+        if len(failed) >= len(self._settings.endpoints) or self._runtime.now() >= until:
+            raise next((one for one in reversed(failed) if not one.lasting), error) from None
 
     def _share_of(self, until: float) -> float:
         """Return the deadline for one member: a stalled one must leave time for the others."""
@@ -199,10 +212,10 @@ class Gateway:
         if self._endpoint() is endpoint:
             self._current += 1
 
-    def _request(self, path: str, body: Json, *, leader: bool = True) -> Request:
+    def _request(self, path: str, body: Json, token: Secret, *, leader: bool = True) -> Request:
         headers = list[tuple[str, str]]([NEEDS_LEADER] if leader else [])
-        if self._token is not NO_TOKEN:
-            headers.append(("Authorization", self._token.reveal()))
+        if token is not NO_TOKEN:
+            headers.append(("Authorization", token.reveal()))
         return Request("POST", path, headers, json.dumps(body).encode())
 
     def _no_answer(self, error: Exception, endpoint: Endpoint, *, unknown: bool) -> StoreUnavailable:
@@ -265,5 +278,5 @@ class Gateway:
                 return
             self._token = NO_TOKEN
             who = Veiled(name=self._settings.username or "", password=self._settings.password.reveal())
-            fields = await self._call("/v3/auth/authenticate", who, until)
+            fields = await self._call(LOGIN, who, until)
             self._token = Secret(str(fields["token"]))
