@@ -125,6 +125,7 @@ class Rounds:
                 votes = await self._collect(call, proposal.token, since, until)
             outcome = protocol.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
+                proposal.won = True
                 self._ask_the_rest(proposal, votes, join=join)
                 return Granted(proposal.token, since, proposal.ticket.terms.lease)
             top = max([proposal.token, *(max(vote.top, vote.token) for vote in votes.values())])
