@@ -219,9 +219,9 @@ def test_a_release_that_is_not_confirmed_stays_pending_though_others_are():
             return not ready
 
         def open_request(self):
-            return OpenRequest(self)
+            return OpenRequest(self, 0.0)
 
-        def end_request(self, asked, failure):
+        def end_request(self, asked, failure, began):
             assert failure is None
 
         async def run_all(self, commands, within):
