@@ -1,7 +1,8 @@
 """The transport of the Redis store over a simulated network, and an opener: the shipped store, in simulated time.
 
 Like the asyncio transport, it has one connection for calls and messages alike. A call without a reply in time fails. It
-ends the connection, since all later replies wait behind that one; if its time was short, only after `SILENT_FOR`.
+ends the connection, since all later replies wait behind that one; if its time was short, and others have time left,
+only after `SILENT_FOR`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Question:
 
     count: int
     answered: Signal
+    until: float
     replies: list[Any] = field(default_factory=list[Any])
     broken: str = ""  # why no reply will come
 
@@ -206,24 +208,26 @@ class SimulatedTransport:
         """Send commands and wait for all replies; after a cancellation the replies are dropped when they come."""
         if line is not self._line:
             raise no_answer(self._where, "the connection is closed", unknown=False)
-        question, ends = Question(len(commands), self._runtime.signal()), self._runtime.now() + SILENT_FOR
+        now = self._runtime.now()
+        question = Question(len(commands), self._runtime.signal(), now + within)
         self._asked.append(question)
         line.send(commands)
         if not await question.answered.wait(within) and line is self._line:
             question.broken = "it answered too slowly"
-            self._end_at(ends, question)
+            self._end_at(now + SILENT_FOR, question)
         if question.broken:
             raise no_answer(self._where, question.broken, unknown=unknown)
         return question.replies
 
     def _end_at(self, ends: float, question: Question) -> None:
-        """End the connection, then or now, unless the question is answered by then."""
+        """End the connection now if no question has time left; else then, unless this one is answered by then."""
 
         def end() -> None:
             if question in self._asked:
                 self._end("it answered too slowly")
 
-        if (left := ends - self._runtime.now()) > 0:
+        left, now = ends - self._runtime.now(), self._runtime.now()
+        if left > 0 and any(each.until > now for each in self._asked):
             scheduler = self._runtime.scheduler
             scheduler.at(scheduler.time + left, self._runtime.machine, end)
         else:

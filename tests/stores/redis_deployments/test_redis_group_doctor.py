@@ -44,6 +44,27 @@ def test_doctor_on_sentinels() -> None:
         assert findings(group.url)["sentinels"][0] is Severity.ERROR
 
 
+WATCHER = ("ON", ">secret", "RESETKEYS", "RESETCHANNELS", "&+switch-master", "-@all")
+"""A user for clients at the sentinels, without its commands."""
+
+
+def test_doctor_names_a_missing_right_at_sentinels() -> None:
+    """Clients serve without it, but follow some failovers late."""
+    with RedisSentinel(replicas=1) as group:
+        rights = ["+sentinel|master", "+sentinel|replicas", "+subscribe", "+sentinel|get-master-addr-by-name"]
+        for sentinel in group.sentinels:
+            sentinel.command("ACL", "SETUSER", "watcher", *WATCHER, *rights)
+        url = f"{group.url}?sentinel_username=watcher&sentinel_password=secret"
+        assert "rights at the sentinels" not in findings(url)
+        for sentinel in group.sentinels[:2]:
+            sentinel.command("ACL", "SETUSER", "watcher", "-sentinel|get-master-addr-by-name")
+        with Client.from_url(url) as locks:
+            (found,) = (each for each in locks.diagnose() if each.subject == "rights at the sentinels")
+        assert found.severity is Severity.NOTE
+        assert "+sentinel|get-master-addr-by-name" in found.found
+        assert [f":{each.port}" in found.found for each in group.sentinels] == [True, True, False]
+
+
 @both
 def test_doctor_speaks_tls_to_sentinels_that_have_users_of_their_own(harness: Harness) -> None:
     """By a URL, and by an adopted client; without the sentinels' password the error names the option."""

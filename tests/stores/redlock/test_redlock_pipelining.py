@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 from redlock_votes import voted
 
-from leasehold import Client, LeaseholdError
+from leasehold import Client, LeaseholdError, StoreUnavailable
 from leasehold.stores.redis.connection.pipelining import PipelinedConnection
 from leasehold.stores.redis.redlock import background, quorum_call
-from leasehold.stores.redis.redlock.node import STUCK, Node
+from leasehold.stores.redis.redlock.node import LONGEST, STUCK, Node
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.servers import RedlockNodes
 from support.patience import until
@@ -248,3 +249,29 @@ def test_a_node_that_closed_a_connection_is_asked_on_another(nodes, namespace):
         until(lambda: voted(nodes.nodes[0], namespace) is not None, 2.0)
         assert hold.release() is True
         until(lambda: voted(nodes.nodes[0], namespace) is None, 5.0)
+
+
+def test_a_request_that_fails_long_after_its_start_still_counts():
+    """With a long `response_timeout` it may do so when it no longer counts as open."""
+    clock = SimpleNamespace(at=100.0)
+    runtime = SimpleNamespace(now=lambda: clock.at, jitter=lambda: 0.5)
+    member = SimpleNamespace(settings=None, transport=lambda *_: None)
+    node = Node(runtime, 0, member, "", b"", lambda *_: None, lambda: None, lambda: None)
+
+    def fail(seconds, answers_at=None):
+        with node.open_request():
+            for second in range(int(seconds) + 1):
+                clock.at += 1.0
+                node.is_skipped(clock.at)
+                if second == answers_at:
+                    node.end_request(object(), None)  # to another one
+            raise StoreUnavailable("it answered too slowly", unknown=True)
+
+    node.end_request(object(), None)
+    clock.at += 1.0
+    fail(LONGEST + 10.0)
+    assert node.is_skipped(clock.at)
+    clock.at += 60.0
+    assert not node.is_skipped(clock.at)
+    fail(LONGEST + 10.0, answers_at=5)
+    assert not node.is_skipped(clock.at)  # it has answered since

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import redis
 from redlock_votes import run, voted
 
-from leasehold import Client
+from leasehold import Client, StoreUnavailable
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.redlock import protocol
 from leasehold.stores.redis.redlock.protocol import Proposal
 from leasehold.stores.redis.redlock.rounds import Rounds
-from leasehold_lab.servers import RedisServer
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.servers import RedisServer, RedlockNodes
+from support.flavors import both
+from support.patience import until_in
 
 
 def test_a_request_that_arrives_after_its_release_gets_no_vote(redlock_nodes, namespace):
@@ -148,3 +153,42 @@ def test_a_round_after_a_give_back_has_a_new_token(redlock_nodes, namespace):
         waiter.lock("x", lease=5).acquire(timeout=20).release()
     assert len(rounds) > 1
     assert rounds == sorted(set(rounds))
+
+
+@both
+def test_an_attempt_that_fails_in_a_later_round_leaves_no_queues(namespace, harness, monkeypatch):
+    """The nodes are gone by then: the last round was certainly not carried out, but the first one was."""
+    give_back = Rounds._give_back
+
+    with RedlockNodes(3) as nodes, ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(node.port)) for node in nodes.nodes]
+        url = "redlock://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+
+        def then_cut(self, *args, **rest):
+            give_back(self, *args, **rest)
+            for proxy in proxies:
+                proxy.stop()
+            for node in self._quorum.nodes:
+                node.transport.hang_up()
+
+        async def body(harness):
+            client = harness.client(url, namespace=namespace)
+            await (await client.lock("other").acquire()).release()  # it is connected
+            for node, letter in zip(nodes.nodes[:2], "ab", strict=True):  # all votes differ
+                rival = Ticket(letter * 22, LeaseTerms(LockMode(), Owner("host", 1, letter), 60.0))
+                asks = protocol.try_acquire(namespace, Proposal("x", rival, 1, 1), 1, join=False, channel=b"")
+                assert run(node, asks)[0] == 1
+            monkeypatch.setattr(Rounds, "_give_back", then_cut)
+            with pytest.raises(StoreUnavailable) as failed:
+                await client.lock("x", lease=60).acquire(timeout=5)
+            assert failed.value.unknown
+
+            def queues():
+                return [node.command("ZCARD", keys.node_keys(namespace, "x")[1]) for node in nodes.nodes]
+
+            assert any(queues())
+            for proxy in proxies:
+                proxy.start()
+            await until_in(harness, lambda: not any(queues()), 30.0)
+
+        harness.run(body)

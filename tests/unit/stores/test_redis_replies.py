@@ -203,6 +203,29 @@ def test_a_command_that_is_late_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
     on_a_socket(body)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_connection_on_which_every_command_is_late_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """No other command loses time by that, and a hold with a short lease needs another connection soon."""
+    monkeypatch.setattr(aio_connection, "SILENT_FOR", 3600.0)
+
+    async def body(connection: AioConnection, server: socket.socket, ended: list[str]) -> None:
+        first, last = (connection.send(b"?", seconds) for seconds in (0.02, 0.2))
+        if cancelled:
+            last.cancel()
+        with pytest.raises(StoreUnavailable, match="too slowly"):
+            await first
+        await asyncio.wait((connection._closed,))
+        assert not connection.open
+        assert ended == ["lost"]
+        if not cancelled:
+            with pytest.raises(StoreUnavailable, match="too slowly"):
+                await last
+
+    on_a_socket(body)
+
+
 @pytest.mark.parametrize("within", [0.02, 0.4])
 def test_a_silent_connection_ends_soon_after_its_first_command_is_late(
     monkeypatch: pytest.MonkeyPatch, within: float

@@ -18,6 +18,7 @@ from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.openers import sentinels_from_url
+from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, UnknownPrimary
 from support.striking import Striking, ended_by
 
@@ -202,3 +203,60 @@ def test_a_failure_leaves_the_question_open(runtime: Any, run: Callable[[Any], A
     with pytest.raises(RetryableError) if step == "answering" else nullcontext():
         run(made.primary(1.0))
     assert made.moved()
+
+
+class Served:
+    """The transport to a server, which notes what it is asked."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.asked = list[bytes]()
+
+    async def call(self, command: bytes, *, within: float) -> int:
+        self.asked.append(command)
+        return self.port
+
+    async def close(self) -> None: ...
+
+
+@both
+def test_after_a_message_all_callers_wait_for_the_new_primary(runtime: Any, run: Callable[[Any], Any]) -> None:
+    """The old one may still reply on its side of a partition. All waiters retry at a message, and one of them asks."""
+
+    async def body() -> None:
+        flavor = runtime()
+        made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        servers = list[Served]()
+
+        def serve(_: Any, settings: Any, *events: Any) -> Any:
+            servers.append(Served(settings.options["port"]))
+            return servers[-1]
+
+        primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
+        assert await primary.call(b"before", within=30.0) == 1
+        asking, answer, ask = flavor.signal(), flavor.signal(), transports[0].call_all
+
+        async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:
+            asking.set()
+            await answer.wait(30.0)
+            return await ask(commands, within=within)
+
+        async def second() -> int:
+            await asking.wait(30.0)
+            return await primary.call(b"second", within=30.0)
+
+        async def decided() -> None:
+            while not primary._single_flight._waiting and len(servers[0].asked) < 2:
+                await flavor.sleep(0.001)
+            answer.set()
+
+        transports[0].call_all, transports[0].reply = slow, says(2, 5)
+        made._on_message(MOVED)
+        found = await flavor.gather(primary.call(b"first", within=30.0), second(), decided())
+        assert found == [2, 2, None]
+        assert [(server.port, sorted(server.asked)) for server in servers] == [
+            (1, [b"before"]),
+            (2, [b"first", b"second"]),
+        ]
+
+    run(body())

@@ -15,8 +15,9 @@ SILENT_FOR = 1.0
 """Seconds without a reply after which a connection has ended, if the command's own time limit is shorter.
 
 A short lease has short time limits. A server that pauses for longer than these must not end the requests of all other
-tasks. A connection that is dead must end all the same, so that the next requests have a new one. A hold whose lease is
-shorter than one and a half of these seconds does not survive a dead connection.
+tasks. A connection that is dead must end all the same, so that the next requests have a new one. It ends earlier if no
+pending command has time left. So a hold whose lease is shorter than one and a half of these seconds survives a dead
+connection, unless other tasks have just sent requests on it.
 """
 
 
@@ -26,7 +27,8 @@ class AioConnection(Replies, asyncio.Protocol):
     Commands sent in one turn of the loop leave in few writes. If the server has nothing to do, one leaves at once. The
     others leave together at the end of the turn.
 
-    A command whose time is over fails alone, and keeps its position in the order of replies until `SILENT_FOR`.
+    A command whose time is over fails alone, and keeps its position in the order of replies until `SILENT_FOR`. The
+    connection ends when all pending commands are late.
     """
 
     def __init__(
@@ -138,18 +140,20 @@ class AioConnection(Replies, asyncio.Protocol):
         self._timer, self._checks_at = self.loop.call_at(when, self._check_time), when
 
     def _check_time(self) -> None:
-        """Fail the commands that are late; end the connection if one is by too much: all later ones wait behind it."""
+        """Fail the commands that are late. End the connection if all are, or one is by too much."""
         self._timer = None
         now, pending = self.loop.time(), self.pending
-        if any(ends <= now for _, _, ends in pending):
+        if not pending:
+            return
+        if all(until <= now for _, until, _ in pending) or any(ends <= now for _, _, ends in pending):
             self.end(TOO_SLOW)
             return
         for place, (answered, until, ends) in enumerate(tuple(pending)):
-            if until <= now and self.open:
-                pending[place] = _discard, ends, ends
+            if until <= now and answered is not _discard and self.open:
+                pending[place] = _discard, until, ends
                 answered(None, no_answer(self.where, TOO_SLOW, unknown=True))
         if pending:
-            self._set_timer(min(until for _, until, _ in pending))
+            self._set_timer(min(ends if answered is _discard else until for answered, until, ends in pending))
 
 
 def _discard(reply: Any, failure: StoreUnavailable | None) -> None:

@@ -10,7 +10,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import MakeTransport, Transport
 from leasehold.stores.redis.doctor import doctor, group_checks
 from leasehold.stores.redis.doctor.checks import number
-from leasehold.stores.redis.sentinel.sentinel import Answer, Sentinels, SentinelSettings
+from leasehold.stores.redis.sentinel.sentinel import ADDRESS_RIGHT, Answer, Sentinels, SentinelSettings
 
 OK, NOTE, WARNING, ERROR = Severity
 
@@ -27,7 +27,11 @@ async def diagnose(
     """Return the findings on the sentinels, and on the replicas that they know."""
     answers = await sentinels.ask(WITHIN)
     found = [answer for answer in answers if isinstance(answer, Answer)]
-    findings: list[Finding | None] = [_answering(watched, answers), *_agreeing(found)]
+    findings: list[Finding | None] = [
+        _answering(watched, answers),
+        *_agreeing(found),
+        _rights(watched, answers),
+    ]
     if found:
         newest = max(found, key=lambda answer: answer.generation)
         config = await doctor.config(transport, ("min-replicas-to-write", "min-replicas-max-lag"))
@@ -70,6 +74,19 @@ def _agreeing(found: Sequence[Answer]) -> list[Finding]:
         "a failover is under way, or some were cut off; the highest epoch counts, and the server confirms its role"
     )
     return [Finding(WARNING, "agreement", f"they name {' and '.join(named)}", meaning, "check again in a minute")]
+
+
+def _rights(watched: SentinelSettings, answers: Sequence[Answer | BaseException]) -> Finding | None:
+    denying = [
+        settings.where
+        for settings, answer in zip(watched.sentinels, answers, strict=True)
+        if isinstance(answer, Answer) and answer.denied
+    ]
+    if not denying:
+        return None
+    found = f"the user lacks the right {ADDRESS_RIGHT} at {', '.join(denying)}"
+    meaning = "clients may follow a failover only when it ends, which can take its failover-timeout (liveness)"
+    return Finding(NOTE, "rights at the sentinels", found, meaning, "grant it to the user of the clients")
 
 
 def _votes(answer: Answer) -> Finding:

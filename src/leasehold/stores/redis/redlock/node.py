@@ -220,14 +220,17 @@ class Node:
                 pass
 
     def open_request(self) -> OpenRequest:
-        request = OpenRequest(self)
         now = self._runtime.now()
+        request = OpenRequest(self, now)
         self._open_requests[request] = now, now + LONGEST
         return request
 
-    def end_request(self, request: object, failure: LeaseholdError | None) -> None:
-        """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer."""
-        (began, _), now = self._open_requests.pop(request, (0.0, 0.0)), self._runtime.now()
+    def end_request(self, request: object, failure: LeaseholdError | None, began: float = 0.0) -> None:
+        """Record its answer, or a failure, after which the node is skipped for a while. An error reply is an answer.
+
+        ``began``: when it began, for one that may no longer count as open.
+        """
+        (began, _), now = self._open_requests.pop(request, (began, 0.0)), self._runtime.now()
         if failure is None:
             self._last_reply = now
             self._skip_for = 0.0
@@ -307,8 +310,9 @@ class OpenRequest:
     raised.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, began: float) -> None:
         self._node = node
+        self._began = began
         self.failure: LeaseholdError | None = None
 
     def __enter__(self) -> OpenRequest:
@@ -319,5 +323,5 @@ class OpenRequest:
             self.failure = error
         elif error is not None:
             self.failure = StoreUnavailable(f"the request to {self._node.where} was interrupted", unknown=True)
-        self._node.end_request(self, self.failure)
+        self._node.end_request(self, self.failure, self._began)
         return error is self.failure

@@ -116,11 +116,18 @@ class QuorumNodes:
         return awake
 
     def too_few(
-        self, call: QuorumCall[Any], answers: Mapping[int, Any], what: str, others: Mapping[int, str] | None = None
+        self,
+        call: QuorumCall[Any],
+        answers: Mapping[int, Any],
+        what: str,
+        others: Mapping[int, str] | None = None,
+        *,
+        unknown: bool = False,
     ) -> StoreUnavailable:
         """Return the error that reports how many nodes answered, and for each other node why it did not.
 
-        ``others``: the reasons of nodes that answered, but do not count.
+        ``others``: the reasons of nodes that answered, but do not count. ``unknown``: earlier questions of the same
+        request may have been carried out, whatever became of this one.
         """
         why = {node.index: "no answer in time" for node in self.nodes if node.index not in answers}
         why |= {index: str(error) for index, error in call.failures.items() if index in why}
@@ -128,7 +135,7 @@ class QuorumNodes:
         silent = [f"{self.nodes[index].where}: {reason}" for index, reason in sorted(why.items())]
         count = len(self.nodes) - len(silent)
         text = f"too few nodes {what}: {count} of {len(self.nodes)}, and it takes {self.majority}"
-        return StoreUnavailable("; ".join([text, *silent]), unknown=call.unknown() or len(answers) > 0)
+        return StoreUnavailable("; ".join([text, *silent]), unknown=unknown or call.unknown() or len(answers) > 0)
 
     async def close(self) -> None:
         self.closed = True

@@ -22,6 +22,7 @@ class Proposal:
     Attributes:
         token: the highest token that it has proposed.
         several: whether it has proposed more than one.
+        won: whether a majority has voted for it.
         order: its place in the queues, the same on all nodes: the client's wall clock in microseconds.
         asked: nodes that may know it.
         lacking: nodes that did not know it as the holder when they last answered a renewal.
@@ -34,6 +35,7 @@ class Proposal:
     token: int
     order: int
     several: bool = False
+    won: bool = False
     asked: set[int] = field(default_factory=set[int])
     lacking: set[int] = field(default_factory=set[int])
     released: dict[int, bool] = field(default_factory=dict[int, bool])

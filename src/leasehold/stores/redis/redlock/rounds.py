@@ -119,12 +119,13 @@ class Rounds:
         channels = self._waiting.channels(mark)
         back_off = FIRST_BACK_OFF
         votes: Mapping[int, Vote] = {}
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             since = self._runtime.now()
             with self._ask(proposal, channels, join=join, until=until) as call:
                 votes = await self._collect(call, proposal.token, since, until)
             outcome = protocol.outcome(votes, proposal.token, len(self._quorum))
             if outcome is Outcome.WON:
+                proposal.won = True
                 self._ask_the_rest(proposal, votes, join=join)
                 return Granted(proposal.token, since, proposal.ticket.terms.lease)
             top = max([proposal.token, *(max(vote.top, vote.token) for vote in votes.values())])
@@ -135,7 +136,7 @@ class Rounds:
             # The give-back may arrive late. A higher token keeps it from undoing a later round.
             self._proposals.propose(proposal, top)
             if outcome is Outcome.SILENT:
-                raise self._too_few(call, votes)
+                raise self._too_few(call, votes, asked_before=number > 0)
             if outcome is Outcome.TAKEN:
                 after = self._waiting.retry_after(proposal.ticket, protocol.free_after(votes, len(self._quorum)))
                 return Wait(mark, after, protocol.likely_holder(votes))
@@ -223,13 +224,13 @@ class Rounds:
             question = Question(command, lambda _, found: found == 1, now + BACKGROUND_WITHIN, retry, retry)
             self._quorum.ask(question, only=may_hold).stop_waiting()
 
-    def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote]) -> StoreUnavailable:
+    def _too_few(self, call: QuorumCall[Vote], votes: Mapping[int, Vote], *, asked_before: bool) -> StoreUnavailable:
         abstain = {
             index: f"it may have forgotten votes, and gives none for {vote.left:.1f} s"
             for index, vote in votes.items()
             if vote.abstains
         }
-        return self._quorum.too_few(call, votes, "voted" if abstain else "answered", abstain)
+        return self._quorum.too_few(call, votes, "voted" if abstain else "answered", abstain, unknown=asked_before)
 
 
 def _vote(node: Node, reply: Any) -> Vote:

@@ -274,7 +274,8 @@ class RedlockStore:
     ) -> None:
         """Keep renewed tickets in memory. Ask nodes that do not know a holder, as after a restart, for their votes.
 
-        That extends no hold. Where too few nodes confirmed the renewal, such a vote may let the next one succeed.
+        That extends no hold. Where too few nodes confirmed the renewal, such a vote may let the next one succeed. It is
+        not asked for a ticket that still tries to acquire without waiting: nobody would give it back if that fails.
         """
         now = self._runtime.now()
         for _, ticket in tickets:
@@ -283,7 +284,7 @@ class RedlockStore:
                 proposal.known_from(now)
         for _, ticket in holding:
             proposal = self._proposals.get(ticket.id)
-            if proposal is None or not proposal.lacking or results[ticket.id] is RenewalResult.GONE:
+            if proposal is None or not proposal.won or not proposal.lacking or results[ticket.id] is RenewalResult.GONE:
                 continue
             if any(found.get(ticket.id) == protocol.HELD for found in answers.values()):
                 lacking = [node for node in self._quorum.nodes if node.index in proposal.lacking]

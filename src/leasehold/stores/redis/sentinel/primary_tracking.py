@@ -208,6 +208,7 @@ class PrimaryTransport:
     async def _find(self, within: float) -> None:
         if self._transport is not None and self._runtime.now() < self._resolve_at:
             return
+        self._in_doubt = True  # meanwhile: whoever needs the primary waits for the answer, whatever caused the question
         try:
             settings = await self._sentinels.primary(within)
         except RetryableError:
@@ -215,14 +216,15 @@ class PrimaryTransport:
                 raise
             self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
             return  # use the last one, which reports whether it still is the primary; it stays in doubt
-        self._in_doubt = False
         if settings.where == self._address:
+            self._in_doubt = False
             return
         old = self._transport
         made = self._make(self._runtime, settings, self._channel, self._on_message, self._on_silence)
         self._generation += 1
         self._transport, self._address = made, settings.where
         self._pipelining = made if isinstance(made, Pipelining) else None
+        self._in_doubt = False  # only now: other threads use what they find here
         if self._closed:  # meanwhile: nothing else would close it
             await made.close()
         if old is not None:

@@ -39,6 +39,9 @@ from leasehold.stores.redis.connection.settings import Settings
 ANSWER_WITHIN = 1.0
 """Seconds for a sentinel's reply, at most a third of the caller's time: the cost of a stalled sentinel."""
 
+ADDRESS_RIGHT = "+sentinel|get-master-addr-by-name"
+"""The right to ask a sentinel for the address of the primary. Clients serve without it; see `Answer.settled`."""
+
 SWITCHED = b"+switch-master"
 """The channel on which sentinels announce a failover: name, old address, new address."""
 
@@ -71,6 +74,7 @@ class Answer:
     generation: int
     fields: Mapping[str, str]
     settled: bool = True  # whether the address is surely that of this epoch
+    denied: bool = False  # whether the user lacks `ADDRESS_RIGHT`
 
 
 class Sentinels:
@@ -167,7 +171,8 @@ class Sentinels:
             host, port = cast("list[bytes]", address)
             return Answer(host.decode(), int(port), generation, fields)
         settled = "failover_in_progress" not in fields.get("flags", "")  # without the right to ask for the address
-        return Answer(fields["ip"], int(fields["port"]), generation, fields, settled)
+        denied = isinstance(address, ReplyError) and address.code == "NOPERM"
+        return Answer(fields["ip"], int(fields["port"]), generation, fields, settled, denied)
 
     async def _only_name(self, transport: Transport, within: float) -> str:
         names = sorted(_fields(each)["name"] for each in await self._call(transport, within, b"MASTERS"))
