@@ -211,7 +211,7 @@ def test_the_bare_command_is_a_mistake_and_prints_the_help() -> None:
     assert bare.stderr == call("--help").stdout
     assert call("--help").exit_code == 0
     page = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
-    assert "`leasehold` alone prints this list on standard error, and exits with 64" in page
+    assert "`leasehold` alone prints what is installed of both lists on standard error, and exits with 64" in page
 
 
 @pytest.mark.parametrize("words", [[], ["--print"]])
