@@ -11,6 +11,7 @@ import pytest
 from mysql_faults import comes_true, make_tables
 
 from leasehold import LeaseLost, StoreUnavailable
+from leasehold._model import Granted
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import MariaDBServer
 from support.flavors import both
@@ -248,5 +249,74 @@ def test_a_waiter_that_waits_in_the_old_primary_acquires_from_the_new_one(
         assert [row for row in written(server)[1] if row not in before[1]] == []
         assert written(other)[1] != there[1], "its entry is there"
         assert await got.release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("join", [False, True], ids=["at once", "waiting"])
+def test_a_lock_that_the_old_primary_gave_just_before_grants_nothing(
+    server: MariaDBServer, other: MariaDBServer, url: str, namespace: str, harness: Harness, join: bool
+) -> None:
+    """Between GET_LOCK and the token: the attempt goes on at the new primary, where others look, too."""
+
+    async def body(harness: Harness) -> None:
+        client, second = (harness.client(f"{url}?mode=session", namespace=namespace) for _ in range(2))
+        await do(client, "lock")
+        store: Any = client.store
+        take = store._take_token
+
+        async def late(session: Any, until: float) -> Any:
+            store._take_token = take
+            switch_over(server, other, client, second)
+            return await take(session, until)
+
+        store._take_token = late
+        hold = await client.lock("x", lease=60.0).acquire(timeout=5 if join else 0)
+        assert hold is not None
+        assert await second.lock("x").acquire(timeout=0) is None
+        await hold.renew()
+        assert await hold.release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("mode", ["", "?mode=session"], ids=["rows", "session"])
+def test_a_ping_fails_on_a_read_only_server(
+    server: MariaDBServer, url: str, namespace: str, harness: Harness, mode: str
+) -> None:
+    """As an acquire would, also over a connection that was open before."""
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(url + mode, namespace=namespace)
+        await do(client, "lock")
+        await client.ping()
+        server.query("SET GLOBAL read_only = 1")
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await client.ping()
+        server.query("SET GLOBAL read_only = 0")
+        await client.ping()
+
+    harness.run(body)
+
+
+@both
+def test_an_attempt_of_a_hold_on_the_old_primary_leaves_no_session_there(
+    server: MariaDBServer, other: MariaDBServer, url: str, namespace: str, harness: Harness
+) -> None:
+    """As after an answer that got lost: the attempt is repeated, and acquires from the new primary."""
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"{url}?mode=session", namespace=namespace)
+        hold = await client.lock("x", lease=60.0).acquire(timeout=5)
+        assert hold is not None
+        store: Any = client.store
+        (session,) = store._sessions._holds.values()
+        switch_over(server, other, client)
+        granted = await store.try_acquire("x", session.ticket, join=False, within=5.0)
+        assert isinstance(granted, Granted)
+        await comes_true(harness, lambda: sessions(server) == 0)
+        assert await hold.release()
 
     harness.run(body)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from postgres_faults import NOISE, backends, terminate
+from postgres_faults import NOISE, backends, hangs_up, terminate
 
 from leasehold import Client, StoreUnavailable
 from leasehold._runtimes.base import finish
@@ -48,6 +48,31 @@ def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresSer
         assert harness.now() - start < NOISE
         assert got.token > hold.token
         await got.release()
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("code", ["55P03", "40P01"])
+def test_a_connection_that_ended_behind_an_error_is_not_used_again(
+    server: PostgresServer, harness: Harness, code: str
+) -> None:
+    """A lock that is acquired by one statement took the dead connection for one that could be used."""
+
+    async def body(harness: Harness) -> None:
+        with hangs_up(server) as proxy:
+            client = harness.client(proxy.url)
+            hold = await client.lock("x").acquire(timeout=5)  # now there is a row
+            assert hold is not None
+            await hold.release()
+            proxy.answer(b"leasehold_", code)
+            error = await unavailable(client.lock("x").acquire(timeout=5))
+            assert isinstance(error, Refused)
+            assert error.code == code
+            for _ in range(2):
+                hold = await client.lock("x").acquire(timeout=5)
+                assert hold is not None
+                await hold.release()
 
     harness.run(body)
 

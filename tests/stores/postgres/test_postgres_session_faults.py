@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_faults import NOISE
+from postgres_faults import NOISE, hangs_up
 
 from leasehold import Client, LeaseLost, StoreUnavailable
 from leasehold.stores.postgres.advisory import key_of
@@ -18,6 +18,8 @@ from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
 from support.flavors import both
 from support.stores.database_faults import queued
+
+END_HOLDERS = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
 
 
 @both
@@ -30,9 +32,7 @@ def test_a_holder_is_notified_at_once_when_its_session_ends(server: PostgresServ
         assert hold is not None
         job = harness.spawn(lambda: waiter.lock("x").acquire(timeout=20))
         await queued(harness, holder, "x", 1)
-        server.query(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
-        )
+        server.query(END_HOLDERS)
         start = harness.now()
         got = await job.result()
         assert got is not None
@@ -98,6 +98,33 @@ def test_a_renewal_that_a_pooler_may_have_refused_ends_the_hold(server: Postgres
         got = await other.lock("x").acquire(timeout=20)
         assert got is not None
         await got.release()
+
+    harness.run(body)
+
+
+@both
+def test_an_error_that_ended_the_connection_ends_the_hold(server: PostgresServer, harness: Harness) -> None:
+    """It need not be fatal by its own words. The renewal counted, and the thread that watches all holds ended."""
+
+    async def body(harness: Harness) -> None:
+        with hangs_up(server) as proxy:
+            client, other = harness.client(f"{proxy.url}?mode=session"), harness.client(f"{server.url}?mode=session")
+            hold = await client.lock("x", lease=60.0).acquire(timeout=20)
+            assert hold is not None
+            proxy.answer(b"leasehold_", "57014")
+            with pytest.raises(LeaseLost):
+                await hold.renew()
+            assert hold.lost
+            got = await other.lock("x").acquire(timeout=20)
+            assert got is not None
+            await got.release()
+            again = await client.lock("x", lease=60.0).acquire(timeout=20)
+            assert again is not None
+            server.query(END_HOLDERS)
+            end = harness.now() + 20
+            while not again.lost:
+                assert harness.now() < end, "the client watches its holds no more"
+                await harness.sleep(0.02)
 
     harness.run(body)
 

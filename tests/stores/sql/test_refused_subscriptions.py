@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from leasehold.stores._sql import rows, waiting
+from leasehold.stores.postgres.connection import notifications
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import PostgresServer
@@ -116,3 +120,63 @@ def test_a_subscription_is_tried_again(
         assert store._waiting._pause == 0.0
 
     harness.run(body)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[tuple[int, list[socket.socket]]]:
+    """A port where connections are accepted and never answered, and these."""
+    listener, accepted = socket.create_server(("127.0.0.1", 0)), list[socket.socket]()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted.append(listener.accept()[0])
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], accepted
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for link in (listener, *accepted):
+            link.close()
+
+
+@both
+def test_who_tries_to_subscribe_again_gets_the_name_meanwhile(
+    postgres_server: PostgresServer, namespace: str, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the other end is silent, an attempt takes its whole time, and a hand-over does not wait for it."""
+    monkeypatch.setattr(waiting, "LISTEN_WITHIN", 0.2)
+    monkeypatch.setattr(notifications, "LISTEN_WITHIN", 0.2)
+
+    async def body(harness: Harness, port: int, accepted: list[socket.socket]) -> None:
+        url = f"{postgres_server.url}?listen=127.0.0.1:{port}"
+        holder, client = (harness.client(url, namespace=namespace) for _ in range(2))
+        hold = await holder.lock("x", lease=60.0).acquire(timeout=5)
+        assert hold is not None
+        jobs = [harness.spawn(lambda: client.lock("x", lease=60.0).acquire(timeout=60)) for _ in range(3)]
+        await waiters(harness, holder, 3)
+        store: Any = client.store
+        await comes(harness, lambda: store._waiting._pause)
+        for module in (waiting, notifications):
+            monkeypatch.setattr(module, "LISTEN_WITHIN", 20.0)
+        before = len(accepted)
+        await comes(harness, lambda: len(accepted) > before)
+        await harness.sleep(2 * waiting.FIRST_PAUSE)  # the time for others to try, too
+        start = harness.now()
+        await hold.release()
+        for _ in range(3):
+            await comes(harness, lambda: any(job.done() for job in jobs))
+            (job, *_) = [job for job in jobs if job.done()]
+            jobs.remove(job)
+            got = await job.result()
+            assert got is not None
+            await got.release()
+        assert harness.now() - start < 15.0
+        for link in accepted:
+            link.shutdown(socket.SHUT_RDWR)  # ends the attempt
+
+    with silent() as (port, accepted):
+        harness.run(lambda harness: body(harness, port, accepted))

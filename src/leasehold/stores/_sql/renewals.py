@@ -38,24 +38,25 @@ async def renew(
 ) -> Results:
     """Renew tickets, each with its name. The result lacks those of which nothing is known.
 
+    The first attempt waits for no name. So what it fails of concerns all, and none is tried by itself.
+
     Raises:
         StoreUnavailable: that would be all of them; the first reason.
     """
-    until, results, failed = runtime.now() + within, Results(), list[StoreUnavailable]()
-
-    async def attempt(work: Callable[[Transaction], Coroutine[Any, Any, Results]], limit: float) -> None:
-        try:
-            results.update(await transact(work, limit, reserved=True))
-        except StoreUnavailable as error:
-            failed.append(error)
-
-    if names:
-        await attempt(lambda tx: renew_unlocked(tx, dialect, space, names), until)
+    until, failed = runtime.now() + within, list[StoreUnavailable]()
+    if not names:
+        return {}
+    results = await transact(lambda tx: renew_unlocked(tx, dialect, space, names), until, reserved=True)
     slow = dict.fromkeys(name for ticket, name in names.items() if ticket not in results)
     for name in slow:  # its row was locked, or is gone: wait for it, but not for long
+        if (now := runtime.now()) >= until:
+            break
         mine = [ticket for ticket in names if names[ticket] == name]
-        limit = min(until, runtime.now() + within * PASSED_OVER_WITHIN)
-        await attempt(partial(renew_one, dialect=dialect, key=(space, name), tickets=mine), limit)
+        one = partial(renew_one, dialect=dialect, key=(space, name), tickets=mine)
+        try:
+            results.update(await transact(one, min(until, now + within * PASSED_OVER_WITHIN), reserved=True))
+        except StoreUnavailable as error:
+            failed.append(error)
     try:
         if failed and not results:
             raise failed[0]

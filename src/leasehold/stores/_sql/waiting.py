@@ -123,7 +123,7 @@ class Waiting:
             return None
         until = self._runtime.now() + timeout
         while True:
-            generation = await self._listen(transport, until)
+            generation = await self._listen(transport, slot, until)
             if not transport.channel:
                 if mark and not generation:
                     return None  # its entry names a subscription that has ended: claim once more
@@ -133,19 +133,19 @@ class Waiting:
             else:
                 self._poller.forget(ticket.id)
             now = self._runtime.now()
-            again = self._listen_at if now < self._listen_at and not generation else until
+            again = self._listen_at if self._pause and not generation else until
             await self._sleep(slot, min(until, again) - now)
             if slot.news or again >= until:
                 return self._grant(slot, ticket)
 
-    async def _listen(self, transport: SQLTransport, until: float) -> int:
+    async def _listen(self, transport: SQLTransport, slot: Slot, until: float) -> int:
         """Subscribe to messages; return the number of the subscription, 0 if there is none now."""
         now = self._runtime.now()
         if not transport.generation():
             if now < self._listen_at:
                 return 0
             if self._pause:
-                self._listen_at = now + self._pause  # meanwhile the other waiters poll
+                return await self._listen_again(transport, slot, until)
         planned = self._listen_at
         try:
             generation = await transport.listen(max(min(LISTEN_WITHIN, until - now), 0.001))
@@ -156,6 +156,21 @@ class Waiting:
                 self._refused()
             return 0
         self._pause = 0.0
+        return generation
+
+    async def _listen_again(self, transport: SQLTransport, slot: Slot, until: float) -> int:
+        """Try to subscribe after a refusal, and hear of a grant meanwhile: the other end may be silent. Others poll."""
+        self._refused()  # until it has succeeded
+        self._listen_at = max(self._listen_at, (now := self._runtime.now()) + LISTEN_WITHIN)
+        self._poller.watch(slot)
+        try:
+            await transport.listen(0.001)
+        except StoreUnavailable as error:
+            if error.lasting:
+                raise
+            await self._sleep(slot, min(LISTEN_WITHIN, until - now))  # the attempt goes on
+        if generation := transport.generation():
+            self._pause = 0.0
         return generation
 
     def _refused(self) -> None:

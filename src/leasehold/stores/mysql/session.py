@@ -37,7 +37,7 @@ from leasehold.stores._sql.session.store import SessionRowStore
 from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.transport import Outcome, Refused, Row, Statement, Transaction
 from leasehold.stores.mysql import session_statements as sql
-from leasehold.stores.mysql.connection.base import Rows
+from leasehold.stores.mysql.connection.base import Rows, is_read_only
 from leasehold.stores.mysql.connection.handshake import ASK_WRITABLE
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.mysql.connection.transport import BEGIN, COMMIT, ROLLBACK, MySQLTransport, limits
@@ -84,13 +84,23 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         until = self._runtime.now() + within
+        try:
+            return await self._try_acquire(name, ticket, join, until)
+        except Refused as error:
+            if not is_read_only(error):
+                raise
+        return await self._try_acquire(name, ticket, join, until)  # on a new connection, to the new primary
+
+    async def _try_acquire(self, name: str, ticket: Ticket, join: bool, until: float) -> Granted | Wait:
         await self._broken.end(ticket.id, until)
         return await super().try_acquire(name, ticket, join=join, within=until - self._runtime.now())
 
     async def _repeat(self, session: Session, until: float) -> Granted | None:
         since = self._runtime.now()
-        held = await self._check(session, until) is RenewalResult.HELD
-        return Granted(session.token, since, session.lease) if held else None
+        result = await self._check(session, until)
+        if isinstance(result, Refused) and is_read_only(result):
+            self._sessions.lost(session)  # its lock excludes nobody on the new primary
+        return Granted(session.token, since, session.lease) if result is RenewalResult.HELD else None
 
     async def _check(self, session: Session, until: float) -> RenewalResult | StoreUnavailable:
         """Ask whether the session has the lock; if not, close it."""
@@ -115,9 +125,13 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
         return int(token), version
 
     async def _transact_on(self, session: Session, until: float, *statements: Statement) -> Sequence[Rows]:
-        """Run statements as one transaction on the session, again after a conflict; return the rows of each."""
+        """Run statements as one transaction on the session, again after a conflict; return the rows of each.
+
+        Raises:
+            StoreUnavailable: as when the server takes no writes any more. An administrator's were made even so.
+        """
         while True:
-            begin = (limits(max(until - self._runtime.now(), 0.001)), BEGIN)
+            begin = (limits(max(until - self._runtime.now(), 0.001)), BEGIN, ASK_WRITABLE)
             try:
                 answers = await self._sessions.ask(session, until, *begin, *statements, COMMIT, session.ttl)
             except Refused as error:
@@ -125,6 +139,8 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
                 if error.outcome is not Outcome.AGAIN or self._runtime.now() >= until:
                     raise
             else:
+                if (demoted := await self.mysql.demoted(answers[len(begin) - 1])) is not None:
+                    raise demoted
                 return answers[len(begin) : -2]
 
     async def _release(self, session: Session, until: float) -> bool:

@@ -15,8 +15,9 @@ A connection with an unread reply is closed. A connection that the server closed
 is used. If it breaks at the first statement all the same, that is sent once more on a new connection.
 
 A planned switch-over makes the primary read-only and leaves its connections open, while its name leads to another
-server. Administrators could still write there. So each transaction asks with its first statement whether the server
-takes writes. If not, all connections are closed, and the transaction is run once more on a new one.
+server. Administrators could still write there. So each transaction asks in its first request whether the server takes
+writes. If not, all connections are closed, and the transaction is run once more on a new one. Where the first request
+is that of the commit, an administrator's writes stay on the old primary, but their answer counts for nothing.
 """
 
 from __future__ import annotations
@@ -202,8 +203,6 @@ class ConnectionTransaction:
     async def ask(self, *statements: Statement) -> list[list[Row]]:
         before = self._beginning()
         first, self.open = not self.open, True
-        if first:
-            before = (*before, ASK_WRITABLE)
         try:
             answers = await self._run(joined((*before, *statements)), unknown=False)
         except Refusal as error:
@@ -211,8 +210,7 @@ class ConnectionTransaction:
         except StoreUnavailable:
             self.stale = first
             raise
-        if first and not is_off(answers[len(before) - 1][0][0]):
-            raise refused(self._where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
+        self._check_writable(answers[: len(before)])
         return _lists(answers[len(before) :])
 
     async def commit(self, *statements: Statement) -> list[list[Row]]:
@@ -227,6 +225,7 @@ class ConnectionTransaction:
             self.broken = True  # a node of Galera may confirm a commit and then report an error
             raise refused(self._where, error, committed=True) from error
         self.open = False
+        self._check_writable(answers[: len(before)])
         return _lists(answers[len(before) : last])
 
     async def alone(self, statement: Statement) -> int | None:
@@ -261,7 +260,12 @@ class ConnectionTransaction:
             raise
 
     def _beginning(self) -> tuple[Statement, ...]:
-        return () if self.open else (limits(self._within), BEGIN)
+        return () if self.open else (limits(self._within), BEGIN, ASK_WRITABLE)
+
+    def _check_writable(self, beginning: Sequence[Rows]) -> None:
+        """Raise an error if the server takes no writes, by its answers to the beginning, if they came just now."""
+        if beginning and not is_off(beginning[-1][0][0]):
+            raise refused(self._where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
 
 
 def _lists(answers: Sequence[Rows]) -> list[list[Row]]:

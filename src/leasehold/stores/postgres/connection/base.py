@@ -226,7 +226,10 @@ class PostgresTransport(ABC):
     def alive(self, connection: Connection) -> bool:
         """Return whether an idle connection may be used: nothing arrived on it unasked, such as its end."""
         poll = select.poll()  # not select(), which cannot wait for descriptors above 1,023
-        poll.register(connection.fd, select.POLLIN)
+        try:
+            poll.register(connection.fd, select.POLLIN)
+        except Broken:
+            return False
         return not poll.poll(0)
 
     # --- connections -------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class ServerError(Exception):
 
     Attributes:
         code: SQLSTATE, five characters.
-        fatal: whether it ended the connection.
+        fatal: whether it ended the connection, or the connection ended behind it.
         in_commit: whether it answers the COMMIT itself.
         stale: whether a prepared statement caused it; the connection plans it anew the next time.
     """

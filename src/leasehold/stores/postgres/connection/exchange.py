@@ -76,8 +76,15 @@ class Connection:
 
     @property
     def fd(self) -> int:
-        """The socket's descriptor."""
-        return self._pgconn.socket
+        """The socket's descriptor.
+
+        Raises:
+            Broken: libpq has closed it, because the server did.
+        """
+        try:
+            return self._pgconn.socket
+        except Error as error:
+            raise Broken(one_line(error)) from None
 
     @property
     def backend(self) -> int:
@@ -149,7 +156,7 @@ class Connection:
             self.open = False
             try:
                 os.close(self.fd)  # not by libpq, which would end the parent's session
-            except OSError:
+            except (OSError, Broken):
                 pass
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -170,7 +177,7 @@ class Connection:
         try:
             with socket.socket(fileno=os.dup(self.fd)) as twin:
                 twin.shutdown(socket.SHUT_RDWR)
-        except (OSError, Error):  # closed meanwhile
+        except (OSError, Broken):  # closed meanwhile
             pass
 
     def _finish(self) -> None:
@@ -321,5 +328,6 @@ def _closing_error(failure: ServerError, statements: Sequence[Statement]) -> Ser
 
     So it may be that of the COMMIT, wherever in the batch it seems to be.
     """
+    failure.fatal = True
     failure.in_commit = failure.in_commit or any(_commits(statement) for statement in statements)
     return failure
