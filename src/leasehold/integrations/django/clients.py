@@ -117,8 +117,9 @@ class AsyncLocks(_ByAlias, Asyncio):
             ) from None
         clients = self._loops.get(loop)
         if clients is None:
-            for closed in [each for each in list(self._loops) if each.is_closed()]:
-                self._drop(closed)
+            with suppress(RuntimeError):  # another thread's loop came meanwhile; the next one looks again
+                for closed in [each for each in list(self._loops) if each.is_closed()]:
+                    self._drop(closed)
             clients = self._loops[loop] = _OfLoop(self, loop)
         return clients.client(alias)
 

@@ -8,8 +8,8 @@ Theory of operation
   `transaction.STALL` at most.
 * Each exchange has a deadline on the client's side, for a silent server. A connection with an outstanding answer is
   closed, never used again.
-* A connection that breaks in its first exchange after it was idle was dead: nothing was done, so that is repeated on
-  a new one.
+* A connection that breaks in its first exchange after it was idle was dead. What was no commit is repeated on a new
+  one; after a commit the outcome is unknown, and the engine repeats it.
 * Messages come on a connection of their own; see `notifications`.
 * A pooler is detected at the first connection: the process id that it reports is not that of the backend. Session
   settings are then left alone, because other clients use the session, too.

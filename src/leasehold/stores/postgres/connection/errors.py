@@ -89,6 +89,7 @@ HINTS: Mapping[str, Hint] = {
     "onnection refused": Hint("", "nobody listens there; check host and port, and that the server runs"),
     "No such file": Hint("", "there is no such socket; check its path"),
     "ermission denied": Hint("", "this process may not open it; check the rights of the socket's file"),
+    "the DNS did not answer": Hint("", "the DNS of this machine does not answer; check it, or write an address"),
     "could not translate host name": Hint("", "the host name is unknown; check its spelling and the DNS"),
     "does not support SSL": Hint("", "it has no TLS; write sslmode=prefer, or set TLS up"),
     "certificate": Hint("", "name the authority that signed its certificate with sslrootcert=FILE"),
