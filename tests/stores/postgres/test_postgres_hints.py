@@ -5,17 +5,19 @@ libpq gives the text of such an error and not its code, so both the code and the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import psycopg
 import pytest
 
-from leasehold import Client, StoreUnavailable
+from leasehold import AsyncClient, Client, StoreUnavailable
 from leasehold.stores._sql.transport import Refused
 from leasehold.stores.postgres.connection.errors import HINTS
 from leasehold.stores.postgres.statements import script
@@ -235,7 +237,26 @@ def by_proxy(break_it: Callable[[FaultProxy], object]) -> Provoked:
 
 SCRAM = "host all all 127.0.0.1/32 scram-sha-256"
 
+
+def silent_dns(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
+    """With asyncio: a thread waits for the resolver of the system, which has time limits of its own."""
+
+    async def resolve(*_: object, **__: object) -> NoReturn:
+        await asyncio.sleep(60)
+        raise AssertionError("it was not cancelled")
+
+    async def body() -> StoreUnavailable:
+        asyncio.get_running_loop().getaddrinfo = resolve  # type: ignore[method-assign]
+        async with AsyncClient.from_url("postgresql://postgres@pg.test/postgres", response_timeout=0.2) as client:
+            with pytest.raises(StoreUnavailable) as error:
+                await client.lock("x").acquire(timeout=0.2)
+            return error.value
+
+    return [asyncio.run(body())]
+
+
 PROVOKED: dict[str, Provoked] = {
+    "the DNS did not answer": silent_dns,
     "password authentication failed": at("app:wrong", mode=SCRAM),
     "no password supplied": at("app", mode=SCRAM),
     "no pg_hba.conf entry": at("app", mode="host all somebody 127.0.0.1/32 trust"),

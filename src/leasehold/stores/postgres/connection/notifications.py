@@ -84,6 +84,7 @@ class Subscriptions:
         with self._mutex:
             self._opening.append(signal)
             if self._job is None or not self._job.alive():
+                self._error = None  # of an earlier attempt
                 self._job = self._runtime.spawn(self._receive, "leasehold-listen")
         await signal.wait(within)
         if self.generation or not self._enabled:

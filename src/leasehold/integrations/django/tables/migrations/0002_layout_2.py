@@ -19,7 +19,7 @@ tables = import_module("leasehold.integrations.django.tables.migrations.0001_ini
 WITHIN = int(layout.CREATE_WITHIN * 0.9)
 """Seconds that a change of the tables may wait for open transactions: all locks wait behind it."""
 
-CONFLICTS = ("40001", "40P01", "1205", "1213", "1020")
+CONFLICTS = ("40001", "40P01", "1213", "1020")
 """Codes of an error that rolls back the last step, which is then repeated: clients lock names in another order."""
 
 
