@@ -161,14 +161,16 @@ class Engine:
             await self._ended.wait(until - self.runtime.now())
 
     async def _release_all(self, ended: list[Lease], until: float) -> None:
-        """Release the tickets of ended leases, and wait until the acquires and releases under way have ended.
-
-        An acquire whose request was under way when we released its ticket releases it again. A release needs its
-        reply: without it the client cannot know whether the store was reached.
-        """
-        for lease in ended:
-            if self.runtime.now() < until:
-                await self.send_release(lease)
+        """Release the tickets of ended leases, and wait for acquires under way: those release their tickets again."""
+        unsent = ended[::-1]
+        try:
+            while unsent and self.runtime.now() < until:
+                await self.send_release(unsent.pop())
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):  # of a signal handler: the watchdog sends the rest as it closes
+                for lease in unsent:
+                    self.watchdog.retry_release(lease.name, lease.ticket)
+            raise
         while self.attempts and self.runtime.now() < until:
             self._ended.clear()
             if self.attempts:

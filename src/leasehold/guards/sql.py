@@ -82,6 +82,7 @@ def advance(connection: Any, resource: str, token: int) -> None:
 
     Raises:
         Stale: a holder with a higher token has advanced the fence.
+        ValueError: the name is not of 1 to 255 characters, or ends with a space.
     """
     run(connection, _advance(resource, token, dialect_of(connection)))
 

@@ -137,6 +137,7 @@ class PrometheusObserver:
         self._several = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         if self._several:
             self._timer_of = 0  # the process in which a timer runs
+            self._timer: threading.Thread | None = None  # the last one that was started
             self.acquired, self.released = self._acquired_soon, self._released_soon
             atexit.register(_flush, weakref.ref(self))
         if registry is not None:
@@ -212,6 +213,7 @@ class PrometheusObserver:
         timer = threading.Timer(FLUSH_EVERY, _flush_in_time, (weakref.ref(self),))
         timer.daemon = True
         timer.name = "leasehold-prometheus"
+        self._timer = timer
         try:
             timer.start()
         except RuntimeError:  # no thread can be started
@@ -303,7 +305,7 @@ def _flush_in_time(observer: weakref.ref[PrometheusObserver]) -> None:
     """Work off the buffer; again later, while clients count as failing, who may have been closed."""
     if (found := observer()) is not None:
         found.flush()
-        if any(found._failing.values()):
+        if found._timer is threading.current_thread() and any(found._failing.values()):  # else another one goes on
             found._start_timer()
 
 

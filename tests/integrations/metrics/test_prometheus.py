@@ -320,31 +320,3 @@ def test_the_figures_of_several_processes_are_added_up(tmp_path: Path) -> None:
             worker.communicate("\n", timeout=30)
     assert [worker.returncode for worker in workers] == [0, 0]
     assert added_up() == [8, 0, 8], "what was left is written at the exit"
-
-
-FORGOTTEN = """
-import time
-from contextlib import suppress
-from leasehold import Client, StoreUnavailable
-from leasehold.observability import prometheus
-prometheus.FAILING = 2.0
-observer = prometheus.PrometheusObserver()
-with Client.from_url("redis://127.0.0.1:1", observer=observer) as client:
-    with suppress(StoreUnavailable):
-        client.lock("order:1").acquire()
-
-def unreachable():
-    return [sample.value for metric in observer.metrics[-1].collect() for sample in metric.samples]
-
-print(*unreachable())
-until = time.monotonic() + 30
-while unreachable() != [0.0] and time.monotonic() < until:
-    time.sleep(0.05)
-print(*unreachable())
-"""
-
-
-def test_with_several_processes_one_that_is_idle_forgets_a_closed_client_by_itself(tmp_path: Path) -> None:
-    several = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", FORGOTTEN], env=several, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1.0", "0.0"]

@@ -289,6 +289,24 @@ def test_a_close_that_is_interrupted_while_it_waits_for_callbacks_keeps_no_lock_
     other.close()
 
 
+def test_a_close_that_is_interrupted_in_a_release_keeps_no_lock_held() -> None:
+    """The watchdog releases the rest as it closes, and that lock once more."""
+    left = [1]
+
+    def interrupt(call: Call) -> None:
+        if call.method == "release" and call.name == "b" and left:
+            left.pop()
+            raise KeyboardInterrupt
+
+    client, other = Client(Faulty(Memory("interrupted release"), interrupt)), Client(Memory("interrupted release"))
+    holds = [client.lock(name).acquire() for name in "abcde"]
+    assert None not in holds
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert other.holds() == []
+    other.close()
+
+
 def close_two(
     client: Client, first: Callable[[LeaseLost], object], error: type[BaseException], begin: Callable[[], None] = int
 ) -> list[str | None]:

@@ -220,6 +220,55 @@ class Served:
 
 
 @both
+def test_who_has_no_time_to_wait_for_the_answer_does_not_use_the_old_primary(
+    runtime: Any, run: Callable[[Any], Any]
+) -> None:
+    """And a caller whose leader fails asks itself."""
+
+    async def body() -> None:
+        flavor = runtime()
+        made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        servers = list[Served]()
+
+        def serve(_: Any, settings: Any, *events: Any) -> Any:
+            servers.append(Served(settings.options["port"]))
+            return servers[-1]
+
+        primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
+        assert await primary.call(b"before", within=30.0) == 1
+        asking, over, ask = flavor.signal(), flavor.signal(), made.primary
+
+        async def fails(within: float) -> Any:
+            made.primary = ask  # type: ignore[method-assign]  # for the next caller
+            asking.set()
+            await over.wait(30.0)
+            raise ZeroDivisionError
+
+        async def first() -> str:
+            with pytest.raises(ZeroDivisionError):
+                await primary.call(b"first", within=30.0)
+            return "failed"
+
+        async def hurried() -> str:
+            await asking.wait(30.0)
+            with pytest.raises(StoreUnavailable, match="the primary is still being resolved"):
+                await primary.call(b"hurried", within=0.05)
+            over.set()
+            return "refused"
+
+        async def second() -> int:
+            await asking.wait(30.0)
+            return await primary.call(b"second", within=30.0)
+
+        made.primary, transports[0].reply = fails, says(2, 5)  # type: ignore[method-assign]
+        made._on_message(MOVED)
+        assert await flavor.gather(first(), hurried(), second()) == ["failed", "refused", 2]
+        assert [(server.port, server.asked) for server in servers] == [(1, [b"before"]), (2, [b"second"])]
+
+    run(body())
+
+
+@both
 def test_after_a_message_all_callers_wait_for_the_new_primary(runtime: Any, run: Callable[[Any], Any]) -> None:
     """The old one may still reply on its side of a partition. All waiters retry at a message, and one of them asks."""
 

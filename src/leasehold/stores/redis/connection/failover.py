@@ -40,8 +40,11 @@ class SingleFlight:
         self._mutex = runtime.mutex()
         self._waiting: list[Signal] | None = None  # None: no work is under way
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, None]], within: float) -> None:
-        """Do the work, or wait at most ``within`` seconds for the caller that does it; only that one gets a failure."""
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]], within: float) -> bool:
+        """Do the work, and return True; or wait at most ``within`` seconds for the caller that does it.
+
+        Only that one gets a failure. The others cannot tell how the work ended, or whether it has.
+        """
         mine: list[Signal] = []
         signal: Signal | None = None
         try:
@@ -53,8 +56,9 @@ class SingleFlight:
                     self._waiting.append(signal)
             if signal is not None:
                 await signal.wait(within)
-                return
+                return False
             await work()
+            return True
         finally:  # around all of it: a signal handler may raise at any step; else no later call would work
             with self._mutex:
                 if self._waiting is mine:

@@ -80,9 +80,10 @@ class PrimaryTransport:
     async def _send(self, commands: Sequence[bytes], within: float) -> list[Any]:
         until, retries = self._runtime.now() + within, None
         while True:
-            left, transport = max(until - self._runtime.now(), 0.001), self._transport
+            left = max(until - self._runtime.now(), 0.001)
             try:
-                if transport is None or self._in_doubt or self._sentinels.moved():
+                transport = None if self._in_doubt or self._sentinels.moved() else self._transport
+                if transport is None:
                     transport = await self._resolved(left)
                     left = max(until - self._runtime.now(), 0.001)
                 if len(commands) == 1:
@@ -105,8 +106,8 @@ class PrimaryTransport:
                     return replies
 
     async def listen(self, within: float) -> int:
-        transport = self._transport
-        if transport is None or self._in_doubt or self._sentinels.moved():
+        transport = None if self._in_doubt or self._sentinels.moved() else self._transport
+        if transport is None:
             transport = await self._resolved(within)
         try:
             return self._numbered(await transport.listen(within), transport)
@@ -159,8 +160,7 @@ class PrimaryTransport:
     # --- pipelining: only to a primary that is known without waiting; else `call` finds it ------------------------
 
     def post(self, command: bytes, until: float, answered: OnReply, taken: list[PipelinedConnection]) -> bool:
-        primary = self._pipelining
-        if primary is None or self._in_doubt or self._closed or self._sentinels.moved():
+        if self._in_doubt or self._closed or self._sentinels.moved() or (primary := self._pipelining) is None:
             return False
 
         def answered_or_lost(reply: Any, failure: StoreUnavailable | None) -> None:
@@ -199,7 +199,13 @@ class PrimaryTransport:
         """Return the transport to the primary, resolved by one caller for all that need it now."""
         if self._closed:
             raise self._is_closed()
-        await self._single_flight.run(partial(self._find, within), within)
+        until, left = self._runtime.now() + within, within
+        while not await self._single_flight.run(partial(self._find, left), left):
+            if not self._in_doubt or self._runtime.now() < self._resolve_at:
+                break
+            left = until - self._runtime.now()  # the other caller failed, was cancelled, or still asks
+            if left <= 0:
+                raise RetryableError(f"{self._sentinels.where}: the primary is still being resolved")
         transport = self._transport
         if transport is None:
             raise RetryableError(f"{self._sentinels.where}: the primary is still being resolved")
