@@ -19,7 +19,7 @@ from erring_mysql import ended, in_a_transaction, server, transport_to
 
 from leasehold import Client, StoreUnavailable, tables
 from leasehold._runtimes.base import finish
-from leasehold.stores._sql.transport import Outcome, Statement, Transaction
+from leasehold.stores._sql.transport import Outcome, Refused, Statement, Transaction
 from leasehold.stores.mysql.connection import handshake
 from leasehold.stores.mysql.connection.base import AGAIN, CLOSING_ERRORS, LASTING, REMEDIES
 from leasehold_lab.servers import MariaDBServer
@@ -197,20 +197,25 @@ def deadlocked(server: MariaDBServer) -> Sequence[StoreUnavailable]:
 
 
 def read_only_meanwhile(server: MariaDBServer) -> Sequence[StoreUnavailable]:
-    """It becomes a replica between the last write and the commit: the commit is refused."""
+    """It becomes a replica between the last write and the commit: the commit is refused, and so is a new connection."""
+    said = list[StoreUnavailable]()
 
     async def work(tx: Transaction) -> None:
         await tx.ask(MARK)
         server.query("SET GLOBAL read_only = ON")
-        await tx.commit()
+        try:
+            await tx.commit()
+        except StoreUnavailable as error:
+            said.append(error)
+            raise
 
     with transport_to(server.url) as transport:
         try:
-            with pytest.raises(StoreUnavailable) as caught:
+            with pytest.raises(Refused, match="it is read-only, as a replica is"):
                 finish(transport.transact(work, within=5.0))
         finally:
             server.query("SET GLOBAL read_only = OFF")
-    return [caught.value]
+    return said
 
 
 def kept_locked(server: MariaDBServer) -> Sequence[StoreUnavailable]:

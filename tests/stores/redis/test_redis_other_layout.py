@@ -48,7 +48,7 @@ def test_it_is_refused_while_it_is_held(
 ) -> None:
     before = redis_server.command("HGETALL", key)
     with Client.from_url(redis_server.url, namespace=namespace) as locks:
-        with pytest.raises(NameInUse, match=r"uses 'stock', in layout 2; this one knows layout 1 .*same release every"):
+        with pytest.raises(NameInUse, match=r"uses 'stock', in layout 2; this one knows layout 1 .*same version every"):
             acquire(locks)
         assert redis_server.command("HGETALL", key) == before
         assert int(str(redis_server.command("PTTL", key))) > 50_000 + KEEP

@@ -31,7 +31,6 @@ from leasehold.stores._sql.transport import Outcome, Permit, Refused, Row, Semap
 from leasehold.stores.mysql.connection.base import (
     READ_ONLY_MODE,
     READ_ONLY_TRANSACTION,
-    REMEDIES,
     Connection,
     NoAnswer,
     Refusal,
@@ -102,7 +101,7 @@ class MySQLTransport:
         connection: Connection = await self._driver.connect(self._settings, self._runtime, within)
         if connection.greeting.read_only:
             connection.abort()
-            raise StoreUnavailable(f"the database at {self.where} refused: {REMEDIES[READ_ONLY_MODE]}")
+            raise refused(self.where, Refusal(READ_ONLY_MODE, READ_ONLY_NOW))
         return connection
 
     async def transact(
