@@ -302,7 +302,7 @@ class PrometheusObserver:
 
 
 def _flush_in_time(observer: weakref.ref[PrometheusObserver]) -> None:
-    """Work off the buffer; again later, while clients count as failing, who may have been closed."""
+    """Work off the buffer, and again later while clients count as failing: they may have been closed."""
     if (found := observer()) is not None:
         found.flush()
         if found._timer is threading.current_thread() and any(found._failing.values()):  # else another one goes on

@@ -219,23 +219,28 @@ class Served:
     async def close(self) -> None: ...
 
 
+async def used(flavor: Any, made: Any, servers: list[Served]) -> PrimaryTransport:
+    """Return a transport that has asked the first primary; ``servers`` gets each server that it connects to."""
+
+    def serve(_: Any, settings: Any, *events: Any) -> Any:
+        servers.append(Served(settings.options["port"]))
+        return servers[-1]
+
+    primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
+    assert await primary.call(b"before", within=30.0) == 1
+    return primary
+
+
 @both
-def test_who_has_no_time_to_wait_for_the_answer_does_not_use_the_old_primary(
+def test_a_caller_without_time_for_the_answer_does_not_use_the_old_primary(
     runtime: Any, run: Callable[[Any], Any]
 ) -> None:
-    """And a caller whose leader fails asks itself."""
+    """A caller that waited for another one, which fails, asks the sentinels itself."""
 
     async def body() -> None:
-        flavor = runtime()
+        flavor, servers = runtime(), list[Served]()
         made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        servers = list[Served]()
-
-        def serve(_: Any, settings: Any, *events: Any) -> Any:
-            servers.append(Served(settings.options["port"]))
-            return servers[-1]
-
-        primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
-        assert await primary.call(b"before", within=30.0) == 1
+        primary = await used(flavor, made, servers)
         asking, over, ask = flavor.signal(), flavor.signal(), made.primary
 
         async def fails(within: float) -> Any:
@@ -273,16 +278,9 @@ def test_after_a_message_all_callers_wait_for_the_new_primary(runtime: Any, run:
     """The old one may still reply on its side of a partition. All waiters retry at a message, and one of them asks."""
 
     async def body() -> None:
-        flavor = runtime()
+        flavor, servers = runtime(), list[Served]()
         made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        servers = list[Served]()
-
-        def serve(_: Any, settings: Any, *events: Any) -> Any:
-            servers.append(Served(settings.options["port"]))
-            return servers[-1]
-
-        primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
-        assert await primary.call(b"before", within=30.0) == 1
+        primary = await used(flavor, made, servers)
         asking, answer, ask = flavor.signal(), flavor.signal(), transports[0].call_all
 
         async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:

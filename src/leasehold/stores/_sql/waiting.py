@@ -159,7 +159,7 @@ class Waiting:
         return generation
 
     async def _listen_again(self, transport: SQLTransport, slot: Slot, until: float) -> int:
-        """Try to subscribe after a refusal, and hear of a grant meanwhile: the other end may be silent. Others poll."""
+        """Try to subscribe after a refusal. A grant ends the sleep meanwhile: the server may be silent. Others poll."""
         self._refused()  # until it has succeeded
         self._listen_at = max(self._listen_at, (now := self._runtime.now()) + LISTEN_WITHIN)
         self._poller.watch(slot)

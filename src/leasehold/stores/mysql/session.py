@@ -11,8 +11,8 @@ client may have the lock by then. A guard that checks tokens refuses late writes
   slices; the server answers when the lock is free.
 * The token is raised in the row of the name while the lock is held, so it increases from holder to holder.
 * `renew` asks on the connection whether it still has the lock, which also keeps the session alive.
-* Each of these asks whether the server still takes writes: after a switch-over, its locks exclude nobody who acquires
-  from the new primary. Then nothing is granted, and a hold is in doubt.
+* Each of these asks whether the server still takes writes: after a switch-over, its locks do not exclude clients of
+  the new primary. Then nothing is granted, and a hold is in doubt.
 * A connection that breaks is closed, and its lock is gone: no other connection can have it. The server may not know
   yet, so another connection tells it to end that session.
 * The server's lock names are short, without case, and shared by all its databases. So ours are hashed (160 bits), with

@@ -38,7 +38,7 @@ class Tickets:
         current: the states in use.
         acquiring: the tickets for which an acquire is under way.
         ended: the states whose nodes are still to be removed.
-        locks: held by who removes the nodes of an ended state.
+        locks: one for each ticket, held while the nodes of its ended state are removed.
     """
 
     def __init__(self, runtime: Runtime) -> None:
