@@ -1,7 +1,7 @@
 ------------------------------- MODULE Redlock -------------------------------
 (* One name on several independent servers, of which a majority must vote: Redlock with proposed tokens.
 
-   It models src/leasehold/stores/redis/scripts/redlock_{common,claim,leave}.lua, and their callers,
+   It models src/leasehold/stores/redis/scripts/redlock_{common,claim,release}.lua, and their callers,
    src/leasehold/stores/redis/redlock/{rounds,protocol,store}.py.
 
    Modelled:
@@ -15,7 +15,7 @@
      number.
    - All requests may be lost, repeated and late without limit: a request stays deliverable to each node for ever.
    - A lost or late reply is a ticket that does not win although it could, or wins later.
-   - Nodes may lose all their data (Amnesia). Then they abstain for Rest ticks, if so configured.
+   - Nodes may lose all their data (Amnesia). Then they abstain for AbstainFor ticks, if so configured.
 
    Two kinds of run. With MaxTime = 0 there is no time, and votes may end at any moment (AnyExpiry): tokens must be right
    without any clock. With time, votes end after Lease ticks of the node, and exclusion must hold, too. Clocks of clients
@@ -32,46 +32,47 @@ CONSTANTS
     Scale,          \* tokens that pass in a tick of the clock
     AnyExpiry,      \* a vote may end at any moment
     Amnesia,        \* how often a node may lose all its data
-    Rest,           \* ticks for which a node that lost its data abstains: Lease. Less is a bug
+    AbstainFor,     \* ticks for which a node that lost its data abstains: Lease. Less is a bug
     AnyToken        \* a bug: a node votes for any token, whatever it voted for before
 
 VARIABLES
     now,
-    vote, upto, ends, top, rests,   \* of each node: the ticket with its vote, the token, until when; its number; when it votes again
-    pc, token, sent, round, seen,   \* of each ticket: "new", "asks", "holds", "left"
-    counted,                        \* of each ticket: the nodes whose vote for its present token it has read
-    asked, back, left,              \* in the network for ever: <<ticket, token>> asked for, given back, and released
-    began,                          \* history: the largest token granted when the ticket asked for the first time
-    granted, grown,                 \* history: tokens granted; they increased in real time, and none was granted twice
-    forgot
+    \* of each node: the ticket with its vote, the token, the end; its number; when it votes again
+    vote, voteToken, ends, highest, abstains,
+    pc, token, sent, round, seen,  \* of each ticket: "new", "acquiring", "holds", "released"
+    counted,                       \* of each ticket: the nodes whose vote for its present token it has read
+    requests, returned, released,  \* in the network for ever: <<ticket, token>> of requests, returned votes, and releases
+    began,                         \* history: the largest token that was granted before the ticket's first request
+    granted, increasing,           \* history: the granted tokens; they increased in real time, and none was granted twice
+    lost
 
-node == <<vote, upto, ends, top, rests>>
-net == <<asked, back, left>>
-history == <<began, granted, grown>>
-vars == <<now, node, pc, token, sent, round, seen, counted, net, history, forgot>>
+node == <<vote, voteToken, ends, highest, abstains>>
+net == <<requests, returned, released>>
+history == <<began, granted, increasing>>
+vars == <<now, node, pc, token, sent, round, seen, counted, net, history, lost>>
 
 Max(a, b) == IF a > b THEN a ELSE b
 Highest(set) == CHOOSE k \in set \cup {0} : \A other \in set : k >= other
 Majority(set) == 2 * Cardinality(set) > Cardinality(Nodes)
 
 Init ==
-    /\ now = 0 /\ vote = [n \in Nodes |-> None] /\ upto = [n \in Nodes |-> 0] /\ ends = [n \in Nodes |-> 0]
-    /\ top = [n \in Nodes |-> 0] /\ rests = [n \in Nodes |-> 0]
+    /\ now = 0 /\ vote = [n \in Nodes |-> None] /\ voteToken = [n \in Nodes |-> 0] /\ ends = [n \in Nodes |-> 0]
+    /\ highest = [n \in Nodes |-> 0] /\ abstains = [n \in Nodes |-> 0]
     /\ pc = [t \in Tickets |-> "new"] /\ token = [t \in Tickets |-> 0] /\ sent = [t \in Tickets |-> 0]
     /\ round = [t \in Tickets |-> 0] /\ seen = [t \in Tickets |-> 0] /\ counted = [t \in Tickets |-> {}]
-    /\ asked = {} /\ back = {} /\ left = {} /\ began = [t \in Tickets |-> 0] /\ granted = {} /\ grown = TRUE /\ forgot = 0
+    /\ requests = {} /\ returned = {} /\ released = {} /\ began = [t \in Tickets |-> 0] /\ granted = {} /\ increasing = TRUE /\ lost = 0
 
-Has(n) == vote[n] # None /\ (AnyExpiry \/ now < ends[n])
+Voted(n) == vote[n] # None /\ (AnyExpiry \/ now < ends[n])
 Valid(t) == pc[t] = "holds" /\ now < sent[t] + Lease
 
 Tick ==             \* an expired vote is removed at once: fewer states
     /\ now < MaxTime /\ now' = now + 1
     /\ LET over(n) == ends[n] <= now + 1 IN
        /\ vote' = [n \in Nodes |-> IF over(n) THEN None ELSE vote[n]]
-       /\ upto' = [n \in Nodes |-> IF over(n) THEN 0 ELSE upto[n]]
+       /\ voteToken' = [n \in Nodes |-> IF over(n) THEN 0 ELSE voteToken[n]]
        /\ ends' = [n \in Nodes |-> IF over(n) THEN 0 ELSE ends[n]]
-    /\ rests' = [n \in Nodes |-> IF rests[n] <= now + 1 THEN 0 ELSE rests[n]]
-    /\ UNCHANGED <<top, pc, token, sent, round, seen, counted, net, history, forgot>>
+    /\ abstains' = [n \in Nodes |-> IF abstains[n] <= now + 1 THEN 0 ELSE abstains[n]]
+    /\ UNCHANGED <<highest, pc, token, sent, round, seen, counted, net, history, lost>>
 
 (* --- tickets ------------------------------------------------------------------------------------------------------- *)
 
@@ -79,93 +80,93 @@ Proposals(t) ==
     LET least == Max(Max(token[t], seen[t]) + 1, Scale * now + 1) IN
     IF MaxTime = 0 THEN least..MaxToken ELSE {least}
 
-Ask(t) ==           \* the first round, or another one, which first gives back the votes of the last one
-    /\ pc[t] \in {"new", "asks"} /\ round[t] < MaxRounds
-    /\ \E k \in Proposals(t) : token' = [token EXCEPT ![t] = k] /\ asked' = asked \cup {<<t, k>>}
-    /\ back' \in (IF pc[t] = "new" THEN {back} ELSE {back, back \cup {<<t, token[t]>>}})
-    /\ pc' = [pc EXCEPT ![t] = "asks"] /\ sent' = [sent EXCEPT ![t] = now] /\ round' = [round EXCEPT ![t] = @ + 1]
+StartRound(t) ==    \* the first round, or another one, which first returns the votes of the last one
+    /\ pc[t] \in {"new", "acquiring"} /\ round[t] < MaxRounds
+    /\ \E k \in Proposals(t) : token' = [token EXCEPT ![t] = k] /\ requests' = requests \cup {<<t, k>>}
+    /\ returned' \in (IF pc[t] = "new" THEN {returned} ELSE {returned, returned \cup {<<t, token[t]>>}})
+    /\ pc' = [pc EXCEPT ![t] = "acquiring"] /\ sent' = [sent EXCEPT ![t] = now] /\ round' = [round EXCEPT ![t] = @ + 1]
     /\ counted' = [counted EXCEPT ![t] = {}]
     /\ began' = IF pc[t] = "new" THEN [began EXCEPT ![t] = Highest(granted)] ELSE began
-    /\ UNCHANGED <<now, node, seen, left, granted, grown, forgot>>
+    /\ UNCHANGED <<now, node, seen, released, granted, increasing, lost>>
 
-Win(t) ==
-    /\ pc[t] = "asks" /\ Majority(counted[t]) /\ now < sent[t] + Lease
+Acquire(t) ==
+    /\ pc[t] = "acquiring" /\ Majority(counted[t]) /\ now < sent[t] + Lease
     /\ pc' = [pc EXCEPT ![t] = "holds"]
-    /\ grown' = (grown /\ token[t] > began[t] /\ token[t] \notin granted) /\ granted' = granted \cup {token[t]}
-    /\ UNCHANGED <<now, node, token, sent, round, seen, counted, net, began, forgot>>
+    /\ increasing' = (increasing /\ token[t] > began[t] /\ token[t] \notin granted) /\ granted' = granted \cup {token[t]}
+    /\ UNCHANGED <<now, node, token, sent, round, seen, counted, net, began, lost>>
 
-Leave(t) ==
-    /\ pc[t] \in {"asks", "holds"} /\ pc' = [pc EXCEPT ![t] = "left"] /\ left' = left \cup {<<t, token[t]>>}
+Release(t) ==
+    /\ pc[t] \in {"acquiring", "holds"} /\ pc' = [pc EXCEPT ![t] = "released"] /\ released' = released \cup {<<t, token[t]>>}
     /\ counted' = [counted EXCEPT ![t] = {}] /\ token' = [token EXCEPT ![t] = 0] /\ sent' = [sent EXCEPT ![t] = 0]
-    /\ seen' = [seen EXCEPT ![t] = 0] /\ began' = [began EXCEPT ![t] = 0]       \* forgotten: fewer states
-    /\ UNCHANGED <<now, node, round, asked, back, granted, grown, forgot>>
+    /\ seen' = [seen EXCEPT ![t] = 0] /\ began' = [began EXCEPT ![t] = 0]  \* forgotten: fewer states
+    /\ UNCHANGED <<now, node, round, requests, returned, granted, increasing, lost>>
 
 (* --- nodes --------------------------------------------------------------------------------------------------------- *)
 
-Read(t, n, k) ==    \* a vote for the present token counts
-    counted' = IF pc[t] = "asks" /\ token[t] = k THEN [counted EXCEPT ![t] = @ \cup {n}] ELSE counted
+CountVote(t, n, k) ==  \* a vote for the present token counts
+    counted' = IF pc[t] = "acquiring" /\ token[t] = k THEN [counted EXCEPT ![t] = @ \cup {n}] ELSE counted
 
-VoteFor(t, n, k) ==     \* nobody has the vote
-    /\ <<t, k>> \in asked /\ ~Has(n) /\ now >= rests[n] /\ (k > top[n] \/ AnyToken)
-    /\ vote' = [vote EXCEPT ![n] = t] /\ upto' = [upto EXCEPT ![n] = k] /\ ends' = [ends EXCEPT ![n] = now + Lease]
-    /\ top' = [top EXCEPT ![n] = Max(@, k)] /\ Read(t, n, k)
-    /\ UNCHANGED <<now, rests, pc, token, sent, round, seen, net, history, forgot>>
+VoteFor(t, n, k) ==  \* the node's vote is free
+    /\ <<t, k>> \in requests /\ ~Voted(n) /\ now >= abstains[n] /\ (k > highest[n] \/ AnyToken)
+    /\ vote' = [vote EXCEPT ![n] = t] /\ voteToken' = [voteToken EXCEPT ![n] = k] /\ ends' = [ends EXCEPT ![n] = now + Lease]
+    /\ highest' = [highest EXCEPT ![n] = Max(@, k)] /\ CountVote(t, n, k)
+    /\ UNCHANGED <<now, abstains, pc, token, sent, round, seen, net, history, lost>>
 
-VoteAgain(t, n, k) ==   \* the ticket has it: its lease starts again, its token may rise; the reply has the token of the vote
-    /\ <<t, k>> \in asked /\ Has(n) /\ vote[n] = t
-    /\ LET new == IF k > top[n] THEN k ELSE upto[n] IN
-       upto' = [upto EXCEPT ![n] = new] /\ top' = [top EXCEPT ![n] = Max(@, k)] /\ Read(t, n, new)
+VoteAgain(t, n, k) ==  \* the ticket has the vote: its lease starts again, its token may rise; the reply has that token
+    /\ <<t, k>> \in requests /\ Voted(n) /\ vote[n] = t
+    /\ LET new == IF k > highest[n] THEN k ELSE voteToken[n] IN
+       voteToken' = [voteToken EXCEPT ![n] = new] /\ highest' = [highest EXCEPT ![n] = Max(@, k)] /\ CountVote(t, n, new)
     /\ ends' = [ends EXCEPT ![n] = now + Lease]
-    /\ UNCHANGED <<now, vote, rests, pc, token, sent, round, seen, net, history, forgot>>
+    /\ UNCHANGED <<now, vote, abstains, pc, token, sent, round, seen, net, history, lost>>
 
-Refuse(t, n) ==         \* the reply has the node's number
-    /\ pc[t] = "asks" /\ <<t, token[t]>> \in asked /\ top[n] > seen[t] /\ (~Has(n) \/ vote[n] # t)
-    /\ seen' = [seen EXCEPT ![t] = top[n]]
-    /\ UNCHANGED <<now, node, pc, token, sent, round, counted, net, history, forgot>>
+Refuse(t, n) ==     \* the reply has the node's number
+    /\ pc[t] = "acquiring" /\ <<t, token[t]>> \in requests /\ highest[n] > seen[t] /\ (~Voted(n) \/ vote[n] # t)
+    /\ seen' = [seen EXCEPT ![t] = highest[n]]
+    /\ UNCHANGED <<now, node, pc, token, sent, round, counted, net, history, lost>>
 
-GiveBack(t, n, k) ==    \* of one round: it does not take the vote of a later round of the same ticket
-    /\ <<t, k>> \in back /\ ~(Has(n) /\ vote[n] = t /\ upto[n] > k)
-    /\ \/ Has(n) /\ vote[n] = t
-       \/ top[n] < k
-    /\ IF Has(n) /\ vote[n] = t
-       THEN vote' = [vote EXCEPT ![n] = None] /\ upto' = [upto EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
-       ELSE UNCHANGED <<vote, upto, ends>>
-    /\ top' = [top EXCEPT ![n] = Max(@, k)]
-    /\ UNCHANGED <<now, rests, pc, token, sent, round, seen, counted, net, history, forgot>>
+ReturnVote(t, n, k) ==  \* of one round: it does not remove the vote of a later round of the same ticket
+    /\ <<t, k>> \in returned /\ ~(Voted(n) /\ vote[n] = t /\ voteToken[n] > k)
+    /\ \/ Voted(n) /\ vote[n] = t
+       \/ highest[n] < k
+    /\ IF Voted(n) /\ vote[n] = t
+       THEN vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
+       ELSE UNCHANGED <<vote, voteToken, ends>>
+    /\ highest' = [highest EXCEPT ![n] = Max(@, k)]
+    /\ UNCHANGED <<now, abstains, pc, token, sent, round, seen, counted, net, history, lost>>
 
-TakeOut(t, n, k) ==
-    /\ <<t, k>> \in left
-    /\ \/ Has(n) /\ vote[n] = t
-       \/ top[n] < k
-    /\ IF Has(n) /\ vote[n] = t
-       THEN vote' = [vote EXCEPT ![n] = None] /\ upto' = [upto EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
-       ELSE UNCHANGED <<vote, upto, ends>>
-    /\ top' = [top EXCEPT ![n] = Max(@, k)]
-    /\ UNCHANGED <<now, rests, pc, token, sent, round, seen, counted, net, history, forgot>>
+ReleaseAtNode(t, n, k) ==
+    /\ <<t, k>> \in released
+    /\ \/ Voted(n) /\ vote[n] = t
+       \/ highest[n] < k
+    /\ IF Voted(n) /\ vote[n] = t
+       THEN vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
+       ELSE UNCHANGED <<vote, voteToken, ends>>
+    /\ highest' = [highest EXCEPT ![n] = Max(@, k)]
+    /\ UNCHANGED <<now, abstains, pc, token, sent, round, seen, counted, net, history, lost>>
 
-Expire(n) ==            \* earlier than its lease
+Expire(n) ==        \* earlier than its lease
     /\ vote[n] # None /\ AnyExpiry
-    /\ vote' = [vote EXCEPT ![n] = None] /\ upto' = [upto EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
-    /\ UNCHANGED <<now, top, rests, pc, token, sent, round, seen, counted, net, history, forgot>>
+    /\ vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
+    /\ UNCHANGED <<now, highest, abstains, pc, token, sent, round, seen, counted, net, history, lost>>
 
-Forget(n) ==
-    /\ forgot < Amnesia /\ forgot' = forgot + 1
-    /\ vote' = [vote EXCEPT ![n] = None] /\ upto' = [upto EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
-    /\ top' = [top EXCEPT ![n] = 0] /\ rests' = [rests EXCEPT ![n] = now + Rest]
+LoseData(n) ==
+    /\ lost < Amnesia /\ lost' = lost + 1
+    /\ vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
+    /\ highest' = [highest EXCEPT ![n] = 0] /\ abstains' = [abstains EXCEPT ![n] = now + AbstainFor]
     /\ UNCHANGED <<now, pc, token, sent, round, seen, counted, net, history>>
 
 Next ==
     \/ Tick
-    \/ \E t \in Tickets : Ask(t) \/ Win(t) \/ Leave(t)
-    \/ \E n \in Nodes : Expire(n) \/ Forget(n)
+    \/ \E t \in Tickets : StartRound(t) \/ Acquire(t) \/ Release(t)
+    \/ \E n \in Nodes : Expire(n) \/ LoseData(n)
     \/ \E t \in Tickets, n \in Nodes : Refuse(t, n)
-    \/ \E n \in Nodes : \E m \in asked : VoteFor(m[1], n, m[2]) \/ VoteAgain(m[1], n, m[2])
-    \/ \E n \in Nodes : (\E m \in back : GiveBack(m[1], n, m[2])) \/ (\E m \in left : TakeOut(m[1], n, m[2]))
+    \/ \E n \in Nodes : \E m \in requests : VoteFor(m[1], n, m[2]) \/ VoteAgain(m[1], n, m[2])
+    \/ \E n \in Nodes : (\E m \in returned : ReturnVote(m[1], n, m[2])) \/ (\E m \in released : ReleaseAtNode(m[1], n, m[2]))
 
 Spec == Init /\ [][Next]_vars
 
 (* --- what must hold ------------------------------------------------------------------------------------------------ *)
 
-TokensGrow == grown     \* of two grants one after the other the later has the larger token; no two have the same
+TokensIncrease == increasing  \* of two successive grants, the later one has the larger token; no two have the same
 Exclusion == \A t, u \in Tickets : Valid(t) /\ Valid(u) => t = u
 ==============================================================================

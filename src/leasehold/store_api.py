@@ -193,7 +193,7 @@ class BatchStore(Store, Protocol):
         """
         ...
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Release different names, each as `release` does; return for each in order whether the ticket was there."""
         ...
 

@@ -1,4 +1,4 @@
-"""The code and the documentation use the terms of the field, and none of the words that once stood for them.
+"""The code, the tests and the documentation use the terms of the field, and none of the words that once stood for them.
 
 An HTML page may be a page, and a line of text a line: only words that have no other use here are looked for.
 """
@@ -51,7 +51,18 @@ PHRASES = {
 OTHER_SENSES = re.compile(r"wire (?:format|protocol)s?|over the wire|on the wire", re.IGNORECASE)
 """What the words may still mean in prose."""
 
-SOURCES = [path for folder in ("src", "lab/src") for path in sorted((TOP / folder).rglob("*.py"))]
+GRAFANA = TOP / "tests/integrations/metrics/test_scraped.py"
+"""What it tests consists of panels."""
+
+EXCLUDED = {Path(__file__), GRAFANA}
+
+SOURCES = [
+    path
+    for folder in ("src", "lab/src", "tests", "examples")
+    for path in sorted((TOP / folder).rglob("*.py"))
+    if path not in EXCLUDED
+]
+SCRIPTS = [path for pattern in ("src/**/*.lua", "specs/*.tla", "specs/*.toml") for path in sorted(TOP.glob(pattern))]
 PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / "SECURITY.md", *sorted((TOP / "docs").rglob("*.md"))]
 
 
@@ -75,7 +86,7 @@ def test_identifiers_and_file_names_use_the_terms_of_the_field(path: Path) -> No
     assert not {one for one in found if "ZooKeeper" not in one}
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=shown)
+@pytest.mark.parametrize("path", [*SOURCES, *SCRIPTS, *PAGES], ids=shown)
 def test_prose_uses_the_terms_of_the_field(path: Path) -> None:
     text = OTHER_SENSES.sub("", path.read_text(encoding="utf-8"))
     if path.suffix == ".md":

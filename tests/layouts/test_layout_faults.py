@@ -25,7 +25,7 @@ every_lock = pytest.mark.parametrize("lock", LOCKS)
 
 @both
 @every_lock
-@pytest.mark.parametrize("step", ["claim", "leave", "renew"])
+@pytest.mark.parametrize("step", ["claim", "release", "renew"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
 def test_a_step_whose_request_or_reply_is_lost_is_repeated(redis_server, namespace, harness, lock, step, lost):
     layout, scripts, make = LOCKS[lock]

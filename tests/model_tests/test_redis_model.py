@@ -66,9 +66,9 @@ def claims(pair: Pair) -> None:
 def some_leave(pair: Pair, name: str, shared: bool) -> tuple[Script, Sequence[bytes], Words]:
     ticket, broken = pair.chance.choice(TICKETS), pair.chance.choice((b"0", b"0", b"1"))
     if not shared:
-        return scripts.LEAVE, keys.mutex_keys(pair.namespace, name), [ticket, broken]
+        return scripts.RELEASE, keys.mutex_keys(pair.namespace, name), [ticket, broken]
     use = pair.chance.choice((b"rw", b"semaphore of 2"))
-    return scripts.SHARED_LEAVE, keys.shared_keys(pair.namespace, name), [ticket, use, broken]
+    return scripts.SHARED_RELEASE, keys.shared_keys(pair.namespace, name), [ticket, use, broken]
 
 
 def leaves(pair: Pair) -> None:
@@ -80,10 +80,10 @@ def stays(pair: Pair) -> None:
     name = pair.chance.choice(NAMES)
     words = [word for ticket in pair.chance.sample(TICKETS, 2) for word in (ticket, b"30000")]
     if pair.chance.random() < 0.5:
-        pair.run(scripts.STAY, keys.mutex_keys(pair.namespace, name), *words)
+        pair.run(scripts.RENEW_WAITERS, keys.mutex_keys(pair.namespace, name), *words)
     else:
         use = pair.chance.choice((b"rw", b"semaphore of 2"))
-        pair.run(scripts.SHARED_STAY, keys.shared_keys(pair.namespace, name), use, *words)
+        pair.run(scripts.SHARED_RENEW_WAITERS, keys.shared_keys(pair.namespace, name), use, *words)
 
 
 def renews(pair: Pair) -> None:
@@ -97,7 +97,7 @@ def renews(pair: Pair) -> None:
 
 
 def looks(pair: Pair) -> None:
-    pair.run(scripts.LOOK, keys.shared_keys(pair.namespace, pair.chance.choice(NAMES)))
+    pair.run(scripts.INSPECT, keys.shared_keys(pair.namespace, pair.chance.choice(NAMES)))
 
 
 def writes_a_cell(pair: Pair) -> None:

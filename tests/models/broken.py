@@ -128,7 +128,7 @@ class Mistake:
 LOSES = {Promise.EXCLUSION, Promise.LOSS_NOTICE, Promise.TOKENS, Promise.FENCING}
 
 MISTAKES: Mapping[str, Mistake] = {
-    "no look at the ticket in leave.lua": Mistake(
+    "no look at the ticket in release.lua": Mistake(
         "redis", Spoilt(forgets_whose_it_is), {Promise.EXCLUSION, Promise.LOSS_NOTICE}
     ),
     "lease counted from the reply": Mistake("redis", wrapped(CountsFromTheReply), {Promise.EXCLUSION}),

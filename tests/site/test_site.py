@@ -15,7 +15,7 @@ LISTING = TOP / "tests" / "api" / "public_surface.txt"
 
 
 class Page(HTMLParser):
-    """The anchors of a page, where it links to, and what a browser fetches with it."""
+    """The targets of links on a page, where it links to, and what a browser fetches with it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

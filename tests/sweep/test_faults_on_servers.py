@@ -41,7 +41,7 @@ PAUSE = 0.1
 MOST = 200
 """Requests that no scenario has."""
 
-WIRES: dict[str, Callable[[FaultProxy, int], Any]] = {
+ON_CONNECTIONS: dict[str, Callable[[FaultProxy, int], Any]] = {
     "reply-lost": lambda proxy, k: proxy.drop_reply(nth=k),
     "request-lost": lambda proxy, k: proxy.cut_at(nth=k),
     "reset": lambda proxy, k: proxy.cut_at(nth=k, side=Side.REPLIES),
@@ -176,7 +176,7 @@ async def meet(place: Place, namespace: str, deed: str, k: int, others: AsyncCli
         met = len(store.calls) > k
     else:
         links = Connections(parse(Secret(place.url)), through=True)
-        faults = [WIRES[deed](proxy, k) for proxy in links.proxies]
+        faults = [ON_CONNECTIONS[deed](proxy, k) for proxy in links.proxies]
         try:
             url = links.url.reveal()
             if k % 2:
@@ -224,7 +224,7 @@ async def sweep(place: Place, namespace: str, deed: str, step: int) -> int:
 
 
 def deeds(place: Place) -> list[str]:
-    return list(CALLS) if place.url.startswith("sqlite:") else [*WIRES, "call-doubled"]
+    return list(CALLS) if place.url.startswith("sqlite:") else [*ON_CONNECTIONS, "call-doubled"]
 
 
 BY_NIGHT = ("postgresql", "mariadb")

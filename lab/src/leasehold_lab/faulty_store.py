@@ -165,9 +165,9 @@ class FaultyStore:
         )
         return [_since(answer, since) for answer in answers]
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        name, inner = leaves[0][0] if leaves else "", cast(BatchStore, self._inner)
-        return await self._meet("release_many", name, within, lambda: inner.release_many(leaves, within=within))
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        name, inner = releases[0][0] if releases else "", cast(BatchStore, self._inner)
+        return await self._meet("release_many", name, within, lambda: inner.release_many(releases, within=within))
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         return await self._meet(

@@ -102,9 +102,9 @@ class MemoryStore:
                 self._write(name, step)
         return [step.answer(since, now) for _, step in steps]
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         return [
-            await self.release(name, ticket, reason=ReleaseReason.RELEASE, within=within) for name, ticket in leaves
+            await self.release(name, ticket, reason=ReleaseReason.RELEASE, within=within) for name, ticket in releases
         ]
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:

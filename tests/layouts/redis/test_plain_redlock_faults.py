@@ -13,7 +13,7 @@ from leasehold import AsyncClient, StoreUnavailable
 from leasehold.layouts.redis.redlock import RENEW, SCRIPTS
 from leasehold.layouts.redis.scripts import COMMAND
 from leasehold.stores.redis.doctor import foreign
-from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
+from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_RELEASE
 from support.flavors import both
 from support.patience import until_in
 from support.steps import TO_THE_END, after_steps
@@ -75,7 +75,7 @@ def test_a_holder_renews_and_releases_when_memory_is_full(breakable, namespace, 
 
 
 @both
-@pytest.mark.parametrize("script", [SCRIPTS[REDLOCK_CLAIM], SCRIPTS[REDLOCK_LEAVE], RENEW], ids=lambda s: s.name)
+@pytest.mark.parametrize("script", [SCRIPTS[REDLOCK_CLAIM], SCRIPTS[REDLOCK_RELEASE], RENEW], ids=lambda s: s.name)
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_step_whose_requests_or_replies_are_lost(nodes, key, namespace, harness, script, lost, count):

@@ -201,7 +201,7 @@ class Pair:
         channel = self.channel()
         match self.chance.randrange(5):
             case 0:
-                script, those, args = scripts.LEAVE, all_keys, [ticket, b"0"]
+                script, those, args = scripts.RELEASE, all_keys, [ticket, b"0"]
             case 1:
                 script, those, args = scripts.RENEW, all_keys[:1], [ticket, b"30000"]
             case 2:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.scripts import CLAIM, LEAVE, SHARED_CLAIM, SHARED_LEAVE
+from leasehold.stores.redis.scripts import CLAIM, RELEASE, SHARED_CLAIM, SHARED_RELEASE
 
-CLAIMS, LEAVES = {CLAIM.digest, SHARED_CLAIM.digest}, {LEAVE.digest, SHARED_LEAVE.digest}
+CLAIMS, LEAVES = {CLAIM.digest, SHARED_CLAIM.digest}, {RELEASE.digest, SHARED_RELEASE.digest}
 BREAKS, HOLDS = b"1", 1
 
 Ask = Callable[[Sequence[bytes]], Any]

@@ -29,7 +29,7 @@ from support.stores.refusals import closed, refusals
 USERS = """
     CREATE ROLE app LOGIN PASSWORD 'right';
     CREATE ROLE few LOGIN CONNECTION LIMIT 0;
-    CREATE ROLE barred NOLOGIN;
+    CREATE ROLE locked_out NOLOGIN;
     GRANT ALL ON ALL TABLES IN SCHEMA public TO app;
 """
 
@@ -261,7 +261,7 @@ PROVOKED: dict[str, Provoked] = {
     "no password supplied": at("app", mode=SCRAM),
     "no pg_hba.conf entry": at("app", mode="host all somebody 127.0.0.1/32 trust"),
     "pg_hba.conf rejects": at("app", mode="host all all 127.0.0.1/32 reject"),
-    "is not permitted to log in": at("barred"),
+    "is not permitted to log in": at("locked_out"),
     'role ".*" does not exist': at("stranger"),
     'database ".*" does not exist': dropped,
     "permission denied for database": at("app", "private"),

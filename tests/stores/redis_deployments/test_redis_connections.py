@@ -151,7 +151,7 @@ def test_close_during_a_connect_ends_connection_and_task():
 def test_a_waiter_without_a_subscription_leaves_no_entry(redis_server):
     """The next reader is chosen among the waiters: an absent one would never pass the reading on."""
     runtime = BlockingRuntime()
-    store = registry.opener(redis_server.url).open(runtime, "ears")
+    store = registry.opener(redis_server.url).open(runtime, "second")
     channel = store._transport._subscription
     finish(channel.receive(Slot("x", "nobody"), 0.1))
     assert channel._waiting == {}

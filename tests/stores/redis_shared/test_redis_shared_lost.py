@@ -17,7 +17,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.scripts import SHARED_CLAIM, SHARED_LEAVE, SHARED_RENEW
+from leasehold.stores.redis.scripts import SHARED_CLAIM, SHARED_RELEASE, SHARED_RENEW
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from support.flavors import both
@@ -230,7 +230,7 @@ def test_acquire_renewal_and_release_with_lost_requests_or_replies(server, proxy
             await harness.sleep(1.5 * LEASE)
             assert fault.hits == 1
             hold.raise_if_lost()
-            fault = lose(proxy, lost, SHARED_LEAVE)
+            fault = lose(proxy, lost, SHARED_RELEASE)
             await hold.release()
             assert fault.hits == 1
             assert await locks.holds() == []

@@ -10,7 +10,7 @@ from redlock_votes import knows, voted
 from leasehold import LeaseLost, StoreUnavailable
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold.stores.redis.redlock.node import STUCK
-from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE
+from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_RELEASE
 from leasehold_lab.history import Bounds, Promise, check
 from leasehold_lab.history.journal import Journal, assemble
 from leasehold_lab.proxy.proxy import FaultProxy, Side
@@ -310,7 +310,7 @@ def test_the_vote_of_a_request_that_waits_for_a_stalled_node_is_given_back(names
 
 
 @both
-@pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_LEAVE], ids=["claim", "leave"])
+@pytest.mark.parametrize("script", [REDLOCK_CLAIM, REDLOCK_RELEASE], ids=["claim", "leave"])
 def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
     """Votes whose replies were lost do not block their ticket. A release whose replies were lost takes effect."""
     with proxies(nodes, 3) as (fault_proxies, url):
@@ -322,7 +322,7 @@ def test_lost_replies_of_a_majority(nodes, namespace, harness, script):
                 proxy.cut_at(1, Side.REPLIES) if script is REDLOCK_CLAIM else None
             hold = await client.lock("x").acquire(timeout=5)
             assert hold is not None
-            if script is REDLOCK_LEAVE:
+            if script is REDLOCK_RELEASE:
                 for proxy in fault_proxies:
                     proxy.cut_at(1, Side.REPLIES)
             await hold.release()

@@ -34,8 +34,8 @@ end
 for _, key in ipairs({KEYS[3], KEYS[5]}) do
   for _, ticket in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -shift, ticket) end
 end
-local barred = redis.call('HGET', KEYS[1], 'b')
-if barred and tonumber(barred) > 0 then redis.call('HINCRBY', KEYS[1], 'b', -shift) end
+local blocked = redis.call('HGET', KEYS[1], 'b')
+if blocked and tonumber(blocked) > 0 then redis.call('HINCRBY', KEYS[1], 'b', -shift) end
 """
 
 NAMES = itertools.count()

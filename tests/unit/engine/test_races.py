@@ -152,7 +152,7 @@ class Failing(logging.Filter):
 
 @both
 def test_a_failed_check_of_the_watchdog_loses_no_timer(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    """It fails to say that a lock was dropped, as others are due and a debt is owed."""
+    """It fails to say that a lock was dropped, while other timers are due and a release is pending."""
 
     async def body(harness: Harness) -> None:
         client, looker = harness.client(), harness.client()

@@ -79,9 +79,9 @@ class RemoteStore:
         )
         return [answer._replace(since=since) if isinstance(answer, Granted) else answer for answer in answers]
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         inner = cast(BatchStore, self._inner)
-        return await self._ask(lambda: inner.release_many(leaves, within=within), "release_many", within)
+        return await self._ask(lambda: inner.release_many(releases, within=within), "release_many", within)
 
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         return await self._ask(

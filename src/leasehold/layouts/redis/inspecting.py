@@ -45,7 +45,7 @@ async def names(transport: Transport, where: str, layout: Layout, namespace: str
 
 
 def view(layout: Layout, name: str, kind: Kind, reply: Any) -> View:
-    """Return what a reply of ``scripts/look.lua`` shows."""
+    """Return what a reply of ``scripts/inspect.lua`` shows."""
     now_ms, limit, last, held, entries = int(reply[0]) / 1000, int(reply[1]), int(reply[2] or 0), reply[3], reply[4]
 
     def ticket(holder: str, lease: str, who: str, meta: str) -> Ticket:

@@ -35,10 +35,10 @@ from leasehold.stores.redis.redlock.node import Member, Node
 from leasehold.stores.redis.redlock.store import RedlockStore
 from leasehold.stores.redis.scripts import (
     REDLOCK_CLAIM,
-    REDLOCK_LEAVE,
-    REDLOCK_LOOK,
+    REDLOCK_INSPECT,
+    REDLOCK_RELEASE,
     REDLOCK_RENEW,
-    REDLOCK_STAY,
+    REDLOCK_RENEW_WAITERS,
     Script,
 )
 from leasehold.stores.redis.scripts.commands import Command
@@ -60,9 +60,9 @@ RENEW = _script("renew")
 
 SCRIPTS: Mapping[Script, Script] = {
     REDLOCK_CLAIM: _script("claim", "plain_votes", calls=REDLOCK_CLAIM),
-    REDLOCK_LEAVE: _script("leave", "plain_votes", calls=REDLOCK_LEAVE),
-    REDLOCK_STAY: _script("stay", "plain_votes", calls=REDLOCK_STAY),
-    REDLOCK_LOOK: _script("look", "plain_votes", calls=REDLOCK_LOOK),
+    REDLOCK_RELEASE: _script("release", "plain_votes", calls=REDLOCK_RELEASE),
+    REDLOCK_RENEW_WAITERS: _script("renew_waiters", "plain_votes", calls=REDLOCK_RENEW_WAITERS),
+    REDLOCK_INSPECT: _script("inspect", "plain_votes", calls=REDLOCK_INSPECT),
     REDLOCK_RENEW: RENEW,
 }
 """What a node runs instead of the script on a vote of our own."""

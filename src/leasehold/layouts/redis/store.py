@@ -157,7 +157,7 @@ class LayoutStore(RedisStore):
         self._unanswered.limit()
         refuse = ticket.id in self._unanswered and reason is ReleaseReason.RELEASE
         args = self._id(ticket), b"1" if refuse else b"0", self._topic(name, ticket)
-        command = self._command(self._scripts(ticket).leave, name, ticket, *args)
+        command = self._command(self._scripts(ticket).release, name, ticket, *args)
         found = await self._calls_of(name, ticket).run(*command, within=within)
         if reason is ReleaseReason.RELEASE:
             self._unanswered.forget((ticket.id,))
@@ -213,7 +213,7 @@ class LayoutStore(RedisStore):
         looked = [(name, kind) for name in names for kind in self.layout.kinds]
         for some in chunks(looked, PER_SCRIPT):
             looks: list[Command] = [
-                (self.layout.scripts_of(kind).look, self.layout.keys(self._namespace, name, kind), ())
+                (self.layout.scripts_of(kind).inspect, self.layout.keys(self._namespace, name, kind), ())
                 for name, kind in some
             ]
             replies = await self._calls.run_all(looks, within=inspecting.WITHIN)
@@ -304,7 +304,7 @@ class LayoutStore(RedisStore):
             else:
                 groups.append((self._scripts(ticket).renew, [(name, ticket)]))
         for (_, kind), all_of_it in waiting.items():
-            groups += [(self.layout.scripts_of(kind).stay, some) for some in chunks(all_of_it, PER_SCRIPT)]
+            groups += [(self.layout.scripts_of(kind).renew_waiters, some) for some in chunks(all_of_it, PER_SCRIPT)]
         return [
             (self._command(script, *some[0], *(arg for _, ticket in some for arg in self._renewed(ticket))), some)
             for script, some in groups

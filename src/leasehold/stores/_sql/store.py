@@ -142,9 +142,9 @@ class RowStore:
         (found,) = await self._left([(name, ticket)], reason, until)
         return found
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
-        return await self._left(leaves, ReleaseReason.RELEASE, self._runtime.now() + within)
+        return await self._left(releases, ReleaseReason.RELEASE, self._runtime.now() + within)
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Set leases to full length."""
@@ -242,31 +242,31 @@ class RowStore:
                 return since, found
             await self._add_names(claims, steps, until)
 
-    async def _left(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
-        for _, ticket in leaves:
+    async def _left(self, releases: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
+        for _, ticket in releases:
             self._waiting.leave(ticket)
-        take = rows.each([rows.release(ticket, reason) for _, ticket in leaves])
+        take = rows.each([rows.release(ticket, reason) for _, ticket in releases])
         self._plain.unanswered.limit()
         steps: Sequence[At | None]
-        if reason is ReleaseReason.RELEASE and any(ticket.id in self._plain.unanswered for _, ticket in leaves):
-            steps = await self._refusing(leaves, take, until)
+        if reason is ReleaseReason.RELEASE and any(ticket.id in self._plain.unanswered for _, ticket in releases):
+            steps = await self._refusing(releases, take, until)
         else:
-            steps = await self._steps(leaves, take, "", until)
+            steps = await self._steps(releases, take, "", until)
         await self._sweep(until)
         return [one is not None and one[1] is not None and one[1].found for one in steps]
 
-    async def _refusing(self, leaves: Sequence[tuple[str, Ticket]], take: rows.TakeAll, until: float) -> list[At]:
+    async def _refusing(self, releases: Sequence[tuple[str, Ticket]], take: rows.TakeAll, until: float) -> list[At]:
         """Release tickets so that no late claim acquires with them: see `_sql.plain`."""
         unanswered, refuse = self._plain.unanswered, self._dialect.refuse
-        late = [(name, ticket.id) for name, ticket in leaves if ticket.id in unanswered]
+        late = [(name, ticket.id) for name, ticket in releases if ticket.id in unanswered]
         more = [Statement(refuse, (ticket, *self._key(name))) for name, ticket in late]
         while True:
-            steps = await self._steps(leaves, take, "", until, more)
+            steps = await self._steps(releases, take, "", until, more)
             found = [one for one in steps if one is not None]
             if len(found) == len(steps):
                 unanswered.forget(ticket for _, ticket in late)
                 return found
-            await self._add_names(leaves, steps, until)  # there must be a row that both lock
+            await self._add_names(releases, steps, until)  # there must be a row that both lock
 
     async def _add_names(
         self, concerned: Sequence[tuple[str, Ticket]], steps: Sequence[At | None], until: float

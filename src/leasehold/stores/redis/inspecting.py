@@ -9,7 +9,7 @@ from typing import Any
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import ReplyError
-from leasehold.stores.redis.scripts import LOOK
+from leasehold.stores.redis.scripts import INSPECT
 from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, mode_of, other_layout
 
@@ -28,7 +28,7 @@ async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, wit
     names = [prefix] if exact else [name async for name in calls.names(namespace, prefix, within=within)]
     found: list[View] = []
     for some in chunks(names, PER_SCRIPT):
-        looks: list[Command] = [(LOOK, keys.shared_keys(namespace, name), ()) for name in some]
+        looks: list[Command] = [(INSPECT, keys.shared_keys(namespace, name), ()) for name in some]
         for name, reply in zip(some, await calls.run_all(looks, within=within), strict=True):
             if isinstance(reply, ReplyError):
                 raise await calls.refused(reply, within)
@@ -49,7 +49,7 @@ def _parsed(owner: bytes) -> Owner:
 
 
 def view(name: str, reply: Any) -> View:
-    """Return what a reply of ``scripts/look.lua`` shows."""
+    """Return what a reply of ``scripts/inspect.lua`` shows."""
     now_us, fields, blocked, entries = int(reply[0]), [text_of(field) for field in reply[1]], int(reply[2]), reply[3]
     ticket, fence, lease, lock_delay, owner, meta, use, _ = fields
     if other_layout(use) is not None:  # its holders are not ours to read
@@ -106,7 +106,7 @@ def text_of(value: Any) -> str:
 
 
 def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tuple[QueueEntry, ...], float]:
-    """Read the holders that ``look.lua`` shows.
+    """Read the holders that ``inspect.lua`` shows.
 
     Returns:
         The holders whose lease has not ended, in order of their tokens, and the server time in ms until which the lock
@@ -127,7 +127,7 @@ def _shared_holders(parts: Sequence[str], use: str, now_ms: float) -> tuple[tupl
 def _shared_waiter(
     ticket: str, order: float, expires: float, fields: str, use: str, now_ms: float
 ) -> QueueEntry | None:
-    """Return a waiter that ``look.lua`` shows; None if it is of another kind."""
+    """Return a waiter that ``inspect.lua`` shows; None if it is of another kind."""
     values = fields.split(SEPARATOR, 8)
     if len(values) < 9:
         return None

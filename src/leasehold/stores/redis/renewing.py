@@ -56,14 +56,14 @@ class Renewing:
         refusals: list[Refusal] = []
         waiting = [(name, ticket) for name, ticket in tickets if ticket.id in self._waiters]
         holding = [(name, ticket) for name, ticket in tickets if ticket.id not in self._waiters]
-        batches = [*self._of_holders(holding, alone), *commands.stays(self._namespace, waiting)]
+        batches = [*self._of_holders(holding, alone), *commands.waiter_renewals(self._namespace, waiting)]
         since = self._runtime.now()
         replies = await self._calls.run_all([batch.command for batch in batches], within=within)
         for batch, reply in zip(batches, replies, strict=True):
             if isinstance(reply, ReplyError):
                 refusals.append((batch.tickets, reply))
                 continue
-            if batch.stays:
+            if batch.waiting:
                 self._waiters.sample_clock(since, int(reply.pop(0)))
             for ticket, number in zip(batch.tickets, reply, strict=True):
                 results[ticket.id] = _RESULTS[number]

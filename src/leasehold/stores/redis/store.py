@@ -47,7 +47,7 @@ from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.handover import RETRY_AFTER_EXPIRY, Waiters
 from leasehold.stores.redis.renewing import Refusal, Renewing
-from leasehold.stores.redis.scripts import CLAIM, LEAVE, commands
+from leasehold.stores.redis.scripts import CLAIM, RELEASE, commands
 from leasehold.stores.redis.scripts.calls import Calls
 from leasehold.stores.redis.scripts.command_templates import CommandTemplates
 from leasehold.stores.redis.scripts.commands import Command
@@ -230,16 +230,16 @@ class RedisStore:
         await rights.check_rights(self._transport, where, self._namespace, self._channel, within=within, info=strict)
         self._rights_known = True
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
-        for _, ticket in leaves:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+        for _, ticket in releases:
             self._waiters.give_up(ticket)
-        releases = [self._release_command(name, ticket, ReleaseReason.RELEASE) for name, ticket in leaves]
+        batch = [self._release_command(name, ticket, ReleaseReason.RELEASE) for name, ticket in releases]
         self._unanswered.limit()
-        replies = await self._calls.run_all(releases, within=within)
+        replies = await self._calls.run_all(batch, within=within)
         for reply in replies:
             if isinstance(reply, ReplyError):
                 raise await self._calls.refused(reply, within)
-        self._unanswered.forget(ticket.id for _, ticket in leaves)
+        self._unanswered.forget(ticket.id for _, ticket in releases)
         return [reply == 1 for reply in replies]
 
     def _release_command(self, name: str, ticket: Ticket, reason: ReleaseReason) -> Command:
@@ -254,7 +254,7 @@ class RedisStore:
             packed, ask = self._templates.release(name, ticket, reason), self._ask
             found = ask(packed, within)[0] if ask else await self._transport.call(packed, within=within)
             if isinstance(found, ReplyError):
-                found = await self._calls.resend_if_lacking(LEAVE, packed, found, within)
+                found = await self._calls.resend_if_lacking(RELEASE, packed, found, within)
         else:
             self._unanswered.limit()
             found = await self._calls.run(*self._release_command(name, ticket, reason), within=within)

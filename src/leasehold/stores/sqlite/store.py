@@ -152,18 +152,18 @@ class SQLiteStore:
         (found,) = await self._retry_busy(lambda: self._release([(name, ticket)], reason, until), until)
         return found
 
-    async def release_many(self, leaves: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
+    async def release_many(self, releases: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[bool]:
         """Remove each ticket and hand its name over, in one transaction."""
         until = self._runtime.now() + within
-        return await self._retry_busy(lambda: self._release(leaves, ReleaseReason.RELEASE, until), until)
+        return await self._retry_busy(lambda: self._release(releases, ReleaseReason.RELEASE, until), until)
 
-    def _release(self, leaves: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
-        for _, ticket in leaves:
+    def _release(self, releases: Sequence[tuple[str, Ticket]], reason: ReleaseReason, until: float) -> list[bool]:
+        for _, ticket in releases:
             self._waiters.forget(ticket.id)
 
         def work(db: sqlite3.Connection, fence: int) -> tuple[list[bool], Hints]:
             now, found, woken = self._runtime.now(), list[bool](), dict[str, str]()
-            for name, ticket in leaves:
+            for name, ticket in releases:
                 key = self._key(name)
                 if reason is ReleaseReason.RELEASE and plain.release(db, key, ticket, now):
                     found.append(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold import AsyncClient, AsyncHold, Client, Hold
-from leasehold.stores.redis.scripts import CLAIM, LEAVE
+from leasehold.stores.redis.scripts import CLAIM, RELEASE
 from museum.port import Place, Raw, Variant
 
 PACKAGE = "leasehold"
@@ -117,7 +117,7 @@ class AwaitingLock(Raw):
         return AwaitingLock(self._lock)
 
 
-CLAIMED, LEFT = CLAIM.digest, LEAVE.digest
+CLAIMED, LEFT = CLAIM.digest, RELEASE.digest
 
 VARIANTS = {
     "blocking": Variant(Blocking, claim=CLAIMED, leave=LEFT, wakes=b"SUBSCRIBE"),

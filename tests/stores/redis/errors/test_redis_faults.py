@@ -14,7 +14,7 @@ import redis.asyncio
 
 from leasehold import AsyncClient, Client
 from leasehold.stores.redis import keys
-from leasehold.stores.redis.scripts import CLAIM, LEAVE, RENEW
+from leasehold.stores.redis.scripts import CLAIM, RELEASE, RENEW
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.harnesses import BlockingHarness
 from leasehold_lab.runtimes.sync_facade import sync_facade
@@ -93,7 +93,7 @@ def test_release_when_a_request_or_reply_is_lost(redis_server, proxy, url, names
     async def body(harness):
         async with client_of(harness, origin, url, namespace) as locks:
             hold = await locks.lock("x").acquire()
-            fault = proxy.drop_reply(where=LEAVE.digest) if lost == "reply" else proxy.cut_at(where=LEAVE.digest)
+            fault = proxy.drop_reply(where=RELEASE.digest) if lost == "reply" else proxy.cut_at(where=RELEASE.digest)
             await hold.release()  # no error: whether the first try or the second freed it is all the same
             assert fault.hits == 1
             assert not hold.lost

@@ -66,7 +66,7 @@ def test_closing_waits_for_a_payment_that_is_under_way(fault: Fault) -> None:
     simulate(body)
 
 
-def test_debts_end_with_the_lease() -> None:
+def test_pending_releases_end_with_the_lease() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
         hold = await client.lock("a", lease=LEASE).acquire()
         assert hold is not None

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from leasehold.stores.redis.scripts import Script
 
-STEPS = ("claim", "leave", "renew", "stay", "look", "rights")
+STEPS = ("claim", "release", "renew", "renew_waiters", "inspect", "rights")
 
 COMMAND = re.compile(rb"redis\.p?call\('([A-Z]+)'")
 """A command in a script."""
@@ -27,10 +27,10 @@ class Scripts:
     """
 
     claim: Script
-    leave: Script
+    release: Script
     renew: Script
-    stay: Script
-    look: Script
+    renew_waiters: Script
+    inspect: Script
     rights: Script
     commands: Sequence[bytes]
 
@@ -38,10 +38,10 @@ class Scripts:
     @cache
     def of(cls, *layout: str) -> Scripts:
         """Load the scripts of the layout with this name; a part that changes some of it may follow."""
-        claim, leave, renew, stay, look, rights = (_load(layout, step) for step in STEPS)
-        texts = (script.text for script in (claim, leave, renew, stay, look))
+        claim, release, renew, renew_waiters, inspect, rights = (_load(layout, step) for step in STEPS)
+        texts = (script.text for script in (claim, release, renew, renew_waiters, inspect))
         commands = sorted({found[1] for text in texts for found in COMMAND.finditer(text)})
-        return cls(claim, leave, renew, stay, look, rights, commands)
+        return cls(claim, release, renew, renew_waiters, inspect, rights, commands)
 
 
 def _load(layout: Sequence[str], step: str) -> Script:

@@ -11,7 +11,13 @@ from typing import Any
 from leasehold._model import Kind, Owner, QueueEntry, ReleaseReason, RenewalResult, Ticket, View
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.inspecting import text_of, ticket_of, waiter_of
-from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_LEAVE, REDLOCK_LOOK, REDLOCK_RENEW, REDLOCK_STAY
+from leasehold.stores.redis.scripts import (
+    REDLOCK_CLAIM,
+    REDLOCK_INSPECT,
+    REDLOCK_RELEASE,
+    REDLOCK_RENEW,
+    REDLOCK_RENEW_WAITERS,
+)
 from leasehold.stores.redis.scripts.commands import PER_SCRIPT, Command, chunks, ms, renewal_args
 
 
@@ -96,7 +102,7 @@ def release(
     broken, ttl = reason is ReleaseReason.BREAK, ms(ticket.terms.lease) + ms(ticket.terms.lock_delay)
     after = b"0" if broken or not last else b"3" if several else b"2"
     args = (ticket.id.encode(), b"%d" % broken, b"%d" % token, b"%d" % ttl, after)
-    return REDLOCK_LEAVE, keys.node_keys(namespace, name), args
+    return REDLOCK_RELEASE, keys.node_keys(namespace, name), args
 
 
 def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) -> Command:
@@ -109,7 +115,7 @@ def give_back(namespace: str, proposal: Proposal, token: int, channel: bytes) ->
 
 def inspect(namespace: str, name: str) -> Command:
     """Return the command that reads what a node knows about a name."""
-    return REDLOCK_LOOK, keys.node_keys(namespace, name), ()
+    return REDLOCK_INSPECT, keys.node_keys(namespace, name), ()
 
 
 def renewals(
@@ -126,7 +132,7 @@ def renewals(
         queues[name].append(ticket)
     for name, tickets in queues.items():
         for part in chunks(tickets, PER_SCRIPT):
-            yield (REDLOCK_STAY, keys.node_keys(namespace, name), renewal_args(part)), part
+            yield (REDLOCK_RENEW_WAITERS, keys.node_keys(namespace, name), renewal_args(part)), part
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,7 @@ def released_majority(answers: Mapping[int, bool], nodes: int) -> bool | None:
 
 
 def view(name: str, replies: Sequence[Any], answered: int, nodes: int) -> View:
-    """Combine the replies of ``scripts/redlock_look.lua`` on one name, of nodes of which ``answered`` have answered."""
+    """Combine the replies of ``redlock_inspect.lua`` on one name; ``answered`` of the nodes have answered."""
     voted: dict[str, list[QueueEntry]] = defaultdict(list)
     blocked_until: list[float] = []
     for reply in replies:

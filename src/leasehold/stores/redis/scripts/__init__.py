@@ -2,7 +2,7 @@
 
 ``common.lua`` and ``queue.lua`` precede each script on the queue of one name. ``shared_common.lua`` follows them in
 scripts on a name with many holders, and ``redlock_common.lua`` in those of one Redlock node. The uncontended acquire
-and release, the most frequent steps, are in ``claim_free.lua`` and ``leave_free.lua``, which precede ``queue.lua``.
+and release, the most frequent steps, are in ``claim_free.lua`` and ``release_free.lua``, which precede ``queue.lua``.
 """
 
 from __future__ import annotations
@@ -68,29 +68,44 @@ def _compose(name: str, **functions: Script) -> Script:
 
 
 CLAIM = _load("claim", before=("common", "claim_free", "queue"))
-LEAVE = _load("leave", before=("common", "leave_free", "queue"))
-STAY = _load("stay")
-LOOK = _load("look")
+RELEASE = _load("release", before=("common", "release_free", "queue"))
+RENEW_WAITERS = _load("renew_waiters")
+INSPECT = _load("inspect")
 RENEW = _load("renew", before=())
 CELL = _load("cell", before=())
 RIGHTS = _load("rights", before=())
 
 SHARED_CLAIM = _load("shared_claim", before=(*_QUEUE, "shared_common"))
-SHARED_LEAVE = _load("shared_leave", before=(*_QUEUE, "shared_common"))
-SHARED_STAY = _load("shared_stay", before=(*_QUEUE, "shared_common"))
+SHARED_RELEASE = _load("shared_release", before=(*_QUEUE, "shared_common"))
+SHARED_RENEW_WAITERS = _load("shared_renew_waiters", before=(*_QUEUE, "shared_common"))
 SHARED_RENEW = _load("shared_renew", before=())
 
 _NODE = (*_QUEUE, "redlock_common")
 
 REDLOCK_CLAIM = _load("redlock_claim", before=("redlock_claim_free", *_NODE))
-REDLOCK_LEAVE = _load("redlock_leave", before=("redlock_leave_free", *_NODE))
-REDLOCK_STAY = _load("redlock_stay", before=_NODE)
-REDLOCK_LOOK = _load("redlock_look", before=_NODE)
+REDLOCK_RELEASE = _load("redlock_release", before=("redlock_release_free", *_NODE))
+REDLOCK_RENEW_WAITERS = _load("redlock_renew_waiters", before=_NODE)
+REDLOCK_INSPECT = _load("redlock_inspect", before=_NODE)
 REDLOCK_RENEW = _load("redlock_renew", before=())
 
-CLAIM_MANY = _compose("claim_many", claim=CLAIM, leave=LEAVE, claim_shared=SHARED_CLAIM, leave_shared=SHARED_LEAVE)
+CLAIM_MANY = _compose(
+    "claim_many", claim=CLAIM, release=RELEASE, claim_shared=SHARED_CLAIM, release_shared=SHARED_RELEASE
+)
 
 STRICTLY = {CLAIM: _compose("strict", claim=CLAIM), SHARED_CLAIM: _compose("strict", claim=SHARED_CLAIM)}
 """The script with which strict mode acquires instead."""
 
-ALL = (CLAIM, LEAVE, STAY, LOOK, RENEW, CELL, RIGHTS, SHARED_CLAIM, SHARED_LEAVE, SHARED_STAY, SHARED_RENEW, CLAIM_MANY)
+ALL = (
+    CLAIM,
+    RELEASE,
+    RENEW_WAITERS,
+    INSPECT,
+    RENEW,
+    CELL,
+    RIGHTS,
+    SHARED_CLAIM,
+    SHARED_RELEASE,
+    SHARED_RENEW_WAITERS,
+    SHARED_RENEW,
+    CLAIM_MANY,
+)

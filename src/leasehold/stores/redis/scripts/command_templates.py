@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from leasehold._model import LeaseTerms, ReleaseReason, Ticket
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import bulk
-from leasehold.stores.redis.scripts import CLAIM, LEAVE
+from leasehold.stores.redis.scripts import CLAIM, RELEASE
 from leasehold.stores.redis.scripts.commands import mutex_args
 
 MOST = 2048
 """Names whose templates are kept; above that, all are dropped and made anew."""
 
 CLAIM_HEAD = CLAIM.head(4 + 8)
-LEAVE_HEAD = LEAVE.head(4 + 2)
+RELEASE_HEAD = RELEASE.head(4 + 2)
 
 RELEASE = ReleaseReason.RELEASE
 RELEASED, BROKEN = b"\r\n" + bulk(b"0"), b"\r\n" + bulk(b"1")
@@ -71,7 +71,7 @@ class CommandTemplates:
         template = self._templates.get(name)
         packed_keys = self._keys(name) if template is None else template[0]
         arguments = RELEASED if reason is RELEASE else BROKEN
-        return LEAVE_HEAD + packed_keys + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
+        return RELEASE_HEAD + packed_keys + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
 
     def _fitting(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> Template:
         template = self._templates.get(name)

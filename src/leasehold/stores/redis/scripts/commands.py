@@ -20,13 +20,13 @@ from leasehold.stores.redis.scripts import (
     CELL,
     CLAIM,
     CLAIM_MANY,
-    LEAVE,
+    RELEASE,
     RENEW,
+    RENEW_WAITERS,
     SHARED_CLAIM,
-    SHARED_LEAVE,
+    SHARED_RELEASE,
     SHARED_RENEW,
-    SHARED_STAY,
-    STAY,
+    SHARED_RENEW_WAITERS,
     Script,
 )
 
@@ -55,12 +55,12 @@ _OTHER_LAYOUT = re.compile(r"layout (\d+) .*", re.DOTALL)
 class Batch:
     """One command that renews many tickets.
 
-    If they wait (``stays``), the reply begins with the server's time in microseconds.
+    If they wait (``waiting``), the reply begins with the server's time in microseconds.
     """
 
     command: Command
     tickets: Sequence[Ticket]
-    stays: bool
+    waiting: bool
 
 
 def try_acquire(namespace: str, name: str, ticket: Ticket, *, join: bool, channel: bytes) -> Command:
@@ -76,9 +76,9 @@ def release(namespace: str, name: str, ticket: Ticket, reason: ReleaseReason) ->
     """Return the command that releases a ticket, or takes it out of the queue."""
     broken = reason is ReleaseReason.BREAK
     if not is_shared(ticket):
-        return LEAVE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
+        return RELEASE, keys.mutex_keys(namespace, name), (ticket.id.encode(), b"%d" % broken)
     args = ticket.id.encode(), use_of(ticket.terms.mode).encode(), b"%d" % broken
-    return SHARED_LEAVE, keys.shared_keys(namespace, name), args
+    return SHARED_RELEASE, keys.shared_keys(namespace, name), args
 
 
 def try_acquire_many(namespace: str, claims: Sequence[tuple[str, Ticket]], *, keep: bool) -> Command:
@@ -134,15 +134,15 @@ def renewals(namespace: str, holding: Iterable[tuple[str, Ticket]]) -> Iterator[
     for some in chunks(kinds[False], PER_SCRIPT):
         locks = tuple(keys.lock_key(namespace, name) for name, _ in some)
         tickets = [ticket for _, ticket in some]
-        yield Batch((RENEW, locks, renewal_args(tickets)), tickets, stays=False)
+        yield Batch((RENEW, locks, renewal_args(tickets)), tickets, waiting=False)
     for some in chunks(kinds[True], PER_SCRIPT):
         tickets = [ticket for _, ticket in some]
         script_keys = [key for name, _ in some for key in keys.share_keys(namespace, name)]
         args = [arg for ticket in tickets for arg in (use_of(ticket.terms.mode).encode(), *renewal_args([ticket]))]
-        yield Batch((SHARED_RENEW, script_keys, args), tickets, stays=False)
+        yield Batch((SHARED_RENEW, script_keys, args), tickets, waiting=False)
 
 
-def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:
+def waiter_renewals(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Batch]:
     """Yield the commands that renew the queue entries of waiters: one or more for each name and use."""
     queues: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for name, ticket in waiting:
@@ -151,9 +151,9 @@ def stays(namespace: str, waiting: Iterable[tuple[str, Ticket]]) -> Iterator[Bat
         for some in chunks(tickets, PER_SCRIPT):
             if is_shared(some[0]):
                 args = use.encode(), *renewal_args(some)
-                yield Batch((SHARED_STAY, keys.shared_keys(namespace, name), args), some, stays=True)
+                yield Batch((SHARED_RENEW_WAITERS, keys.shared_keys(namespace, name), args), some, waiting=True)
             else:
-                yield Batch((STAY, keys.mutex_keys(namespace, name), renewal_args(some)), some, stays=True)
+                yield Batch((RENEW_WAITERS, keys.mutex_keys(namespace, name), renewal_args(some)), some, waiting=True)
 
 
 def is_shared(ticket: Ticket) -> bool:

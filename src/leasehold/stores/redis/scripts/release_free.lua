@@ -1,4 +1,4 @@
--- Releases a ticket that holds a name without waiters, as is usual. The other cases are in leave.lua, which follows this
+-- Releases a ticket that holds a name without waiters, as is usual. The other cases are in release.lua, which follows this
 -- script and queue.lua.
 -- ARGV  1 ticket  2 mode: 0 release  1 force release  2 release, and refuse later claims of the ticket
 -- Reply 1 if the ticket was the holder or a waiter, else 0

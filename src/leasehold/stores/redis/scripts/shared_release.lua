@@ -1,5 +1,5 @@
 -- Removes a ticket, a holder or a waiter, and grants the next waiters.
--- ARGV  1 ticket  2 use  3 mode, as the second of leave_free.lua
+-- ARGV  1 ticket  2 use  3 mode, as the second of release_free.lua
 -- Reply 1 if the ticket was a holder or a waiter, else 0
 local ticket, forced = ARGV[1], ARGV[3] == '1'
 

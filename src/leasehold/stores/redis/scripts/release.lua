@@ -1,4 +1,4 @@
--- Removes a ticket, the holder or a waiter, and hands the name to the next waiter. Follows leave_free.lua, whose arguments,
+-- Removes a ticket, the holder or a waiter, and hands the name to the next waiter. Follows release_free.lua, whose arguments,
 -- state and reply it has.
 if holder ~= ticket then
   redis.call('ZREM', queue, '')                       -- a server that takes no writes must not say that it is not there

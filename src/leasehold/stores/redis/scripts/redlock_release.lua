@@ -1,4 +1,4 @@
--- Takes back a ticket's vote and queue entry, or (stay) the vote alone; and notifies the next waiter that the vote is free.
+-- Takes back a ticket's vote and queue entry, or (keep_entry) the vote alone; and notifies the next waiter that the vote is free.
 -- ARGV  1 ticket  2 force release 0/1  3 token: the highest that the ticket proposed, 0 if unknown  4 lease ms + delay ms
 --       5 what the ticket does after it:
 --           0  it may ask again
@@ -6,7 +6,7 @@
 --           2  nothing, and it has asked with one token only
 --           3  nothing, and it has asked with several tokens
 -- Reply 1 if the ticket had the vote or waited, else 0
-local ticket, broken, proposed, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[5] == '1'
+local ticket, broken, proposed, keep_entry = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[5] == '1'
 
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, token, delay = state[1], tonumber(state[2] or 0), tonumber(state[3] or 0)
@@ -30,7 +30,7 @@ if holder == ticket then
   end
 end
 raise(proposed, tonumber(ARGV[4]))
-if stay then
+if keep_entry then
   enqueue(ticket, ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10])
 elseif crowd then
   if unqueue(ticket) == 1 then found = 1 end

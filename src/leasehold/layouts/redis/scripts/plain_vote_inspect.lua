@@ -1,4 +1,4 @@
--- As redlock_look.lua. It changes nothing.
+-- As redlock_inspect.lua. It changes nothing.
 local reply, value, wrong = step(KEYS, ARGV), read()
 if reply.err or wrong then return reply.err and reply or wrong end
 if not value then

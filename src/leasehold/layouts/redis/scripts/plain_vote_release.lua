@@ -1,4 +1,4 @@
--- As redlock_leave.lua. With the vote the plain key ends.
+-- As redlock_release.lua. With the vote the plain key ends.
 redis.call('ZREM', KEYS[2], '')  -- first a removal, which is never refused: then the rest is allowed when memory is full
 local wrong = agree()
 if wrong then return wrong end
