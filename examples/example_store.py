@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from leasehold.store_api import (
     CELL_LIMIT,
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -142,7 +143,7 @@ class ExampleStore:
             await self._runtime.sleep(min(POLL, until - now))
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         """Show the names in use, with times from now."""
         views = list[View]()
         with self._space.mutex:
@@ -160,7 +161,7 @@ class ExampleStore:
                     views.append(View(name, Kind.MUTEX, found.fence, holders, waiters, free_in))
         return views
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         """Write the cell if the version and the fence fit; return what it is now."""
         if change.value is not None and len(change.value) > CELL_LIMIT:
             raise ValueError(f"a cell holds at most {CELL_LIMIT} bytes, not {len(change.value)}")

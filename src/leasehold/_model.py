@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 DRIFT = 0.01  # assumed bound on the relative error of clock rates between client and store
 MARGIN = 0.002  # seconds subtracted for the granularity of clocks and timers
+RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered counts as unavailable
 
 
 class Kind(enum.StrEnum):

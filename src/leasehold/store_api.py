@@ -33,6 +33,7 @@ from typing import Protocol, runtime_checkable
 from leasehold._model import (
     CELL_LIMIT,
     META_LIMIT,
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -57,6 +58,7 @@ from leasehold.errors import NameInUse, StoreRefused, StoreUnavailable, Unsuppor
 __all__ = [
     "CELL_LIMIT",
     "META_LIMIT",
+    "RESPONSE_TIMEOUT",
     "BatchStore",
     "Capabilities",
     "Cell",
@@ -141,11 +143,14 @@ class Store(Protocol):
         """
         ...
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        """Show the names that begin with ``prefix`` (or are it) and are held, waited for or kept free."""
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        """Show the names that begin with ``prefix`` (or are it) and are held, waited for or kept free.
+
+        Many names take several requests; each of them may take ``within`` seconds.
+        """
         ...
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         """Make a conditional change of the cell ``name``, or read it; return the cell afterwards."""
         ...
 

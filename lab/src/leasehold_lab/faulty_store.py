@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -196,11 +197,15 @@ class FaultyStore:
             del self._deaf[ticket.id]
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await self._meet("inspect", prefix, 5.0, lambda: self._inner.inspect(prefix, exact=exact))
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        return await self._meet(
+            "inspect", prefix, within, lambda: self._inner.inspect(prefix, exact=exact, within=within)
+        )
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
-        return await self._meet("compare_and_set", name, 5.0, lambda: self._inner.compare_and_set(name, change))
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
+        return await self._meet(
+            "compare_and_set", name, within, lambda: self._inner.compare_and_set(name, change, within=within)
+        )
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         fault = self._next("wait_for_cell", name)

@@ -11,8 +11,8 @@ from typing import Any
 
 from leasehold import Client
 from leasehold._inspection import LockInfo
+from leasehold._model import RESPONSE_TIMEOUT
 from leasehold._runtimes.base import run_sync
-from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.errors import NameInUse, Unsupported
 from leasehold.primitives.coordination.leadership import ELECTION
 from leasehold.stores._common.names import before

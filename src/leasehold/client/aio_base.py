@@ -9,7 +9,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.retry import asked
 from leasehold._inspection import LockInfo
-from leasehold._model import Finding, ReleaseReason
+from leasehold._model import RESPONSE_TIMEOUT, Finding, ReleaseReason
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Flavor, Runtime
 from leasehold._validate import Seconds
@@ -19,8 +19,6 @@ from leasehold.primitives.locks.options import Options
 from leasehold.primitives.locks.rlock import Entries
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry
-
-RESPONSE_TIMEOUT = 5.0  # seconds after which a store that has not answered counts as unavailable
 
 
 def no_opener(client: type, given: str) -> TypeError:
@@ -150,7 +148,9 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer.
         """
         self._engine.ready()
-        views = await asked(self._engine.store.inspect(prefix))
+        views = await asked(
+            self._engine.store.inspect(prefix, within=max(RESPONSE_TIMEOUT, self._engine.response_timeout))
+        )
         return sorted((LockInfo.of(view) for view in views), key=lambda info: info.name)
 
     async def inspect(self, name: str) -> LockInfo | None:
@@ -160,7 +160,9 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer.
         """
         self._engine.ready()
-        views = await asked(self._engine.store.inspect(_validate.name(name), exact=True))
+        views = await asked(
+            self._engine.store.inspect(_validate.name(name), exact=True, within=self._engine.response_timeout)
+        )
         return LockInfo.of(views[0]) if views else None
 
     async def force_release(self, name: str, token: int) -> bool:
@@ -180,7 +182,9 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
         """
         self._engine.ready()
-        for view in await asked(self._engine.store.inspect(_validate.name(name), exact=True)):
+        for view in await asked(
+            self._engine.store.inspect(_validate.name(name), exact=True, within=self._engine.response_timeout)
+        ):
             for entry in view.holders:
                 if entry.token == token:
                     within = self._engine.response_timeout

@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import Self
 
 from leasehold._inspection import LockInfo
-from leasehold._model import Finding
+from leasehold._model import RESPONSE_TIMEOUT, Finding
 from leasehold._runtimes import process
 from leasehold._runtimes.base import Flavor, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold._validate import Seconds
 from leasehold.client.aio import AsyncClient
-from leasehold.client.aio_base import RESPONSE_TIMEOUT, no_opener
+from leasehold.client.aio_base import no_opener
 from leasehold.events import Observer
 from leasehold.store_api import Opener, Store
 from leasehold.stores import registry

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -126,7 +127,7 @@ class MemoryStore:
             signal.clear()
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         with self._space.mutex:
             now = self._runtime.now()
             known = [queue for (space, _), queue in self._space.queues.items() if space == self._namespace]
@@ -134,7 +135,7 @@ class MemoryStore:
         views = [queues.view(queue, now) for queue in chosen]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         key = (self._namespace, name)
         with self._space.mutex:
             now = self._runtime.now()

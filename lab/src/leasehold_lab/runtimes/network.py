@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -97,11 +98,13 @@ class RemoteStore:
         await self._runtime.sleep(self._delay())
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await self._ask(lambda: self._inner.inspect(prefix, exact=exact), "inspect", 5.0)
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        return await self._ask(lambda: self._inner.inspect(prefix, exact=exact, within=within), "inspect", within)
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
-        return await self._ask(lambda: self._inner.compare_and_set(name, change), "compare_and_set", 5.0)
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
+        return await self._ask(
+            lambda: self._inner.compare_and_set(name, change, within=within), "compare_and_set", within
+        )
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         await cast(Watching, self._inner).wait_for_cell(name, version, timeout=timeout)

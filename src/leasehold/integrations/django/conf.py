@@ -14,8 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from leasehold import _validate
+from leasehold._model import RESPONSE_TIMEOUT
 from leasehold._url import Secret
-from leasehold.client.aio_base import RESPONSE_TIMEOUT
 from leasehold.integrations.django.databases import url_of
 from leasehold.stores import registry
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from leasehold._model import Cell, Change, Ticket
+from leasehold._model import RESPONSE_TIMEOUT, Cell, Change, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import Unsupported
 from leasehold.layouts.redis.layout import Layout, slot_tag
@@ -75,7 +75,7 @@ class ClusterLayoutStore(ClusterStore):
     def _slot(self, name: str) -> int:
         return keys.slot_of(b"{" + slot_tag(self.layout.lock_key(self._namespace, name)) + b"}")
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
 
     def __repr__(self) -> str:

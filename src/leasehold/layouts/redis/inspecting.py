@@ -14,9 +14,6 @@ from leasehold.stores.redis.key_walk import walk
 FOREIGN = "another program"
 """Host shown for a holder that is not one of ours."""
 
-WITHIN = 5.0
-"""Seconds for each reply of the server."""
-
 ENDLESS = 1.0
 """Seconds between two looks at a lock whose lease has no end, where the other library notifies."""
 
@@ -28,7 +25,9 @@ def owner(reply: Any) -> Owner | None:
     return Owner.parse(text_of(reply[3])) if reply[3] else _foreign(text_of(reply[5]))
 
 
-async def names(transport: Transport, where: str, layout: Layout, namespace: str, prefix: str) -> list[str]:
+async def names(
+    transport: Transport, where: str, layout: Layout, namespace: str, prefix: str, within: float
+) -> list[str]:
     """Return, in order, the names with this prefix that our clients have used of late, or wait for.
 
     Raises:
@@ -37,7 +36,7 @@ async def names(transport: Transport, where: str, layout: Layout, namespace: str
     found = set[str]()
     try:
         for role in (ROLES[0], ROLES[1]):  # a name that we have only waited for has no other key
-            async for keys, _ in walk(transport, layout.pattern(namespace, prefix, role), WITHIN):
+            async for keys, _ in walk(transport, layout.pattern(namespace, prefix, role), within):
                 found.update(filter(None, (layout.name_of(namespace, key) for key in keys)))
     except ReplyError as error:
         raise refused(where, error) from None

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Cell,
     Change,
     Finding,
@@ -206,26 +207,26 @@ class LayoutStore(RedisStore):
             self._transport.hang_up()
         return results, refusals
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         views, names = dict[str, View](), [prefix]
         if not exact:
-            names = await inspecting.names(self._transport, self.where, self.layout, self._namespace, prefix)
+            names = await inspecting.names(self._transport, self.where, self.layout, self._namespace, prefix, within)
         looked = [(name, kind) for name in names for kind in self.layout.kinds]
         for some in chunks(looked, PER_SCRIPT):
             looks: list[Command] = [
                 (self.layout.scripts_of(kind).inspect, self.layout.keys(self._namespace, name, kind), ())
                 for name, kind in some
             ]
-            replies = await self._calls.run_all(looks, within=inspecting.WITHIN)
+            replies = await self._calls.run_all(looks, within=within)
             for (name, kind), reply in zip(some, replies, strict=True):
                 if isinstance(reply, ReplyError):
-                    raise await self._calls.refused(reply, inspecting.WITHIN)
+                    raise await self._calls.refused(reply, within)
                 view = inspecting.view(self.layout, name, kind, reply)
                 if view.holders or view.waiters:
                     views.setdefault(name, view)
         return list(views.values())
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; leave out layout=, or use another store")
 
     def _calls_of(self, name: str, ticket: Ticket) -> Calls:

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Cell,
     Change,
     Finding,
@@ -172,7 +173,7 @@ class SharedRowStore:
         slot.read()
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         layout = self.layout
         names = {layout.row_key(self._namespace, name): name for name, _ in list(self._mine.values())}
         read = layout.look_at()
@@ -182,7 +183,7 @@ class SharedRowStore:
             except Unsupported:  # no row can have this name
                 return []
             names[key], read = prefix, layout.look_at(key)
-        answers = await self._transact(lambda tx: self._ask(tx, read), self._runtime.now() + WITHIN)
+        answers = await self._transact(lambda tx: self._ask(tx, read), self._runtime.now() + within)
         start = before(self._namespace)
         views = list[View]()
         for key, *rest in answers[-1]:
@@ -193,7 +194,7 @@ class SharedRowStore:
                 views.append(self._view(name, found))
         return sorted(views, key=lambda view: view.name)
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; {self.capabilities.why_not}")
 
     async def diagnose(self) -> list[Finding]:

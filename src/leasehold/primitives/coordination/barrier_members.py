@@ -296,7 +296,9 @@ class Members(AsyncPrimitive):
         if not members:
             return
         try:
-            views = await asked(self._engine.store.inspect(self._queue, exact=True))
+            views = await asked(
+                self._engine.store.inspect(self._queue, exact=True, within=self._engine.response_timeout)
+            )
         except StoreUnavailable as error:  # the next request detects whether the store is down
             if error.lasting:
                 raise

@@ -228,7 +228,7 @@ class AsyncElection(AsyncLock):
         return Leader(value, entry.token, str(entry.ticket.terms.owner))
 
     async def _entry(self) -> QueueEntry | None:
-        views = await asked(self._engine.store.inspect(self.name, exact=True))
+        views = await asked(self._engine.store.inspect(self.name, exact=True, within=self._engine.response_timeout))
         return next((entry for view in views for entry in view.holders), None)
 
 

@@ -317,7 +317,7 @@ async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode
     """
     engine.ready()
     held: list[LockMode] = []
-    for view in await asked(engine.store.inspect(name, exact=True)):
+    for view in await asked(engine.store.inspect(name, exact=True, within=engine.response_timeout)):
         other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
         if other is not None:
             message = clash(name, use_of(other.terms.mode), mode)

@@ -108,13 +108,16 @@ class StoredCell(AsyncPrimitive):
         self._name = _validate.name(name)
         self._cell = _validate.name(f"{kind}/{name}", f"name with {kind}/ before it")  # a store keeps no longer one
 
-    def _ask(self, change: Change) -> Coroutine[Any, Any, Cell]:
-        return asked(self._engine.store.compare_and_set(self._cell, change))
+    def _ask(self, change: Change, within: float) -> Coroutine[Any, Any, Cell]:
+        within = min(within, self._engine.response_timeout)
+        return asked(self._engine.store.compare_and_set(self._cell, change, within=within))
 
     async def _request(self, change: Change, patience: float | None = None) -> tuple[Cell, bool]:
         """Repeat a request until it has an answer; with ``patience``, through an outage of so many seconds."""
         within = max(patience or 0.0, self._engine.response_timeout)
-        return await self._engine.repeat(lambda _: self._ask(change), within, through_outage=patience is not None)
+        return await self._engine.repeat(
+            lambda left: self._ask(change, left), within, through_outage=patience is not None
+        )
 
     def _unknown(self, why: str) -> StoreUnavailable:
         return StoreUnavailable(f"the reply to {why}; look again", unknown=True, name=self._name)
@@ -158,9 +161,9 @@ class Register(StoredCell):
         return self._record(cell)
 
     async def _send(self, change: Change, write_id: bytes, until: float, *, repeatable: bool) -> tuple[Cell, bool]:
-        def ask(_: float) -> Coroutine[Any, Any, Cell]:
+        def ask(within: float) -> Coroutine[Any, Any, Cell]:
             left = until - self._engine.runtime.now()  # a repetition does not extend the value's time to live
-            return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)))
+            return self._ask(replace(change, ttl=max(left, SHORTEST_TTL)), within)
 
         if repeatable:
             # Repeated after a refusal, too: the work before the write cannot be undone, so it is worth recording.
@@ -168,7 +171,7 @@ class Register(StoredCell):
                 ask, self._engine.response_timeout, through_outage=change.fence is not None
             )
         try:
-            return await ask(0.0), False
+            return await ask(self._engine.response_timeout), False
         except StoreUnavailable as error:
             if not error.unknown:
                 raise

@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -163,7 +164,7 @@ class RowStore:
 
     # --- looking, cells ----------------------------------------------------------------------------------------
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         """Show names in use."""
 
         async def work(tx: Transaction) -> tuple[float, list[Row]]:
@@ -171,7 +172,7 @@ class RowStore:
             found, clock = await tx.commit(names, Statement(self._dialect.clock))
             return rows.clock_of(clock).now, found  # read after the rows: a lease that was just renewed is not too long
 
-        now, found = await self._transact(work, self._runtime.now() + PATIENCE)
+        now, found = await self._transact(work, self._runtime.now() + within)
         views = [queues.view(queue, now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
@@ -183,11 +184,11 @@ class RowStore:
         now = rows.clock_of(clock).now
         return now, Statement(self._dialect.names, (space, start, end, ns(now)))
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         """Change or read a cell."""
         check_size(change)
         check_fence(change)
-        until, key = self._runtime.now() + PATIENCE, self._key(name)
+        until, key = self._runtime.now() + within, self._key(name)
         if change.value is None:
             return await self._transact(lambda tx: read_cell(tx, self._dialect, key), until)
         while (cell := await self._transact(lambda tx: change_cell(tx, self._dialect, key, change), until)) is None:

@@ -23,9 +23,6 @@ from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, absent, found, only, put, ranged, txn, unb64, version_is, written
 from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, whole
 
-WITHIN = 5.0
-"""Seconds that one change may take."""
-
 REVOKE_WITHIN = 1.0
 """Seconds that the revocation of an unused lease may take."""
 
@@ -48,10 +45,9 @@ class Cells:
         self._gateway = gateway
         self._sessions = sessions
 
-    async def change(self, key: str, change: Change) -> Cell:
+    async def change(self, key: str, change: Change, until: float) -> Cell:
         """Change or read the cell whose keys begin with ``key``."""
         check_size(change)
-        until = self._runtime.now() + WITHIN
         if change.value is None:
             return apply_change((await self._read(key, until)).cell, change)
         # Shielded: a cancelled write would leave a granted lease behind until its ttl ends.

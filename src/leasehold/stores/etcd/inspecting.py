@@ -27,24 +27,27 @@ UNDER_A_SECOND = 0.5
 """Seconds shown for a lease with less than a second left: etcd reports whole seconds."""
 
 
-async def inspect(runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool) -> list[View]:
+async def inspect(
+    runtime: Runtime, gateway: Gateway, keys: Keys, prefix: str, *, exact: bool, within: float
+) -> list[View]:
     """Return the names in use that begin with ``prefix``, or with ``exact`` the name itself."""
     names = defaultdict[str, list[QueueKey]](list)
-    for kv in await _read(runtime, gateway, keys.queue(prefix) if exact else keys.names(prefix)):
+    for kv in await _read(runtime, gateway, keys.queue(prefix) if exact else keys.names(prefix), within):
         one = entries.read_key(kv)
         name = keys.name_of(one.key)
         if name is not None:
             names[name].append(one)
-    left = await _left(runtime, gateway, sorted({one.lease for some in names.values() for one in some if one.lease}))
+    leases = sorted({one.lease for some in names.values() for one in some if one.lease})
+    left = await _left(runtime, gateway, leases, within)
     views = [_view(name, sorted(some, key=lambda one: one.created), left) for name, some in sorted(names.items())]
     return [view for view in views if view.holders or view.waiters]
 
 
-async def _read(runtime: Runtime, gateway: Gateway, prefix: str) -> list[Json]:
+async def _read(runtime: Runtime, gateway: Gateway, prefix: str, within: float) -> list[Json]:
     where, kvs = span(prefix), list[Json]()
     while True:
         body = {**where, "limit": str(PAGE)}
-        response = await gateway.call("/v3/kv/range", body, runtime.now() + WITHIN)
+        response = await gateway.call("/v3/kv/range", body, runtime.now() + within)
         some: list[Json] = response.get("kvs", [])
         kvs += some
         if not response.get("more"):
@@ -52,11 +55,11 @@ async def _read(runtime: Runtime, gateway: Gateway, prefix: str) -> list[Json]:
         where = {**where, "key": b64(unb64(some[-1]["key"]) + b"\0")}
 
 
-async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int]) -> dict[int, float]:
+async def _left(runtime: Runtime, gateway: Gateway, leases: Sequence[int], within: float) -> dict[int, float]:
     """Return the seconds left of each lease; a lease that has ended is missing."""
     left = dict[int, float]()
     for start in range(0, len(leases), AT_ONCE):
-        some, until = leases[start : start + AT_ONCE], runtime.now() + WITHIN
+        some, until = leases[start : start + AT_ONCE], runtime.now() + within
         answers = await runtime.gather(
             *(gateway.call("/v3/lease/timetolive", {"ID": str(lease)}, until) for lease in some)
         )

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -170,11 +171,11 @@ class EtcdStore:
             self._watch.listen(mark)  # raises the reason
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.inspect(self._runtime, self._gateway, self._keys, prefix, exact=exact)
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        return await inspecting.inspect(self._runtime, self._gateway, self._keys, prefix, exact=exact, within=within)
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
-        return await self._cells.change(self._keys.cell(name), change)
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
+        return await self._cells.change(self._keys.cell(name), change, self._runtime.now() + within)
 
     # --- life cycle, and requests of guards --------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from leasehold._model import Cell, Change, Finding, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
-from leasehold.store_api import LossCallback
+from leasehold.store_api import RESPONSE_TIMEOUT, LossCallback
 from leasehold.stores._common.answers import answered
 from leasehold.stores._common.drivers import Answer
 from leasehold.stores.hazelcast import inspecting
@@ -282,8 +282,8 @@ class FencedLockStore:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        until = self._runtime.now() + PATIENCE
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        until = self._runtime.now() + within
         mine = {(state.session.id, state.thread): state for state in list(self._states.values())}
         return await self._sessions.in_group(
             lambda group: inspecting.inspect(
@@ -292,7 +292,7 @@ class FencedLockStore:
             until,
         )
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         raise Unsupported(f"{self!r} keeps no values with versions; use another store for them")
 
     async def diagnose(self) -> list[Finding]:

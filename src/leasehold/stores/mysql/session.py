@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leasehold._model import Capabilities, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
+from leasehold._model import RESPONSE_TIMEOUT, Capabilities, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import NameInUse, StoreUnavailable
 from leasehold.stores._sql.queue_snapshot import Key, ns
@@ -179,9 +179,9 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         """Show full leases: the expiry of a row says only when the row may be dropped."""
-        return [_view(view) for view in await super().inspect(prefix, exact=exact)]
+        return [_view(view) for view in await super().inspect(prefix, exact=exact, within=within)]
 
     async def _living(self, tx: Transaction, names: Statement, now: float) -> list[Row]:
         (found,) = await tx.ask(names)

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -304,12 +305,12 @@ class RedisStore:
             return None  # its own claim must confirm the grant, and wait for the replicas
         return self._waiters.take_grant(slot, ticket)
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        return await inspecting.inspect(self._calls, self._namespace, prefix, exact=exact, within=5.0)
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        return await inspecting.inspect(self._calls, self._namespace, prefix, exact=exact, within=within)
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         check_size(change)
-        reply = await self._calls.run(*commands.compare_and_set(self._namespace, name, change), within=5.0)
+        reply = await self._calls.run(*commands.compare_and_set(self._namespace, name, change), within=within)
         return Cell(reply[0], int(reply[1]), int(reply[2]), changed=reply[3] == 1)
 
     # --- around the protocol -------------------------------------------------------------------------------------
@@ -321,8 +322,7 @@ class RedisStore:
         found = await doctor.diagnose(self._runtime, self._transport, self._settings, self._namespace, self._channel)
         if (demanded := self._settings.strict) is None or self._strict is None:
             return found
-        state = await checks.state(self._transport, demanded, self._strict.marker)
-        return [*checks.adjusted(found, demanded), state]
+        return [*checks.adjusted(found, demanded), await checks.state(self._transport, demanded, self._strict.marker)]
 
     async def close(self) -> None:
         await self._transport.close()

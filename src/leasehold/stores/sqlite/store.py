@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -232,8 +233,8 @@ class SQLiteStore:
 
     # --- inspection, cells -------------------------------------------------------------------------------------
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        until = self._runtime.now() + PATIENCE
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        until = self._runtime.now() + within
         return await self._retry_busy(lambda: self._read_views(prefix, exact, until), until)
 
     def _read_views(self, prefix: str, exact: bool, until: float) -> list[View]:
@@ -245,9 +246,9 @@ class SQLiteStore:
         views = self._read(work, until, list[View]())
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         check_fence(change)
-        until = self._runtime.now() + PATIENCE
+        until = self._runtime.now() + within
         return await self._retry_busy(lambda: self._change(name, change, until), until)
 
     def _change(self, name: str, change: Change, until: float) -> Cell:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -211,12 +212,12 @@ class ZooKeeperStore:
 
     # --- inspection and cells ------------------------------------------------------------------------------------
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
-        until = self._runtime.now() + PATIENCE
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        until = self._runtime.now() + within
         return await inspecting.inspect(self._transport, self._paths, prefix, exact=exact, until=until)
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
-        return await self._cells.change(name, change, self._runtime.now() + PATIENCE)
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
+        return await self._cells.change(name, change, self._runtime.now() + within)
 
     async def wait_for_cell(self, name: str, version: int, *, timeout: float) -> None:
         await self._cells.changed(name, version, self._runtime.now() + timeout)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar, Generic, TypeVar
 
-from leasehold._model import Granted, Owner, ReleaseReason, RenewalResult, Ticket, View, Wait
+from leasehold._model import RESPONSE_TIMEOUT, Granted, Owner, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Job
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
@@ -38,7 +38,7 @@ from leasehold.stores._sql.session.sessions import Session, Sessions
 from leasehold.stores._sql.session.wait_queue import WaitQueues
 from leasehold.stores._sql.session.waiter import Waiter
 from leasehold.stores._sql.session.waiter_table import WaiterTable
-from leasehold.stores._sql.store import PATIENCE, RowStore
+from leasehold.stores._sql.store import RowStore
 from leasehold.stores._sql.transport import Permit, Row, Semaphore, Statement, Transaction
 
 S = TypeVar("S", bound=Session)
@@ -136,12 +136,12 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         with suppress(StoreUnavailable):  # the rows decide nothing
             await self._write([renews], until, reserved=True)
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         async def work(tx: Transaction) -> tuple[float, list[Row]]:
             now, names = await self._names(tx, self._row_space, prefix, exact=exact)
             return now, await self._living(tx, names, now)
 
-        now, found = await self._transact(work, self._runtime.now() + PATIENCE)
+        now, found = await self._transact(work, self._runtime.now() + within)
         views = [queues.view(queue, now) for queue in rows.views_of(found)]
         return [view for view in views if view.holders or view.waiters]
 

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from leasehold._model import Cell, Change, Finding, Granted, ReleaseReason, RenewalResult, Ticket, View, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
+from leasehold.store_api import RESPONSE_TIMEOUT
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.nodes import Nodes
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
@@ -141,16 +142,16 @@ class ClusterStore:
             self._waits.pop(ticket.id, None)
         return granted
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         if exact:
-            return await self._at(prefix, 5.0, lambda store, _: store.inspect(prefix, exact=True))
+            return await self._at(prefix, within, lambda store, left: store.inspect(prefix, exact=True, within=left))
         found: dict[str, View] = {}
-        for views in await self._everywhere(lambda store: store.inspect(prefix)):
+        for views in await self._everywhere(lambda store: store.inspect(prefix, within=within)):
             found.update({view.name: view for view in views})
         return [found[name] for name in sorted(found)]
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
-        return await self._at(name, 5.0, lambda store, _: store.compare_and_set(name, change))
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
+        return await self._at(name, within, lambda store, left: store.compare_and_set(name, change, within=left))
 
     # --- around the protocol ------------------------------------------------------------------------------------------
 

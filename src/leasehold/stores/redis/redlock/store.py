@@ -40,6 +40,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from leasehold._model import (
+    RESPONSE_TIMEOUT,
     Capabilities,
     Cell,
     Change,
@@ -214,22 +215,22 @@ class RedlockStore:
         await self._waiting.wait(ticket, cast("tuple[int, ...] | None", mark), timeout)
         return None
 
-    async def inspect(self, prefix: str, *, exact: bool = False) -> list[View]:
+    async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
         pattern = keys.lock_pattern(self._namespace, prefix, self.role)
 
         async def ask(node: Node) -> dict[str, Any]:
-            known = [prefix] if exact else [name async for name in names(node.transport, node.where, pattern, WITHIN)]
+            known = [prefix] if exact else [name async for name in names(node.transport, node.where, pattern, within)]
             found: dict[str, Any] = {}
             for some in chunks(known, PER_SCRIPT):
                 looks = [self._at_node(protocol.inspect(self._namespace, name)) for name in some]
-                for name, reply in zip(some, await node.run_all(looks, WITHIN), strict=True):
+                for name, reply in zip(some, await node.run_all(looks, within), strict=True):
                     if isinstance(reply, ReplyError):
                         raise refused(node.where, reply)
                     found[name] = reply
             return found
 
         call = self._quorum.ask_in_background(ask)
-        await call.until(lambda call: len(call.answers) >= self._quorum.majority, self._runtime.now() + WITHIN)
+        await call.until(lambda call: len(call.answers) >= self._quorum.majority, self._runtime.now() + within)
         answers = await call.linger(lambda _: False, self._runtime.now() + SLOW)
         if len(answers) < self._quorum.majority:
             raise self._quorum.too_few(call, answers, "answered")
@@ -240,7 +241,7 @@ class RedlockStore:
         views = [protocol.view(name, each, len(answers), len(self._quorum)) for name, each in sorted(replies.items())]
         return [view for view in views if view.holders or view.waiters or view.free_in > 0]
 
-    async def compare_and_set(self, name: str, change: Change) -> Cell:
+    async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         raise Unsupported(
             f"{self!r} keeps no values with versions: its servers are independent, so they cannot agree on one; "
             "use another store"

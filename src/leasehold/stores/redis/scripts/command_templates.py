@@ -20,7 +20,7 @@ MOST = 2048
 CLAIM_HEAD = CLAIM.head(4 + 8)
 RELEASE_HEAD = RELEASE.head(4 + 2)
 
-RELEASE = ReleaseReason.RELEASE
+PLAIN_RELEASE = ReleaseReason.RELEASE
 RELEASED, BROKEN = b"\r\n" + bulk(b"0"), b"\r\n" + bulk(b"1")
 
 
@@ -70,7 +70,7 @@ class CommandTemplates:
         """Return the packed command that releases."""
         template = self._templates.get(name)
         packed_keys = self._keys(name) if template is None else template[0]
-        arguments = RELEASED if reason is RELEASE else BROKEN
+        arguments = RELEASED if reason is PLAIN_RELEASE else BROKEN
         return RELEASE_HEAD + packed_keys + (b"$%d\r\n" % len(ticket.id)) + ticket.id.encode() + arguments
 
     def _fitting(self, name: str, terms: LeaseTerms, join: bool, channel: bytes) -> Template:
