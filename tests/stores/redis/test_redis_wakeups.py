@@ -34,9 +34,8 @@ def handed_over(url: str, namespace: str, **order: Any) -> tuple[list[float], fl
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     reported = json.loads(done.stdout)
     assert not reported["errors"]
-    return sorted(duration_without_missed_turns(missed, begin, end) for begin, end in reported["spans"]), reported[
-        "took"
-    ]
+    durations = [duration_without_missed_turns(missed, begin, end) for begin, end in reported["spans"]]
+    return sorted(durations), reported["took"]
 
 
 def duration_without_missed_turns(missed: Missed, begin: float, end: float) -> float:

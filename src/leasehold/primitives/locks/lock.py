@@ -201,6 +201,8 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 class AsyncLock(AsyncMutex):
     """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
 
+    If that has no timeout, a RuntimeWarning points at its line.
+
     One object may be shared by tasks; `release` releases what the calling task acquired.
 
     Example:
@@ -304,6 +306,8 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
 class Lock(Mutex):
     """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
+
+    If that has no timeout, a RuntimeWarning points at its line.
 
     One object may be shared by threads; `release` releases what the calling thread acquired.
 
