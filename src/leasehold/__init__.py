@@ -37,8 +37,17 @@ if TYPE_CHECKING:
     from leasehold.primitives.locks.multi_lock import AsyncMultiLock, MultiLock
     from leasehold.primitives.locks.options import Cancellation
     from leasehold.primitives.locks.rlock import AsyncRLock, RLock
-    from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncUpgradeableHold, RWLock, UpgradeableHold
-    from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
+    from leasehold.primitives.locks.rw_lock import (
+        AsyncRWLock,
+        AsyncSide,
+        AsyncUpgradeable,
+        AsyncUpgradeableHold,
+        RWLock,
+        Side,
+        Upgradeable,
+        UpgradeableHold,
+    )
+    from leasehold.primitives.locks.semaphore import AsyncPermits, AsyncSemaphore, Permits, Semaphore
     from leasehold.primitives.values.cached import AsyncCachedValue, CachedValue
     from leasehold.primitives.values.versioned import AsyncVersionedCell, Versioned, VersionedCell
 
@@ -55,11 +64,14 @@ __all__ = [
     "AsyncMultiHold",
     "AsyncMultiLock",
     "AsyncOnce",
+    "AsyncPermits",
     "AsyncRLock",
     "AsyncRWLock",
     "AsyncScheduled",
     "AsyncSemaphore",
+    "AsyncSide",
     "AsyncSynchronized",
+    "AsyncUpgradeable",
     "AsyncUpgradeableHold",
     "AsyncVersionedCell",
     "Barrier",
@@ -85,14 +97,17 @@ __all__ = [
     "NotHeld",
     "Once",
     "Outcome",
+    "Permits",
     "RLock",
     "RWLock",
     "Scheduled",
     "Semaphore",
+    "Side",
     "StoreRefused",
     "StoreUnavailable",
     "Synchronized",
     "Unsupported",
+    "Upgradeable",
     "UpgradeableHold",
     "Versioned",
     "VersionedCell",

@@ -10,14 +10,24 @@ from leasehold._model import QueueEntry, View
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A holder or a waiter."""
+    """A holder or a waiter.
 
-    owner: str  # ``host:pid:client``
+    Attributes:
+        owner: ``host:pid:client``.
+        host: the host of the owner.
+        pid: the process id of the owner there.
+        token: the fencing token of a holder. None for a waiter, and for a holder of another library that has none.
+        remaining: seconds until the store drops it, unless it is renewed; ``inf`` for a lock of another library that
+            has no end.
+        meta: a text, a mapping or None, written by the owner: do not trust it.
+    """
+
+    owner: str
     host: str
     pid: int
-    token: int | None  # the fencing token of a holder; None for a waiter
-    remaining: float  # seconds until the store drops it, unless it is renewed
-    meta: object  # a text, a mapping or None, written by the owner: do not trust it
+    token: int | None
+    remaining: float
+    meta: object
 
     @classmethod
     def of(cls, entry: QueueEntry) -> Contender:
@@ -32,14 +42,23 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One name at the moment of the inspection."""
+    """One name at the moment of the inspection.
+
+    Attributes:
+        name: the lock's name, without the namespace.
+        kind: what the name is in use as: ``mutex``, ``rw`` or ``semaphore``.
+        token: the highest fencing token that the store has given and remembers.
+        holders: all holders; none if the name is only waited for, or blocked.
+        waiters: all waiters, in order of the queue.
+        free_in: seconds for which the name stays blocked after a lease expired (``lock_delay``); 0 for none.
+    """
 
     name: str
-    kind: str  # what the name is in use as: ``mutex``, ``rw`` or ``semaphore``
-    token: int  # the highest fencing token that the store has given and remembers
+    kind: str
+    token: int
     holders: tuple[Contender, ...]
-    waiters: tuple[Contender, ...]  # in order of the queue
-    free_in: float  # seconds for which the name stays blocked after a lease expired (``lock_delay``); 0 for none
+    waiters: tuple[Contender, ...]
+    free_in: float
 
     @classmethod
     def of(cls, view: View) -> LockInfo:

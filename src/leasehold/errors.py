@@ -13,7 +13,16 @@ from typing import Any
 
 
 class LeaseholdError(Exception):
-    """Base of all errors of this library. It carries facts besides the message; those that do not apply are None."""
+    """Base of all errors of this library. It carries facts besides the message; those that do not apply are None.
+
+    Attributes:
+        message: the text.
+        name: the lock's name.
+        owner: who asked, as ``host:pid:client``.
+        token: the fencing token of the hold concerned.
+        waited: seconds spent waiting.
+        held_by: who held the name at the last answer of the store, as ``host:pid:client``.
+    """
 
     def __init__(
         self,
@@ -27,11 +36,11 @@ class LeaseholdError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.name = name  # the lock's name
-        self.owner = owner  # who asked, as ``host:pid:client``
-        self.token = token  # the fencing token of the hold concerned
-        self.waited = waited  # seconds spent waiting
-        self.held_by = held_by  # who held the name at the last answer of the store, as ``host:pid:client``
+        self.name = name
+        self.owner = owner
+        self.token = token
+        self.waited = waited
+        self.held_by = held_by
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
@@ -41,22 +50,25 @@ class AcquireTimeout(LeaseholdError, TimeoutError):
 class LeaseLost(LeaseholdError):
     """The lease ended before its holder released it. The guarded code may have run alongside another holder.
 
-    A resource that checks fencing tokens has refused the late writes.
+    A resource that checks fencing tokens refuses this holder's writes from the moment a newer holder writes. Earlier
+    writes were applied. So read the present state before you repeat the work.
     """
 
 
 class NotHeld(LeaseholdError, RuntimeError):
-    """A release by a thread or task that does not hold it, or a second release."""
+    """A release by a thread or task that does not hold the lock, or a check of a hold that was released."""
 
 
 class StoreUnavailable(LeaseholdError, ConnectionError):
     """The store did not answer, or refused to serve. The holder of the name is unknown.
 
-    ``unknown`` is True when the request may have been carried out all the same (the reply was lost), and False when it
-    certainly was not (refused, or never sent).
+    Attributes:
+        unknown: True when the request may have been carried out all the same (the reply was lost), and False when it
+            certainly was not (refused, or never sent).
+        lasting: True when a repetition cannot help until something is changed, for example a missing right.
     """
 
-    lasting = False  # True when a repetition cannot help until something is changed, for example a missing right
+    lasting = False
 
     def __init__(self, message: str, *, unknown: bool = False, **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -64,22 +76,34 @@ class StoreUnavailable(LeaseholdError, ConnectionError):
 
 
 class Outcome(enum.Enum):
-    """The outcome of a request that the store answered with an error."""
+    """The outcome of a request that the store answered with an error.
 
-    NOT_APPLIED = "not applied"  # rolled back
-    AGAIN = "again"  # rolled back by a conflict (deadlock, serialization): it may be retried at once
-    UNKNOWN = "unknown"  # in a commit: perhaps carried out
-    LASTING = "lasting"  # rolled back, and a retry cannot help until something is changed
+    Attributes:
+        NOT_APPLIED: it was rolled back.
+        AGAIN: it was rolled back by a conflict (deadlock, serialization), and may be retried at once.
+        UNKNOWN: the error came in a commit; perhaps it was carried out.
+        LASTING: it was rolled back, and a retry cannot help until something is changed.
+    """
+
+    NOT_APPLIED = "not applied"
+    AGAIN = "again"
+    UNKNOWN = "unknown"
+    LASTING = "lasting"
 
 
 class StoreRefused(StoreUnavailable):
-    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now."""
+    """The store answered, and refused: a right, a table or a setting is missing, or it cannot serve now.
+
+    Attributes:
+        code: the store's own code of the error as text, as an SQLSTATE; empty where there is none.
+        outcome: what became of the request, an `Outcome`; ``unknown`` and ``lasting`` follow from it.
+    """
 
     def __init__(self, message: str, *, code: str = "", outcome: Outcome = Outcome.LASTING, **facts: Any) -> None:
         facts.setdefault("unknown", outcome is Outcome.UNKNOWN)
         super().__init__(message, **facts)
-        self.code = code  # the store's own code of the error as text, as an SQLSTATE; empty where there is none
-        self.outcome = outcome  # what became of the request; `unknown` and `lasting` follow from it
+        self.code = code
+        self.outcome = outcome
         self.lasting = outcome is Outcome.LASTING
 
 
@@ -87,12 +111,16 @@ class Conflict(LeaseholdError):
     """A value was not written: it no longer had the version that the writer had read.
 
     An error and not a return value: a return value that is ignored would be a lost update.
+
+    Attributes:
+        value: the present value.
+        version: the version of the present value; 0 if there is no value.
     """
 
     def __init__(self, message: str, *, value: Any = None, version: int = 0, **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.value = value  # the present one
-        self.version = version  # that of the present value
+        self.value = value
+        self.version = version
 
 
 class NameInUse(LeaseholdError):
@@ -104,7 +132,11 @@ class BrokenBarrier(LeaseholdError, RuntimeError):
 
 
 class Unsupported(LeaseholdError):
-    """The store cannot promise what was asked. Raised when the object is made, with the reason."""
+    """The store cannot promise what was asked; the message has the reason.
+
+    It is raised when the object is made. If only the server can tell, the first request raises it: a server that is too
+    old or of another kind, a network file system, a pooler with ``mode=session``. It is no `StoreUnavailable`.
+    """
 
 
 class MissingDriver(LeaseholdError, ImportError):

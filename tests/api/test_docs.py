@@ -35,6 +35,8 @@ BLOCK = re.compile(
 )
 """A fenced block; ``<!-- not run: reason -->`` in the line before leaves it out."""
 
+EXPORT = re.compile(r"^export (\w+)=(\S+)", re.MULTILINE)
+
 PROMPT = re.compile(r"^(?:\$ )?(leasehold .*?)\s*(?: # .*)?$", re.MULTILINE)
 
 MISTAKES = {Exit.MISSING, Exit.USAGE, Exit.INTERNAL, Exit.NOT_EXECUTABLE, Exit.NOT_FOUND, 2}
@@ -146,7 +148,9 @@ def test_an_example_in_a_docstring_runs(owner: Any, code: str, substituted: Call
 @pytest.mark.parametrize("text", list(blocks("console", "shell", "sh", "bash")))
 def test_a_command_line_runs(text: str, substituted: Callable[[str], str], place: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for line in PROMPT.findall(substituted(text)):
+    text = substituted(text)
+    environment |= dict(EXPORT.findall(text))
+    for line in PROMPT.findall(text):
         command = [sys.executable, "-m", *shlex.split(line, comments=True)]
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=60, check=False

@@ -56,7 +56,7 @@ class Uses:
         page: the page in docs/decisions that says what the names are for.
         make: makes the object; it connects to nothing.
         names: the names, separated by spaces.
-        arguments: with how many arguments those among them are called that are not plain attributes.
+        arguments: for each name that is called: the number of arguments.
 
     """
 

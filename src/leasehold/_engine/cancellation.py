@@ -30,7 +30,8 @@ from leasehold._engine.lease import Lease
 class Cancellation:
     """Cancels waiting acquires: pass it to ``acquire(cancel=…)``, and call `cancel` from anywhere else.
 
-    The acquire returns None, as after a timeout, and leaves the queue. One object may serve many acquires, of any
+    The acquire returns None, as after a timeout, and leaves the queue. If it is sending a request and that fails, it
+    raises StoreUnavailable. One object may serve many acquires, of any
     locks and clients. It stays cancelled: an acquire that gets it later returns None at once. For new waits, create
     a new object.
 
@@ -61,8 +62,9 @@ class Cancellation:
         """End the waits of all acquires that got this, and return at once. Any thread or signal handler may call it.
 
         A waiter wakes within about a millisecond. An acquire that is sending a request (it connects, or the store is
-        down) ends with that request, after the client's ``response_timeout`` at the latest. An acquire that was
-        granted before keeps its hold.
+        down) ends when that request ends, at the latest after the client's ``response_timeout``, or up to two seconds
+        later. If the request fails, it raises StoreUnavailable and does not return None. An acquire that was granted
+        before keeps its hold.
         """
         self._cancelled = True
         for attempt in list(self._attempts.copy().values()):  # not of `values()`: see `LeaseTimers.add_fresh`

@@ -28,7 +28,8 @@ CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must firs
 INTERRUPTS_MESSAGE = (
     "leasehold was called by a signal handler (or a finalizer) that interrupted another leasehold call of the same "
     "thread, and would wait for it for ever; set a flag there, or raise an exception, and call leasehold afterwards. "
-    "Only hold.release() and lock.release() are possible at any time"
+    "Possible at any time are release(), cancel() of a Cancellation, and what reads the local clock: held, lost, "
+    "remaining, raise_if_lost(), owned()"
 )
 """The message of the RuntimeError for a call that interrupted another call of its own thread."""
 

@@ -44,7 +44,7 @@ class AsyncClient(AsyncClientLocks):
             fair: candidates lead in order of arrival, even after a leader died.
             lease: seconds for which the store keeps the leadership without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``async with`` and ``campaign`` wait at most; None waits without end.
 
@@ -60,9 +60,11 @@ class AsyncClient(AsyncClientLocks):
         """Make a latch, which opens after ``count`` calls of ``count_down``, and stays open.
 
         Args:
-            name: names of latches and of locks never collide. A latch is used once: each run takes its own name.
+            name: 1 to 506 bytes of UTF-8. Names of latches and of locks never collide. A latch is used once: each run
+                takes its own name.
             count: from 1 to 1,000,000. All who use the name must pass the same number.
-            ttl: seconds after the last count until the store forgets the latch, a week by default; then it is closed.
+            ttl: seconds after the last count until the store forgets the latch, a week by default, ten years at most;
+                then it is closed.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
@@ -81,7 +83,7 @@ class AsyncClient(AsyncClientLocks):
         """Make a barrier, at which ``parties`` members meet, go on together, and may leave together.
 
         Args:
-            name: names of barriers and of locks never collide.
+            name: 1 to 504 bytes of UTF-8. Names of barriers and of locks never collide.
             parties: from 1 to 1000. All who use the name must pass the same number.
             drop_dead: drop a member that dies, fails or gives up; otherwise it breaks the barrier.
             lease: seconds after which a dead member is noticed at the latest.
@@ -98,11 +100,12 @@ class AsyncClient(AsyncClientLocks):
         """Make a value with a version, for compare-and-set: optimistic locking.
 
         Args:
-            name: names of values and of locks never collide.
-            ttl: seconds after the last write at which the value is forgotten; a year by default.
+            name: 1 to 502 bytes of UTF-8. Names of values and of locks never collide.
+            ttl: seconds after the last write at which the value is forgotten; a year by default, ten years at most.
 
         Returns:
-            The cell, to read and to write. Annotate it with its type of value: ``AsyncVersionedCell[int]``.
+            The cell, to read and to write: a value has at most 64 KiB. Annotate it with its type of value:
+            ``AsyncVersionedCell[int]``.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
@@ -112,11 +115,12 @@ class AsyncClient(AsyncClientLocks):
     def once(
         self, key: str, *, ttl: Seconds, lease: Seconds = DEFAULT_LEASE, timeout: Seconds | None = None
     ) -> primitives.AsyncOnce[Any]:
-        """Make what does a piece of work once and keeps its result: for a message that is delivered twice.
+        """Make an object that does a piece of work once and keeps the result: for a message that is delivered twice.
 
         Args:
-            key: what identifies the work, as the id of the message.
-            ttl: seconds for which the result is kept: longer than the message may come again.
+            key: what identifies the work, as the id of the message; 1 to 507 bytes of UTF-8.
+            ttl: seconds for which the result (64 KiB at most) is kept: longer than the message may come again; ten
+                years at most.
             lease: seconds after which another does the work if the worker has died.
             timeout: seconds to wait at most for another who does the work; None waits without end.
 
@@ -141,9 +145,10 @@ class AsyncClient(AsyncClientLocks):
         """Make a value that one caller fetches and all use, in all processes: an access token, an exchange rate.
 
         Args:
-            key: the value's name.
-            ttl: seconds for which a fetched value is good, or a function that reads them from the value.
-            fetch: a coroutine function that returns a new value: what JSON can express, or bytes.
+            key: the value's name; 1 to 505 bytes of UTF-8.
+            ttl: seconds for which a fetched value is good, or a function that reads them from the value; ten years at
+                most.
+            fetch: a coroutine function that returns a new value: what JSON can express, or bytes; 64 KiB at most.
             early: seconds before its end in which one caller renews it; None is a tenth of ``ttl``, 0 is never.
             lease: seconds after which another fetches if the caller who fetched has died.
             timeout: seconds to wait at most for another who fetches; None waits without end.
@@ -159,12 +164,12 @@ class AsyncClient(AsyncClientLocks):
         """Make a job of which each tick runs in one instance, whatever their number.
 
         Args:
-            name: the job's name.
-            at_least: for runs without ``tick=``: seconds from the start of a run in which no other begins: more than
-                the instances' clocks differ, less than the time between two ticks.
+            name: the job's name; 1 to 502 bytes of UTF-8.
+            at_least: for runs without ``tick=``: no run begins within this many seconds after another began. Choose
+                more than the instances' clocks differ, and less than the time between two ticks.
             at_most: seconds after which a run has lost its right, and another may begin.
             ttl: for runs with ``tick=``: seconds for which the last tick is remembered; longer than an instance may be
-                late.
+                late, ten years at most.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.

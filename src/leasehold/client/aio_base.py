@@ -92,7 +92,9 @@ class AsyncClientBase:
             The client, to be closed by ``async with`` or `close`.
 
         Raises:
-            ValueError: the URL is malformed, or its scheme or an option of it is unknown.
+            ValueError: the URL is malformed, or its scheme or an option of it is unknown; or ``namespace`` or
+                ``response_timeout`` (above 0 to 3600 s) is out of its bounds.
+            TypeError: a value has the wrong type.
             MissingDriver: the message says what to install.
         """
         hidden = registry.hide(url)
@@ -126,7 +128,12 @@ class AsyncClientBase:
             The client, to be closed by ``async with`` or `close`.
 
         Raises:
-            TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode.
+            TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode; or a
+                value has the wrong type.
+            ValueError: the client's settings lack what locks need, as the name of a database, or they cannot be
+                repeated for another connection; or ``namespace`` or ``response_timeout`` is out of its bounds.
+            Unsupported: the store cannot be used for locks in the way in which the client connects to it.
+            MissingDriver: the message says what to install.
         """
         opener = registry.adopt(client, Flavor.ASYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
@@ -158,6 +165,7 @@ class AsyncClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
+            ValueError, TypeError: the name is out of its bounds.
         """
         self._engine.ready()
         views = await asked(
@@ -173,7 +181,8 @@ class AsyncClientBase:
 
         Args:
             name: the lock's name.
-            token: the holder's fencing token, as `inspect` shows it.
+            token: the holder's fencing token, as `inspect` shows it. A holder of another library may have none; free
+                its lock with that library.
 
         Returns:
             Whether that holder was there.
@@ -202,6 +211,8 @@ class AsyncClientBase:
         Raises:
             StoreUnavailable: the store did not answer within ``response_timeout``, or takes no request for locks; where
                 it said why, as with a missing right or table, this is a `StoreRefused`.
+            Unsupported: the server answered, and cannot promise locks: too old, of another kind, a network file system.
+            RuntimeError: the client is closed.
         """
         self._engine.ready()
         await self._engine.ping()
@@ -216,7 +227,12 @@ class AsyncClientBase:
         return await asked(self._engine.store.diagnose())
 
     async def close(self) -> None:
-        """Release what is still held, end the watchdog, and close connections. Further calls do nothing."""
+        """End what is still held, release it, and close the connections, in about two seconds at most.
+
+        A hold that is still held ends as a loss, before another client can acquire: its ``on_lost`` callbacks are
+        called, and its block is cancelled and raises `LeaseLost`. Later calls on the client and its objects raise
+        RuntimeError. A further `close` does nothing.
+        """
         await self._engine.close()
 
     async def __aenter__(self) -> Self:

@@ -71,7 +71,9 @@ class ClientBase:
             The client, to be closed by ``with`` or `close`.
 
         Raises:
-            ValueError: the URL is malformed, or its scheme or an option of it is unknown.
+            ValueError: the URL is malformed, or its scheme or an option of it is unknown; or ``namespace`` or
+                ``response_timeout`` (above 0 to 3600 s) is out of its bounds.
+            TypeError: a value has the wrong type.
             MissingDriver: the message says what to install.
         """
         hidden = registry.hide(url)
@@ -105,7 +107,12 @@ class ClientBase:
             The client, to be closed by ``with`` or `close`.
 
         Raises:
-            TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode.
+            TypeError: ``client`` is of an unknown class or of the other flavor, or its store has no strict mode; or a
+                value has the wrong type.
+            ValueError: the client's settings lack what locks need, as the name of a database, or they cannot be
+                repeated for another connection; or ``namespace`` or ``response_timeout`` is out of its bounds.
+            Unsupported: the store cannot be used for locks in the way in which the client connects to it.
+            MissingDriver: the message says what to install.
         """
         opener = registry.adopt(client, Flavor.SYNC, strict=strict)
         return cls(opener, namespace=namespace, response_timeout=response_timeout, observer=observer)
@@ -133,6 +140,7 @@ class ClientBase:
 
         Raises:
             StoreUnavailable: the store did not answer.
+            ValueError, TypeError: the name is out of its bounds.
         """
         return run_sync(self._core.inspect(name))
 
@@ -144,7 +152,8 @@ class ClientBase:
 
         Args:
             name: the lock's name.
-            token: the holder's fencing token, as `inspect` shows it.
+            token: the holder's fencing token, as `inspect` shows it. A holder of another library may have none; free
+                its lock with that library.
 
         Returns:
             Whether that holder was there.
@@ -163,6 +172,8 @@ class ClientBase:
         Raises:
             StoreUnavailable: the store did not answer within ``response_timeout``, or takes no request for locks; where
                 it said why, as with a missing right or table, this is a `StoreRefused`.
+            Unsupported: the server answered, and cannot promise locks: too old, of another kind, a network file system.
+            RuntimeError: the client is closed.
         """
         run_sync(self._core.ping())
 
@@ -175,7 +186,12 @@ class ClientBase:
         return run_sync(self._core.diagnose())
 
     def close(self) -> None:
-        """Release what is still held, end the watchdog, and close connections. Further calls do nothing."""
+        """End what is still held, release it, and close the connections, in about two seconds at most.
+
+        A hold that is still held ends as a loss, before another client can acquire: its ``on_lost`` callbacks are
+        called, and ``raise_if_lost`` and the end of its block raise `LeaseLost`. Later calls on the client and its
+        objects raise RuntimeError. A further `close` does nothing.
+        """
         run_sync(self._core.close())
 
     def __enter__(self) -> Self:

@@ -36,7 +36,7 @@ class ClientLocks(ClientBase):
             fair: serve waiters in order of arrival, even after a lease expired.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
@@ -78,7 +78,7 @@ class ClientLocks(ClientBase):
             fair: serve waiters in order of arrival, even after a lease expired.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
@@ -118,7 +118,7 @@ class ClientLocks(ClientBase):
                 readers pass waiting writers: they wait less, but a steady flow of them starves writers.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
@@ -159,7 +159,7 @@ class ClientLocks(ClientBase):
             fair: serve waiters in order of arrival. False lets small requests pass, and starve, a larger one.
             lease: seconds for which the store keeps a permit without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds that ``with`` and ``acquire`` wait at most; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
@@ -199,12 +199,13 @@ class ClientLocks(ClientBase):
 
         Args:
             locks: names, and lock objects of this or other clients: ``lock``, ``rlock``, ``reader()`` and ``writer()``,
-                semaphores and ``permits(n)``. A lock object keeps its own options, except the timeout. A name that
-                occurs twice is locked once. All clients acquire in order of the names, which excludes deadlocks.
+                semaphores and ``permits(n)``. A lock object keeps its own options, except the timeout: that of the
+                multi-lock counts. A name that occurs twice is locked once. All clients acquire in order of the names,
+                which excludes deadlocks.
             fair: for the names: serve waiters in order of arrival, even after a lease expired.
             lease: seconds for which the store keeps each name without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most for all of them together; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.
@@ -246,7 +247,7 @@ class ClientLocks(ClientBase):
             fair: serve waiters in order of arrival, even after a lease expired.
             lease: seconds for which the store keeps the lock without a renewal, so also after a crash.
             renew: renew the lease while the holder lives. False is a fixed lease: it ends even if the work goes on.
-            max_hold: seconds after which the lease is no longer renewed; None for no limit.
+            max_hold: seconds after which the lease is no longer renewed, and ends within ``lease``; None for no limit.
             lock_delay: seconds for which the name stays blocked after the lease *expired*; a release frees it at once.
             timeout: seconds to wait at most, then the call raises `AcquireTimeout`; None waits without end.
             meta: shown by `inspect`: a text or a mapping, at most 1 KiB as JSON.

@@ -5,6 +5,9 @@ can, if it stores the highest token that ever wrote to it and refuses lower ones
 resource: `guards.sql` for rows of a database, `guards.file` for a file, `guards.redis` for keys of Redis,
 `guards.etcd` for those of etcd.
 
+Read, write and commit inside the block of the lock. A commit after the release lets the next holder read the old value,
+and no token detects that.
+
 Example:
     ```python
     import sqlite3
@@ -15,6 +18,7 @@ Example:
     stock.execute("INSERT INTO stock (item, left_over) VALUES (42, 10)")
     with client.lock("stock:42") as hold:
         sql.update(stock, "stock", {"left_over": 9}, where={"item": 42}, token=hold.token)
+        stock.commit()
     try:
         # an older holder wakes up
         sql.update(stock, "stock", {"left_over": 8}, where={"item": 42}, token=hold.token - 1)

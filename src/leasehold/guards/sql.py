@@ -2,8 +2,13 @@
 
 Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite, at whatever
 isolation level, and whatever that transaction has read before; the functions whose names begin with ``a`` are for
-asyncio drivers. Nothing is committed here. At PostgreSQL's REPEATABLE READ and SERIALIZABLE the server itself may
+asyncio drivers. At PostgreSQL's REPEATABLE READ and SERIALIZABLE the server itself may
 refuse an older holder's write, by its error 40001 in place of `Stale`.
+
+Nothing is committed here. **Read, write and commit inside the block of the lock.** A commit after the release lets the
+next holder read the old value, and no token detects that: the next holder's token is the higher one. Where a framework
+commits after the view, put the lock around the transaction, or use a lock that lasts until the commit
+(`leasehold.postgres.transaction_lock`; in Django ``atomic_lock``).
 """
 
 from __future__ import annotations

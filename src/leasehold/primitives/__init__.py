@@ -22,8 +22,9 @@ _HOMES: Final = {
     "locks.multi_hold": "AsyncMultiHold MultiHold",
     "locks.multi_lock": "AsyncMultiLock MultiLock cores_of members_of",
     "locks.rlock": "AsyncRLock RLock",
-    "locks.rw_lock": "AsyncRWLock AsyncUpgradeableHold Role RWLock UpgradeableHold",
-    "locks.semaphore": "AsyncSemaphore Semaphore permits_of",
+    "locks.rw_lock": "AsyncRWLock AsyncSide AsyncUpgradeable AsyncUpgradeableHold Role RWLock Side Upgradeable "
+    "UpgradeableHold",
+    "locks.semaphore": "AsyncPermits AsyncSemaphore Permits Semaphore permits_of",
     "values.cached": "AsyncCachedValue AsyncFetch CachedValue Fetch TimeToLive",
     "values.versioned": "AsyncVersionedCell Versioned VersionedCell",
 }
@@ -67,13 +68,19 @@ if TYPE_CHECKING:  # isort: off
     from leasehold.primitives.locks.rlock import AsyncRLock as AsyncRLock, RLock as RLock
     from leasehold.primitives.locks.rw_lock import (
         AsyncRWLock as AsyncRWLock,
+        AsyncSide as AsyncSide,
+        AsyncUpgradeable as AsyncUpgradeable,
         AsyncUpgradeableHold as AsyncUpgradeableHold,
         Role as Role,
         RWLock as RWLock,
+        Side as Side,
+        Upgradeable as Upgradeable,
         UpgradeableHold as UpgradeableHold,
     )
     from leasehold.primitives.locks.semaphore import (
+        AsyncPermits as AsyncPermits,
         AsyncSemaphore as AsyncSemaphore,
+        Permits as Permits,
         Semaphore as Semaphore,
         permits_of as permits_of,
     )

@@ -64,7 +64,7 @@ class AsyncNamed(AsyncPrimitive):
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name, without the namespace."""
         return self._name
 
 
@@ -156,7 +156,7 @@ class NamedFacade(Facade[NamedCore]):
 
     @property
     def name(self) -> str:
-        """The name."""
+        """The name, without the namespace."""
         return self._core.name
 
 

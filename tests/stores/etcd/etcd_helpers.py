@@ -23,7 +23,8 @@ def url(*proxies: FaultProxy) -> str:
     return "etcd://" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
 
 
-def alongside(work):
+def in_a_thread(work):
+    """Begin a piece of work in a thread; return the thread, and the list into which its result is put."""
     got = []
     thread = threading.Thread(target=lambda: got.append(work()))
     thread.start()

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from etcd_helpers import NOISE, TXN, alongside, ticket, url
+from etcd_helpers import NOISE, TXN, in_a_thread, ticket, url
 
 from leasehold import Client, LeaseLost, StoreUnavailable
 from leasehold._model import Granted, ReleaseReason, Wait
@@ -206,7 +206,7 @@ def test_a_waiter_whose_watch_was_cut_is_notified(etcd_server, proxy, namespace)
         Client.from_url(url(proxy), namespace=namespace) as two,
     ):
         hold = one.lock("x").acquire()
-        thread, got = alongside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
+        thread, got = in_a_thread(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
         until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         held = proxy.hold(where=b"/v3/watch")
@@ -228,7 +228,7 @@ def test_a_silently_dead_watch_delays_a_waiter_by_a_third_of_a_lease(etcd_server
         Client.from_url(url(proxy), namespace=namespace) as two,
     ):
         hold = one.lock("x").acquire()
-        thread, got = alongside(lambda: two.lock("x", lease=3.0).acquire(timeout=30))
+        thread, got = in_a_thread(lambda: two.lock("x", lease=3.0).acquire(timeout=30))
         until(lambda: proxy.count(b"/v3/watch") == 1, 5.0)
         time.sleep(0.1)
         deaf = proxy.drop(Side.REPLIES, where=b'"type":"DELETE"')
@@ -298,7 +298,7 @@ def test_a_server_that_is_down_raises_an_error_at_once(namespace):
 def test_a_waiter_tolerates_a_restart(namespace):
     with EtcdServer() as server, Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x", lease=20.0).acquire()
-        thread, got = alongside(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
+        thread, got = in_a_thread(lambda: locks.lock("x", lease=20.0).acquire(timeout=30))
         until(lambda: len(server.keys(f"leasehold/{namespace}/lock/")) == 2, 5.0)
         server.restart()
         time.sleep(0.5)

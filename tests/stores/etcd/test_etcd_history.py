@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from etcd_helpers import NOISE, alongside, ticket, url
+from etcd_helpers import NOISE, in_a_thread, ticket, url
 
 from leasehold import Client, LeaseLost
 from leasehold._model import Granted, ReleaseReason, Wait
@@ -28,7 +28,7 @@ def test_compaction_during_a_wait(etcd_server, namespace):
     ):
         for _ in range(5):
             hold = one.lock("x").acquire()
-            thread, got = alongside(lambda: two.lock("x").acquire(timeout=30))
+            thread, got = in_a_thread(lambda: two.lock("x").acquire(timeout=30))
             until(lambda: len(etcd_server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
             etcd_server.compact()
             start = time.monotonic()
@@ -47,7 +47,7 @@ def released_before_the_watch_begins(server: EtcdServer, proxy: FaultProxy, name
     ):
         hold = one.lock("x").acquire()
         late = proxy.hold(where=b"/v3/watch")
-        thread, got = alongside(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
+        thread, got = in_a_thread(lambda: two.lock("x", lease=60.0).acquire(timeout=30))
         assert late.wait(5)
         hold.release()
         yield one
@@ -138,7 +138,7 @@ def test_a_cluster_that_is_restored_from_an_older_copy(namespace, tmp_path):
             with one.lock("y"):
                 pass
         hold = one.lock("x", lease=3.0).acquire()
-        thread, got = alongside(lambda: two.lock("x", lease=30.0).acquire(timeout=60))
+        thread, got = in_a_thread(lambda: two.lock("x", lease=30.0).acquire(timeout=60))
         until(lambda: len(server.keys(f"leasehold/{namespace}/lock/x/")) == 2, 5.0)
         server.kill()
         peer = f"http://127.0.0.1:{server.peer_port}"

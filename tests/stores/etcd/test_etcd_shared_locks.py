@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from etcd_helpers import TXN, alongside, url
+from etcd_helpers import TXN, in_a_thread, url
 
 from leasehold import AsyncClient, Client
 from support.patience import until
@@ -18,7 +18,7 @@ def test_a_fair_waiter_does_not_enter_alongside_one_that_overtook_it_unseen(etcd
         Client.from_url(url(proxy), namespace=namespace) as writers,
     ):
         first = readers.rw_lock("x").reader().acquire()
-        thread, got = alongside(lambda: writers.rw_lock("x").writer().acquire(timeout=30))
+        thread, got = in_a_thread(lambda: writers.rw_lock("x").writer().acquire(timeout=30))
         until(lambda: len(readers.inspect("x").waiters) == 1, 5.0)
         time.sleep(0.2)
         late = proxy.hold(where=TXN, nth=2)  # it looks, and enters

@@ -21,14 +21,17 @@ asyncmy: Any = import_module("asyncmy")
 CANARY = "hunter2-\u00e9"
 
 
-def parts(url: str) -> dict[str, Any]:
-    """Return what a driver is given to get there."""
+def connect_arguments(url: str) -> dict[str, Any]:
+    """Return the keyword arguments with which a driver connects to this URL."""
     read = urlsplit(url)
     return {"host": read.hostname, "port": read.port, "user": read.username, "database": read.path[1:]}
 
 
 def test_a_connection_of_pymysql(mariadb_url: str, namespace: str) -> None:
-    with closing(pymysql.connect(**parts(mariadb_url), autocommit=False)) as mine, closing(mine.cursor()) as cursor:
+    with (
+        closing(pymysql.connect(**connect_arguments(mariadb_url), autocommit=False)) as mine,
+        closing(mine.cursor()) as cursor,
+    ):
         cursor.execute("CREATE TEMPORARY TABLE t (x INT)")
         cursor.execute("INSERT INTO t VALUES (1)")  # a transaction is in progress, and stays so
         session = mine.thread_id()
@@ -45,7 +48,7 @@ def test_a_connection_of_pymysql(mariadb_url: str, namespace: str) -> None:
 
 
 def test_a_closed_connection_still_has_its_settings(mariadb_url: str, namespace: str) -> None:
-    mine = pymysql.connect(**parts(mariadb_url))
+    mine = pymysql.connect(**connect_arguments(mariadb_url))
     mine.close()
     with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
         pass
@@ -53,8 +56,8 @@ def test_a_closed_connection_still_has_its_settings(mariadb_url: str, namespace:
 
 def test_a_connection_and_a_pool_of_asyncmy(mariadb_url: str, namespace: str) -> None:
     async def body() -> None:
-        mine = await asyncmy.connect(**parts(mariadb_url))
-        pool = await asyncmy.create_pool(**parts(mariadb_url), minsize=1, maxsize=1)
+        mine = await asyncmy.connect(**connect_arguments(mariadb_url))
+        pool = await asyncmy.create_pool(**connect_arguments(mariadb_url), minsize=1, maxsize=1)
         try:
             for given in (mine, pool):
                 async with AsyncClient.from_client(given, namespace=namespace) as locks, locks.lock("x") as hold:
@@ -74,7 +77,7 @@ def test_a_connection_and_a_pool_of_asyncmy(mariadb_url: str, namespace: str) ->
 
 
 def test_the_password_creator_is_called_for_each_connection(mariadb_server: MariaDBServer, mariadb_url: str) -> None:
-    """As programs do whose passwords last for minutes: one that was taken over as a text would be refused by then."""
+    """As in programs whose passwords expire after minutes: a password copied as text would be refused by then."""
     asked = list[str]()
 
     def password() -> str:
@@ -83,7 +86,7 @@ def test_the_password_creator_is_called_for_each_connection(mariadb_server: Mari
         return asked[-1]
 
     async def body() -> None:
-        there = {**parts(mariadb_url), "user": "minutes", "password_creator": password}
+        there = {**connect_arguments(mariadb_url), "user": "minutes", "password_creator": password}
         pool = await asyncmy.create_pool(**there, minsize=1, maxsize=1)
         try:
             before = len(asked)
@@ -104,7 +107,7 @@ def test_the_password_creator_is_called_for_each_connection(mariadb_server: Mari
 def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_url: str, namespace: str) -> None:
     mariadb_server.query("CREATE USER IF NOT EXISTS 'app'@'localhost'")
     mariadb_server.query("GRANT ALL ON locks.* TO 'app'@'localhost'")
-    there = {**parts(mariadb_url), "unix_socket": mariadb_server.unix_path}
+    there = {**connect_arguments(mariadb_url), "unix_socket": mariadb_server.unix_path}
     with closing(pymysql.connect(**there)) as mine:
         assert from_client(mine, Flavor.SYNC).local
         with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
@@ -112,7 +115,7 @@ def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_
     with MariaDBServer(password=CANARY, tls=True) as server:
         assert server.certificates is not None
         secret = {"password": CANARY.encode(), "ssl": {"ca": str(server.certificates.authority)}}
-        with closing(pymysql.connect(**parts(server.url), **secret)) as mine:
+        with closing(pymysql.connect(**connect_arguments(server.url), **secret)) as mine:
             found = from_client(mine, Flavor.SYNC)
             assert "ssl" in found.options
             assert "hunter2" not in repr(found) + repr(registry.adopt(mine, Flavor.SYNC))
@@ -122,7 +125,7 @@ def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_
 
 
 def test_an_object_that_cannot_be_adopted_is_refused_with_the_reason(mariadb_url: str) -> None:
-    there = parts(mariadb_url)
+    there = connect_arguments(mariadb_url)
     del there["database"]
     with closing(pymysql.connect(**there)) as mine:
         with pytest.raises(ValueError, match="names no database"):
@@ -132,7 +135,7 @@ def test_an_object_that_cannot_be_adopted_is_refused_with_the_reason(mariadb_url
 
     async def over_a_socket() -> None:
         driver: Any = import_module("asyncmy.connection")
-        made_elsewhere = driver.Connection(**parts(mariadb_url), sock=object())
+        made_elsewhere = driver.Connection(**connect_arguments(mariadb_url), sock=object())
         with pytest.raises(ValueError, match="made elsewhere"):
             AsyncClient.from_client(made_elsewhere)
 

@@ -304,7 +304,7 @@ def test_every_error_of_the_table_is_provoked() -> None:
 
 
 @pytest.mark.parametrize("code", PROVOKED)
-def test_nothing_is_done_and_it_says_what_to_do(code: int, server: MariaDBServer) -> None:
+def test_the_refused_request_changes_nothing_and_its_error_names_the_remedy(code: int, server: MariaDBServer) -> None:
     said = check_nothing_is_done(server, PROVOKED[code], str(code), REMEDIES[code])
     assert not any("wr0ng" in str(error) for error in said)
 

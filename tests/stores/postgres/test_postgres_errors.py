@@ -277,5 +277,5 @@ def test_every_error_of_the_table_is_provoked() -> None:
 
 
 @pytest.mark.parametrize("code", PROVOKED)
-def test_nothing_is_done_and_it_says_what_to_do(code: str, server: PostgresServer) -> None:
+def test_the_refused_request_changes_nothing_and_its_error_names_the_remedy(code: str, server: PostgresServer) -> None:
     check_nothing_is_done(server, PROVOKED[code], code, UNLISTED if code in AGAIN else REMEDIES[code])

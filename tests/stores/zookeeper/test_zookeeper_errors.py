@@ -1,6 +1,6 @@
 """Every row of ZooKeeper's table of errors, as a real server reports it, and whether the request was carried out.
 
-Some need what no test can have at will (`TOLD`): there kazoo's own error stands for the server's answer.
+Some cannot be provoked (`NOT_PROVOKED`); there kazoo's exception is passed to `to_error`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def server(outlive: set[int]) -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(scope="module")
 def guarded(outlive: set[int]) -> Iterator[ZooKeeperServer]:
-    """One that serves only those with SASL, and whose sessions are its own and cannot hold nodes."""
+    """A server that requires SASL; its sessions are local, so they cannot create ephemeral nodes."""
     port, peer = free_port(), free_port()
     properties = {
         "zookeeper.authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
@@ -83,7 +83,7 @@ def transport_to(url: str) -> Iterator[Transport]:
         finish(transport.close())
 
 
-def asked(url: str, *forms: Any) -> BaseException:
+def first_error(url: str, *forms: Any) -> BaseException:
     """Send the requests one after another; return the error of the one that fails."""
     with transport_to(url) as transport:
         for form in forms:
@@ -99,12 +99,12 @@ def asked(url: str, *forms: Any) -> BaseException:
 # --- how each is provoked ----------------------------------------------------------------------------------------
 
 
-def node(path: str, flags: int = 0, acl: Any = OPEN_ACL_UNSAFE) -> Any:
+def create_request(path: str, flags: int = 0, acl: Any = OPEN_ACL_UNSAFE) -> Any:
     return Create2(path, b"", acl, flags)
 
 
-def by(*forms: Any) -> Provoked:
-    return lambda request: asked(request.getfixturevalue("server").url, *forms)
+def error_of(*forms: Any) -> Provoked:
+    return lambda request: first_error(request.getfixturevalue("server").url, *forms)
 
 
 class Odd(GetData):  # type: ignore[misc]
@@ -121,8 +121,8 @@ class Short(GetData):  # type: ignore[misc]
 
 
 def out_of_step(request: pytest.FixtureRequest) -> BaseException:
-    """What stands in a transaction behind what failed."""
-    forms = Transaction([node("/mark"), node("/mark/a")])
+    """The result of the operation that follows the failed one in a transaction."""
+    forms = Transaction([create_request("/mark"), create_request("/mark/a")])
     server: ZooKeeperServer = request.getfixturevalue("server")
     with transport_to(server.url) as transport, pytest.raises(LeaseholdError) as caught:
         finish(transport.ask_all((Request(forms, lambda value: value[1]),), RUNTIME.now() + 5))
@@ -134,23 +134,23 @@ def cut_off(request: pytest.FixtureRequest) -> BaseException:
     server: ZooKeeperServer = request.getfixturevalue("server")
     with FaultProxy(server.port) as proxy:
         proxy.cut_at(where=b"/mark/a")
-        return asked(f"zookeeper://127.0.0.1:{proxy.port}", node("/mark/a"))
+        return first_error(f"zookeeper://127.0.0.1:{proxy.port}", create_request("/mark/a"))
 
 
 def with_sasl(user: str, *forms: Any) -> Provoked:
     def provoke(request: pytest.FixtureRequest) -> BaseException:
         server: ZooKeeperServer = request.getfixturevalue("guarded")
         url = server.url if not user else f"zookeeper://{user}@{server.address}?auth=sasl"
-        return asked(url, *(forms or (GetData("/", None),)))
+        return first_error(url, *(forms or (GetData("/", None),)))
 
     return provoke
 
 
-def say(name: str) -> Provoked:
+def mapped_from_kazoo(name: str) -> Provoked:
     return lambda request: to_error(getattr(kazoo.exceptions, name)(), "here")
 
 
-TOLD = (
+NOT_PROVOKED = (
     "ConnectionClosedError",  # kazoo's own, of a client that is being closed
     "RequestTimeoutError",
     "SessionExpiredError",  # for a request that the server had before the session ended
@@ -160,23 +160,23 @@ TOLD = (
 )
 
 PROVOKED: dict[str, Provoked] = {
-    "NoNodeError": by(GetData("/nothing", None)),
-    "NodeExistsError": by(node("/mark")),
-    "BadVersionError": by(SetData("/mark", b"", 7)),
-    "NotEmptyError": by(Delete("/full", -1)),
+    "NoNodeError": error_of(GetData("/nothing", None)),
+    "NodeExistsError": error_of(create_request("/mark")),
+    "BadVersionError": error_of(SetData("/mark", b"", 7)),
+    "NotEmptyError": error_of(Delete("/full", -1)),
     "ConnectionLoss": cut_off,
     "RuntimeInconsistency": out_of_step,
-    "NoAuthError": by(node("/closed/a")),
+    "NoAuthError": error_of(create_request("/closed/a")),
     "AuthFailedError": with_sasl("bob:wr0ng"),
     "SessionClosedRequireSaslError": with_sasl(""),
-    "InvalidACLError": by(node("/mark/a", acl=CREATOR_ALL_ACL)),
-    "QuotaExceededError": by(node("/full/b"), node("/full/c")),
-    "EphemeralOnLocalSessionError": with_sasl("bob:s3cret", node("/a", EPHEMERAL)),
-    "UnimplementedError": by(Odd("/mark", None)),
-    "MarshallingError": by(Short("/mark", None)),
-    "BadArgumentsError": by(node("mark")),
-    "NoChildrenForEphemeralsError": by(node("/brief", EPHEMERAL), node("/brief/a")),
-    **{name: say(name) for name in TOLD},
+    "InvalidACLError": error_of(create_request("/mark/a", acl=CREATOR_ALL_ACL)),
+    "QuotaExceededError": error_of(create_request("/full/b"), create_request("/full/c")),
+    "EphemeralOnLocalSessionError": with_sasl("bob:s3cret", create_request("/a", EPHEMERAL)),
+    "UnimplementedError": error_of(Odd("/mark", None)),
+    "MarshallingError": error_of(Short("/mark", None)),
+    "BadArgumentsError": error_of(create_request("mark")),
+    "NoChildrenForEphemeralsError": error_of(create_request("/brief", EPHEMERAL), create_request("/brief/a")),
+    **{name: mapped_from_kazoo(name) for name in NOT_PROVOKED},
 }
 
 
@@ -186,18 +186,20 @@ def test_every_row_is_provoked() -> None:
 
 @pytest.mark.usefixtures("server", "guarded")
 @pytest.mark.parametrize("name", PROVOKED)
-def test_nothing_is_done_and_it_says_what_to_do(name: str, request: pytest.FixtureRequest) -> None:
-    said = PROVOKED[name](request)
+def test_the_refused_request_changes_nothing_and_its_error_names_the_remedy(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    error = PROVOKED[name](request)
     if name in ANSWERS:
-        assert type(said) is ANSWERS[name]
+        assert type(error) is ANSWERS[name]
     else:
         kind, words = MEANINGS[name]
-        assert f"({name})" in str(said)
-        assert words in str(said)
-        assert isinstance(said, Unsupported) is (kind is UNSUPPORTED)
-        if isinstance(said, StoreUnavailable):
-            assert said.unknown is (kind is UNKNOWN)
-            assert said.lasting is (kind is LASTING)
-        assert "wr0ng" not in str(said)
+        assert f"({name})" in str(error)
+        assert words in str(error)
+        assert isinstance(error, Unsupported) is (kind is UNSUPPORTED)
+        if isinstance(error, StoreUnavailable):
+            assert error.unknown is (kind is UNKNOWN)
+            assert error.lasting is (kind is LASTING)
+        assert "wr0ng" not in str(error)
     with request.getfixturevalue("server").connect() as client:
         assert client.get_children("/mark") == []

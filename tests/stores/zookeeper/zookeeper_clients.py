@@ -8,7 +8,7 @@ from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import Harness
 
 SESSION = 2.0
-"""Seconds of a session timeout; the shortest that the server grants is two ticks, 1 s."""
+"""Seconds of a session timeout: twice the shortest that the server grants, which is two ticks, 1 s."""
 
 NOISE = 1.0
 

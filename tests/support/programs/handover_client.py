@@ -1,12 +1,12 @@
 """Processes of both flavors hand over one lock to each other; one line of JSON reports how long that took.
 
-    python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "deaf": 0}'
+    python handover_client.py URL NAMESPACE '{"handovers": 1000, "fair": true, "lease": 3.0, "ignore_messages": 0}'
 
 Each process is forked from one that has imported the modules. They share a few cells of memory, which only the holder
 reads and writes. With these they also check that no two hold at the same time, and that tokens increase.
 
 A hand-over counts if the lock goes to another process. It lasts from just before the release of one until the acquire
-of the other has returned. With ``"deaf": n``, each process drops every n-th message.
+of the other has returned. With ``"ignore_messages": n``, each process drops every n-th message.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def fork_contender(url: str, namespace: str, order: dict[str, Any], cells: Any, 
         code, said = 1, dict[str, Any]()
         try:
             os.close(reads)
-            if order["deaf"]:
-                drop_messages(order["deaf"])
+            if order["ignore_messages"]:
+                drop_messages(order["ignore_messages"])
             said, code = {"spans": contend(url, namespace, order, cells, me)}, 0
         except BaseException as error:
             said = {"error": repr(error)}

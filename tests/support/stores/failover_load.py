@@ -116,9 +116,11 @@ class Load:
             those.sort(key=lambda holding: holding.token)
             tokens = [holding.token for holding in those]
             assert len(set(tokens)) == len(tokens), f"{name}: a token was given out twice"
-            for older, newer in itertools.pairwise(those):
+            latest = those[0]  # of all with a lower token, the one that was asked for last
+            for newer in those[1:]:
                 # A request that was sent after another one was granted gets a higher token, across every failover.
-                assert newer.got >= older.asked, f"{name}: token {newer.token} was given out before {older.token}"
+                assert newer.got >= latest.asked, f"{name}: token {newer.token} was given out before {latest.token}"
+                latest = max(latest, newer, key=lambda holding: holding.asked)
             for older, newer in itertools.pairwise(those):
                 if older.ended > newer.got:  # both held: a failover lost the older one's grant
                     assert older.told, (

@@ -44,7 +44,7 @@ class RunCommand(click.Command):
 @click.option("--fair", is_flag=True, help="Waiters acquire in order of arrival.")
 @click.option("--lock-delay", type=Duration(), default=0.0, help="After an expiry, block the name for TIME.")
 @click.option("--meta", metavar="TEXT", help="A text that ls and show print.")
-@click.option("--max-hold", type=Duration(), help="Stop renewing after TIME.")
+@click.option("--max-hold", type=Duration(), help="Stop renewing after TIME; the lock then ends within a lease.")
 @click.option(
     "--grace",
     type=Duration(),

@@ -1,6 +1,7 @@
 """Fenced updates for the ORM: no write of an older holder is applied after one of a newer holder.
 
 The model has a `FenceField`, which keeps the highest token that wrote to the row; see `leasehold.guards`.
+The transaction must end inside the block of the lock: a later commit lets the next holder read the old value.
 
 Example:
     <!-- not run: it needs a project -->

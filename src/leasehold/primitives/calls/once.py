@@ -22,7 +22,7 @@ from leasehold._engine.engine import Engine
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
-from leasehold.primitives.locks.lock import guard
+from leasehold.primitives.locks.guard import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -83,7 +83,11 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         return value
 
     async def done(self) -> bool:
-        """Return whether the work was done and its result is still kept."""
+        """Return whether the work was done and its result is still kept.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         return (await self._register.read()).version > 0
 
@@ -139,5 +143,5 @@ class Once(Facade[AsyncOnce[T]], Generic[T]):
         return run_sync(self._core.run(work, *args, **kwargs))
 
     def done(self) -> bool:
-        """Return whether the work was done and its result is still kept."""
+        """Return whether the work was done and its result is still kept. As `AsyncOnce.done`."""
         return run_sync(self._core.done())

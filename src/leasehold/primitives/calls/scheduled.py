@@ -58,7 +58,8 @@ from leasehold.primitives.bases import (
     require_coroutine_function,
     require_function,
 )
-from leasehold.primitives.locks.lock import AsyncLock, guard
+from leasehold.primitives.locks.guard import guard
+from leasehold.primitives.locks.lock import AsyncLock
 from leasehold.primitives.locks.options import DEFAULT_LEASE, TICK_TTL, Options
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL

@@ -71,7 +71,14 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         return (await self._members.meet(timeout, stays=False)).index
 
     async def enter(self, timeout: Seconds | None = None) -> int:
-        """Wait until all have arrived, and stay inside until `leave`. Otherwise as `wait`."""
+        """Wait until all have arrived, and stay inside until `leave`. Otherwise as `wait`.
+
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+
+        Raises:
+            RuntimeError: the calling thread or task is inside already.
+        """
         return await self._enter(None, timeout)
 
     async def _enter(self, block: Block | None, timeout: Seconds | None = None) -> int:
@@ -90,8 +97,12 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
     async def leave(self, timeout: Seconds | None = None) -> None:
         """Leave, and wait until all other members inside leave, too.
 
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+
         Raises:
             NotHeld: the calling thread or task is not inside.
+            StoreUnavailable: the store did not answer.
             BrokenBarrier: another died or failed inside, or it was broken otherwise; also by this timeout, unless
                 ``drop_dead``.
             AcquireTimeout: the others did not leave in time; with ``drop_dead`` only. This member has left.
@@ -101,22 +112,38 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), timeout)
 
     async def abort(self) -> None:
-        """Break it: members that wait or are inside get `BrokenBarrier`, and later arrivals, too, until `reset`."""
+        """Break it: members that wait or are inside get `BrokenBarrier`, and later arrivals, too, until `reset`.
+
+        Raises:
+            StoreUnavailable: no answer; with ``unknown`` it may be broken all the same.
+        """
         self._engine.ready()
         await self._members.abort(f"{self._engine.owner} aborted it")
 
     async def reset(self) -> None:
-        """Repair and empty it: members that wait or are inside get `BrokenBarrier`, later arrivals do not."""
+        """Repair and empty it: members that wait or are inside get `BrokenBarrier`, later arrivals do not.
+
+        Raises:
+            StoreUnavailable: no answer; with ``unknown`` it may have been reset all the same.
+        """
         self._engine.ready()
         await self._members.reset()
 
     async def broken(self) -> bool:
-        """Return whether it is broken."""
+        """Return whether it is broken.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         return (await self._members.rounds()).broken != ""
 
     async def n_waiting(self) -> int:
-        """Return how many members wait for others to arrive."""
+        """Return how many members wait for others to arrive.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         return len((await self._members.rounds()).arrived)
 
@@ -167,15 +194,30 @@ class Barrier(ContextFacade[AsyncBarrier]):
         return self._core.parties
 
     def wait(self, timeout: Seconds | None = None) -> int:
-        """Wait until all have arrived; return the place in the order of arrival. As `AsyncBarrier.wait`."""
+        """Wait until all have arrived; return the place in the order of arrival, from 0. As `AsyncBarrier.wait`.
+
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+        """
         return run_sync(self._core.wait(timeout))
 
     def enter(self, timeout: Seconds | None = None) -> int:
-        """Wait until all have arrived, and stay inside until `leave`. As `AsyncBarrier.enter`."""
+        """Wait until all have arrived, and stay inside until `leave`. As `AsyncBarrier.enter`.
+
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+
+        Raises:
+            RuntimeError: the calling thread is inside already.
+        """
         return run_sync(self._core.enter(timeout))
 
     def leave(self, timeout: Seconds | None = None) -> None:
-        """Leave, and wait until all other members inside leave, too. As `AsyncBarrier.leave`."""
+        """Leave, and wait until all other members inside leave, too. As `AsyncBarrier.leave`.
+
+        Args:
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+        """
         run_sync(self._core.leave(timeout))
 
     def abort(self) -> None:
@@ -187,11 +229,11 @@ class Barrier(ContextFacade[AsyncBarrier]):
         run_sync(self._core.reset())
 
     def broken(self) -> bool:
-        """Return whether it is broken."""
+        """Return whether it is broken. As `AsyncBarrier.broken`."""
         return run_sync(self._core.broken())
 
     def n_waiting(self) -> int:
-        """Return how many members wait for others to arrive."""
+        """Return how many members wait for others to arrive. As `AsyncBarrier.n_waiting`."""
         return run_sync(self._core.n_waiting())
 
     def __enter__(self) -> int:

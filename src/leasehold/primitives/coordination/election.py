@@ -93,8 +93,10 @@ class AsyncElection(AsyncLock):
             The leadership; None if another candidate led all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: the leader is unknown.
+            StoreUnavailable: the leader is unknown; with a timeout, raised at most two seconds after it.
             LeaseLost: the lead was granted after its deadline.
+            NameInUse: the name ``election/NAME`` is in use as another primitive.
+            Unsupported, ValueError, TypeError, RuntimeError: as `AsyncLock.acquire`.
         """
         return await self.acquire(blocking, timeout, cancel)
 
@@ -123,6 +125,8 @@ class AsyncElection(AsyncLock):
         Raises:
             NotHeld: it does not lead.
             LeaseLost: the lead was lost; the value is not published.
+            StoreUnavailable: no answer; with ``unknown``, readers may see it nevertheless.
+            ValueError, TypeError: the value is no text or mapping, or longer than 1 KiB as JSON.
         """
         hold = self._last(self._engine.runtime.me())
         if not isinstance(hold, AsyncLeadership):
@@ -130,7 +134,11 @@ class AsyncElection(AsyncLock):
         await hold.proclaim(value)
 
     async def leader(self) -> Leader | None:
-        """Return the present leader, with value and token; None if there is none."""
+        """Return the present leader, with value and token; None if there is none.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         return await self._leader()
 
@@ -250,7 +258,16 @@ class Election(Mutex):
     def campaign(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Leadership | None:
-        """Wait until this candidate leads; the same as `acquire`. As `AsyncElection.campaign`."""
+        """Wait until this candidate leads; the same as `acquire`. As `AsyncElection.campaign`.
+
+        Args:
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes its own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: ends the wait from another thread or signal handler.
+
+        Returns:
+            The leadership; None if another candidate led all that time, or the wait was cancelled.
+        """
         return self.acquire(blocking, timeout, cancel)
 
     def acquire(
@@ -268,7 +285,7 @@ class Election(Mutex):
         run_sync(self._core.proclaim(value))
 
     def leader(self) -> Leader | None:
-        """Return the present leader, with value and token; None if there is none."""
+        """Return the present leader, with value and token; None if there is none. As `AsyncElection.leader`."""
         return run_sync(self._core.leader())
 
     def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:

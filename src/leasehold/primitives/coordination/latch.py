@@ -127,7 +127,12 @@ class AsyncLatch(AsyncNamed):
             seen = await self._journal.read(min(PATIENCE, max(0.0, until - runtime.now())))
 
     async def count(self) -> int:
-        """Return how many counts are missing; 0 when it is open."""
+        """Return how many counts are missing; 0 when it is open.
+
+        Raises:
+            NameInUse: others use the name with another count.
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         return self._mine((await self._journal.read()).state).left
 
@@ -135,6 +140,9 @@ class AsyncLatch(AsyncNamed):
         """Close it at its full count, whatever it was before: also with another count than others gave.
 
         Who waits goes on waiting, for the new count.
+
+        Raises:
+            StoreUnavailable: no answer; with ``unknown`` it may have been reset all the same.
         """
         self._engine.ready()
 
@@ -185,11 +193,15 @@ class Latch(NamedFacade[AsyncLatch]):
         return run_sync(self._core.count_down(n))
 
     def wait(self, timeout: Seconds | None = None) -> bool:
-        """Wait until it is open; return whether it opened in time. As `AsyncLatch.wait`."""
+        """Wait until it is open; return whether it opened in time. As `AsyncLatch.wait`.
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever, 0 only looks.
+        """
         return run_sync(self._core.wait(timeout))
 
     def count(self) -> int:
-        """Return how many counts are missing; 0 when it is open."""
+        """Return how many counts are missing; 0 when it is open. As `AsyncLatch.count`."""
         return run_sync(self._core.count())
 
     def reset(self) -> None:

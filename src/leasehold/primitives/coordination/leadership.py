@@ -54,6 +54,7 @@ class AsyncLeadership(AsyncHold):
             LeaseLost: the lead was lost; the value is not published.
             NotHeld: it was resigned.
             StoreUnavailable: no answer; with ``unknown``, readers may see it nevertheless.
+            ValueError, TypeError: the value is no text or mapping, or longer than 1 KiB as JSON.
         """
         text = _validate.meta(value)
         decoded = json.loads(text) if text else None

@@ -95,9 +95,9 @@ class AsyncHold(AsyncContext):
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the lease is lost; at once if it is lost already.
 
-        It is called from a thread or task of the client, or by the call that finds out first. It may take its time:
-        no other hold of the client waits for it, but callbacks of holds that are lost at the same moment do. What it
-        raises is logged; a SystemExit in the main thread, as of a signal handler, is raised (not under asyncio).
+        The event loop calls it, outside any task, or the call that finds the loss does. It must not block or await:
+        meanwhile no lease of the client is renewed. It may start a task. What it raises is logged; but a
+        KeyboardInterrupt that a signal handler raises meanwhile is raised after the last callback.
 
         Raises:
             TypeError: it is no function, or a coroutine function.
@@ -127,6 +127,7 @@ class AsyncHold(AsyncContext):
 
         Raises:
             LeaseLost: it has ended.
+            NotHeld: it was released.
             StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
         """
         self._engine.runtime.before_blocking()
@@ -273,15 +274,34 @@ class Hold(ContextFacade[AsyncHold]):
         return self._core.remaining
 
     def raise_if_lost(self) -> None:
-        """Return if the lock is held; else raise, as `AsyncHold.raise_if_lost` does."""
+        """Return if the lock is held.
+
+        Raises:
+            LeaseLost: it was lost.
+            NotHeld: it was released.
+        """
         self._core.raise_if_lost()
 
     def on_lost(self, callback: OnLost) -> None:
-        """Call ``callback(error)`` once when the lease is lost, as `AsyncHold.on_lost` does."""
+        """Call ``callback(error)`` once when the lease is lost; at once if it is lost already.
+
+        A thread of the client calls it, or the call that finds the loss. It may take its time: no other hold of the
+        client waits for it, but callbacks of holds that are lost at the same moment do. What it raises is logged; but a
+        KeyboardInterrupt or SystemExit that a signal handler raises meanwhile is raised after the last callback.
+
+        Raises:
+            TypeError: it is no function, or a coroutine function.
+        """
         self._core.on_lost(callback)
 
     def renew(self) -> None:
-        """Set the lease to its full length now, as `AsyncHold.renew` does."""
+        """Set the lease to its full length now, as the watchdog does by itself unless ``renew=False``.
+
+        Raises:
+            LeaseLost: it has ended.
+            NotHeld: it was released.
+            StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
+        """
         run_sync(self._core.renew())
 
     def release(self) -> bool:

@@ -51,7 +51,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
     async def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> AsyncHold | None:
-        """Acquire the lock; return None if that was not possible in time.
+        """Acquire the lock; return None if that was not possible in time. Keep the hold, and release it.
 
         Args:
             blocking: False tries once and never waits.
@@ -62,9 +62,12 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
             The hold; None if another holder had the lock all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: the holder is unknown; with a timeout, raised at most a second after it.
+            StoreUnavailable: the holder is unknown; with a timeout, raised at most two seconds after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
+            Unsupported: the store cannot promise this, as only the server could tell.
+            ValueError, TypeError: an argument is out of its bounds, or ``blocking=False`` has a timeout, too.
+            RuntimeError: the client is closed; or, with ``nested="raise"``, it would wait for a hold of its own.
         """
         got = await self._acquiring(blocking, timeout, cancel)
         if isinstance(got, NotAcquired):
@@ -75,7 +78,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> None:
-        """Release what the calling task acquired last through this lock.
+        """Release what the calling task acquired last through this lock (`rlock`, sides: any object with the name).
 
         Raises:
             NotHeld: it holds nothing.
@@ -91,7 +94,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         await hold.release()
 
     def owned(self) -> bool:
-        """Return whether the calling thread or task holds the lock, acquired through this object and not lost."""
+        """Return whether the calling task holds it, acquired through this object (see `release`) and not lost."""
         hold = self._last(self._engine.runtime.me())
         return hold is not None and hold.held
 
@@ -99,6 +102,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         """Return whether the lock is held now, in a way that excludes this one.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive.
         """
         mode = self._options.terms.mode
@@ -197,6 +201,8 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
 class AsyncLock(AsyncMutex):
     """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
 
+    If that has no timeout, a RuntimeWarning points at its line.
+
     One object may be shared by tasks; `release` releases what the calling task acquired.
 
     Example:
@@ -244,7 +250,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
     def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Hold | None:
-        """Acquire the lock; return None if that was not possible in time.
+        """Acquire the lock; return None if that was not possible in time. Keep the hold, and release it.
 
         Args:
             blocking: False tries once and never waits.
@@ -255,9 +261,12 @@ class Mutex(DecoratingFacade[AsyncMutex]):
             The hold; None if another holder had the lock all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: the holder is unknown; with a timeout, raised at most a second after it.
+            StoreUnavailable: the holder is unknown; with a timeout, raised at most two seconds after it.
             LeaseLost: the grant arrived after its deadline.
             NameInUse: the name is in use as another primitive.
+            Unsupported: the store cannot promise this, as only the server could tell.
+            ValueError, TypeError: an argument is out of its bounds, or ``blocking=False`` has a timeout, too.
+            RuntimeError: the client is closed; or, with ``nested="raise"``, it would wait for a hold of its own.
         """
         return self._acquired(run_sync(self._core._acquire(blocking, timeout, cancel)), Hold)
 
@@ -270,7 +279,7 @@ class Mutex(DecoratingFacade[AsyncMutex]):
         return hold  # in the next statement: see `HoldList.owned`
 
     def release(self) -> None:
-        """Release what the calling thread acquired last through this lock.
+        """Release what the calling thread acquired last through this lock (`rlock`, sides: any object with the name).
 
         Raises:
             NotHeld: it holds nothing.
@@ -282,12 +291,13 @@ class Mutex(DecoratingFacade[AsyncMutex]):
         """Return whether the lock is held now, in a way that excludes this one.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive.
         """
         return run_sync(self._core.locked())
 
     def owned(self) -> bool:
-        """Return whether the calling thread holds the lock, acquired through this object and not lost."""
+        """Return whether the calling thread holds it, acquired through this object (see `release`) and not lost."""
         return self._core.owned()
 
     def __enter__(self) -> Hold:
@@ -296,6 +306,8 @@ class Mutex(DecoratingFacade[AsyncMutex]):
 
 class Lock(Mutex):
     """An exclusive lock. Not re-entrant: a second acquire by its holder waits for itself (see the option ``nested``).
+
+    If that has no timeout, a RuntimeWarning points at its line.
 
     One object may be shared by threads; `release` releases what the calling thread acquired.
 
@@ -324,19 +336,3 @@ async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode
             raise NameInUse(message, name=name, owner=str(engine.owner), held_by=str(other.terms.owner))
         held += [entry.ticket.terms.mode for entry in view.holders]
     return held
-
-
-def guard(
-    engine: Engine,
-    kind: str,
-    name: str,
-    *,
-    lease: Seconds,
-    renew: bool = True,
-    max_hold: Seconds | None = None,
-    timeout: Seconds | None = None,
-) -> AsyncLock:
-    """Make the lock inside another primitive: plain, and with the name ``kind/name``, as which `holds` shows it."""
-    full = _validate.name(f"{kind}/{_validate.name(name)}")
-    checked = Options.checked(engine, LockMode(), lease=lease, renew=renew, max_hold=max_hold, timeout=timeout)
-    return AsyncLock(engine, full, checked, "warn")

@@ -110,7 +110,7 @@ class AsyncMultiHold(AsyncHold):
     def on_lost(self, callback: OnLost) -> None:
         """Call ``callback(error)`` once when the first of them is lost; at once if one is lost already.
 
-        For the calling thread, and how long the callback may take, see `AsyncHold.on_lost`. Its exceptions are logged.
+        The event loop calls it, outside any task: it must not block or await. All else is as in `AsyncHold.on_lost`.
         """
         refuse_callback(callback)
         first = [True]  # the thread that removes it calls: two leases may be lost at the same time

@@ -98,9 +98,10 @@ class AsyncMultiLock(AsyncLock):
             The hold; None if one of them was held by others all that time, or the wait was cancelled.
 
         Raises:
-            StoreUnavailable: the holder of one of them is unknown. All others are released.
-            LeaseLost: they were granted after their deadlines.
-            NameInUse: a name is in use as another primitive.
+            StoreUnavailable: the holder of one of them is unknown. All others are released. With a timeout, it is
+                raised at most two seconds after it, and the releases may take as long again.
+            LeaseLost: they were granted after their deadlines, or an earlier hold of a re-entrant one was lost.
+            NameInUse, Unsupported, ValueError, TypeError, RuntimeError: as `AsyncLock.acquire`.
         """
         return cast("AsyncMultiHold | None", await super().acquire(blocking, timeout, cancel))
 
@@ -108,6 +109,7 @@ class AsyncMultiLock(AsyncLock):
         """Return whether one of them is held now.
 
         Raises:
+            StoreUnavailable: a store did not answer.
             NameInUse: a name is in use as another primitive.
         """
         for member in self._members:

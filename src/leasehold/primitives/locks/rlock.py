@@ -217,6 +217,11 @@ class AsyncRLock(AsyncReentrant):
 
     Lease and other options are those of the outermost acquire. If the task ends without releasing, and nothing else
     refers to the hold, the watchdog stops renewing the lock and releases it.
+
+    `release` and `owned` count what the task acquired through any object of the client with this name.
+
+    Raises:
+        LeaseLost: by acquire, also if the task still has an earlier hold of this name, which was lost.
     """
 
 
@@ -225,4 +230,9 @@ class RLock(Mutex):
 
     Lease and other options are those of the outermost acquire. If the thread ends without releasing, and nothing else
     refers to the hold, the watchdog stops renewing the lock and releases it.
+
+    `release` and `owned` count what the thread acquired through any object of the client with this name.
+
+    Raises:
+        LeaseLost: by acquire, also if the thread still has an earlier hold of this name, which was lost.
     """

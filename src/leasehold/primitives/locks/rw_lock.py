@@ -61,8 +61,11 @@ class AsyncSide(AsyncReentrant):
     It belongs to the task that acquired it, across all objects of one client with the same name, and may be acquired
     again by that task. Lease and other options are those of the outermost acquire. A writer may also read.
 
+    `release` and `owned` count what the task acquired through any such object.
+
     Raises:
         RuntimeError: by acquire, when a task that reads wants to write: it could deadlock.
+        LeaseLost: by acquire, also if the task still has an earlier hold of this name, which was lost.
     """
 
     _roles: ClassVar[tuple[object, ...]] = tuple(Role)
@@ -197,8 +200,11 @@ class Side(Mutex):
     It belongs to the thread that acquired it, across all objects of one client with the same name, and may be acquired
     again by that thread. Lease and other options are those of the outermost acquire. A writer may also read.
 
+    `release` and `owned` count what the thread acquired through any such object.
+
     Raises:
         RuntimeError: by acquire, when a thread that reads asks to write: it could wait for ever.
+        LeaseLost: by acquire, also if the thread still has an earlier hold of this name, which was lost.
     """
 
 
@@ -210,7 +216,20 @@ class UpgradeableHold(Hold):
     _core: AsyncUpgradeableHold
 
     def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> Hold | None:
-        """Become the writer, as `AsyncUpgradeableHold.upgrade` does."""
+        """Become the writer: wait until the present readers release. As `AsyncUpgradeableHold.upgrade`.
+
+        Args:
+            timeout: seconds to wait at most; None takes the lock's own ``timeout``, -1 waits for ever, 0 tries once.
+            cancel: ends the wait from another thread or signal handler.
+
+        Returns:
+            The writer's hold, with a token of its own; None if others read all that time, or the wait was cancelled.
+
+        Raises:
+            LeaseLost: this hold was lost before or meanwhile, so another may have written.
+            NotHeld: it was released.
+            StoreUnavailable: it is unknown whether this hold may write. It stays a reader's hold.
+        """
         got = run_sync(self._core.upgrade(timeout, cancel))
         return None if got is None else Hold(got)
 

@@ -90,11 +90,17 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
                 once.
             cancel: ends the wait from another thread, task or signal handler; then it returns None.
 
+        Returns:
+            The hold of all ``n``; None if they were not free in time, or the wait was cancelled.
+
         Raises:
-            ValueError: ``n`` is not from 1 to `limit`.
-            StoreUnavailable: the store did not answer; with a timeout, raised at most a second after it.
+            ValueError, TypeError: ``n`` is not from 1 to `limit`, or another argument is out of its bounds, or
+                ``blocking=False`` has a timeout, too.
+            StoreUnavailable: the store did not answer; with a timeout, raised at most two seconds after it.
             LeaseLost: they were granted after their deadline.
             NameInUse: the name is in use as another primitive, or with another number of permits.
+            Unsupported: the store cannot promise this, as only the server could tell.
+            RuntimeError: the client is closed.
         """
         return await self.permits(n).acquire(blocking, timeout, cancel)
 
@@ -115,6 +121,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         """Return whether no permit is free now.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive, or with another number of permits.
         """
         return await self._one.locked()
@@ -123,6 +130,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         """Return how many permits are free now.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive, or with another number of permits.
         """
         held = await held_modes(self._engine, self.name, self._options.terms.mode)
@@ -172,7 +180,17 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
     def acquire(
         self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
     ) -> Hold | None:
-        """Acquire ``n`` permits, all or none; None if they were not free in time. As `AsyncSemaphore.acquire`."""
+        """Acquire ``n`` permits, all or none; return None if they were not free in time.
+
+        Args:
+            n: how many permits, at most `limit`.
+            blocking: False tries once and never waits.
+            timeout: seconds to wait at most; None takes the semaphore's own ``timeout``, -1 waits for ever, 0 tries
+                once.
+            cancel: ends the wait from another thread or signal handler; then it returns None.
+
+        Raises: as `AsyncSemaphore.acquire`.
+        """
         return self.permits(n).acquire(blocking, timeout, cancel)
 
     def release(self) -> None:
@@ -187,6 +205,7 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         """Return whether no permit is free now.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive, or with another number of permits.
         """
         return run_sync(self._core.locked())
@@ -195,6 +214,7 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         """Return how many permits are free now.
 
         Raises:
+            StoreUnavailable: the store did not answer.
             NameInUse: the name is in use as another primitive, or with another number of permits.
         """
         return run_sync(self._core.available())

@@ -27,7 +27,7 @@ from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
-from leasehold.primitives.locks.lock import guard
+from leasehold.primitives.locks.guard import guard
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -111,6 +111,8 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised; the next waiter then tries. While there is an old value, the failure is
                 logged, the old value is returned, and no caller retries for a second.
+            TypeError: JSON cannot express the fetched value, and it is not bytes; or its ttl is no number of seconds.
+            ValueError: the fetched value is larger than 64 KiB, or its ttl is not above 0, or above ten years.
         """
         self._engine.ready()
         seen = await self._value.read()
@@ -217,6 +219,8 @@ class CachedValue(Facade[AsyncCachedValue[T]], Generic[T]):
             AcquireTimeout: another caller was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
             Exception: what ``fetch`` raised, unless there is an old value; the next waiter then tries.
+            TypeError: JSON cannot express the fetched value, and it is not bytes; or its ttl is no number of seconds.
+            ValueError: the fetched value is larger than 64 KiB, or its ttl is not above 0, or above ten years.
         """
         return run_sync(self._core.get(refused=refused))
 

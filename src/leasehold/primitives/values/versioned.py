@@ -63,7 +63,11 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         self._name = name
 
     async def get(self) -> Versioned[T | None]:
-        """Return the value and its version; None and 0 if there is none."""
+        """Return the value and its version; None and 0 if there is none.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         self._engine.ready()
         seen = await self._register.read()
         return Versioned(seen.value, seen.version)
@@ -83,6 +87,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
             Conflict: the value has another version; the error has that version and value.
             LeaseLost: a later holder than that of ``fence`` has written.
             ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
+            TypeError: JSON cannot express the value, and it is not bytes.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
         """
         self._engine.ready()
@@ -108,6 +113,8 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         Raises:
             Conflict: another client wrote first at each attempt until the timeout.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+            TypeError: the function returned None, or what JSON cannot express and is not bytes.
+            ValueError: the new value is too large.
         """
         self._engine.ready()
         runtime, limit, pause = self._engine.runtime, _validate.timeout(timeout), FIRST_PAUSE
@@ -154,7 +161,7 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
     """
 
     def get(self) -> Versioned[T | None]:
-        """Return the value and its version; None and 0 if there is none."""
+        """Return the value and its version; None and 0 if there is none. As `AsyncVersionedCell.get`."""
         return run_sync(self._core.get())
 
     def put(self, value: T, if_version: int | None = None, fence: int | None = None) -> int:
@@ -168,6 +175,8 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
         Raises:
             Conflict: the value has another version; the error has that version and value.
             LeaseLost: a later holder than that of ``fence`` has written.
+            ValueError: the value is too large, or the store cannot keep so large a fence (SQL and SQLite: 2**63 - 1).
+            TypeError: JSON cannot express the value, and it is not bytes.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
         """
         return run_sync(self._core.put(value, if_version, fence))
@@ -186,6 +195,8 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
         Raises:
             Conflict: another client wrote first at each attempt until the timeout.
             StoreUnavailable: no answer; with ``unknown`` it may have been written all the same.
+            TypeError: the function returned None, or what JSON cannot express and is not bytes.
+            ValueError: the new value is too large.
         """
         refuse_coroutines(change)
         return run_sync(self._core.update(change, timeout))

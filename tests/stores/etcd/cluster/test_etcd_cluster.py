@@ -129,6 +129,7 @@ def test_a_stopped_member_delays_requests_and_breaks_no_hold(cluster, which):
             time.sleep(0.02)
         member.resume()
         time.sleep(1.0)
+    assert shop.lost == 0
     assert shop.wrong == []
     assert shop.tokens == sorted(set(shop.tokens))
 

@@ -2,8 +2,8 @@
 
 In each trial a client holds locks and knows the leader only, over a proxy; rivals wait at the other members. The leader
 is stopped for longer than an election takes, and for less than the lease: until the second keep-alive was sent to it.
-When it has gone on and the client is renewed, that is cut off. So what it believes rests on the answer to that
-keep-alive, and a rival that enters while the client still believes is an overlap.
+When the leader continues and has answered, the proxy cuts the client off. From then on the client believes only because
+of that answer. A rival that enters while the client still believes is an overlap.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 def trial(cluster: EtcdCluster, namespace: str, seconds: float) -> tuple[list[Rival], bool]:
-    """Return the rivals, all of whom have entered, and whether the old leader was asked as it was to be."""
+    """Return the rivals, all of whom have entered, and whether the second keep-alive reached the stopped leader."""
     leader = cluster.leader()
     others = ",".join(f"127.0.0.1:{one.port}" for one in cluster.members if one is not leader)
     with ExitStack() as stack:

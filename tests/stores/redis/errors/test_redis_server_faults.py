@@ -26,7 +26,7 @@ def server():
         yield running
 
 
-async def told(harness, hold, limit):
+async def seconds_until_notified(harness, hold, limit):
     """Wait until a loss is reported; return the seconds that it took."""
     start, lost = harness.now(), harness.event()
     hold.on_lost(lambda error: lost.set())
@@ -37,8 +37,8 @@ async def told(harness, hold, limit):
 
 
 @contextmanager
-def every(seconds, deed):
-    """Repeat something in the background."""
+def repeating(seconds, deed):
+    """Call ``deed`` in a thread, once in ``seconds``, until the block ends."""
     end = threading.Event()
 
     def work():
@@ -64,7 +64,7 @@ def test_a_holder_loses_its_lock_when_the_server_restarts_empty(server, harness)
             hold = await locks.lock("x", lease=LEASE).acquire()
             token = hold.token
             server.restart(keep_data=False)
-            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + LEASE * 0.05 + NOISE
+            assert await seconds_until_notified(harness, hold, 2 * LEASE) < LEASE / 3 + LEASE * 0.05 + NOISE
             again = await locks.lock("x").acquire(timeout=1)
             assert again.token > token
             await again.release()
@@ -92,7 +92,7 @@ def test_waiters_survive_a_restart_of_the_server(server, harness, fair):
                     tokens.append(got.token)
                     await got.release()
             assert tokens == sorted(set(tokens))
-            await told(harness, hold, 2.0)
+            await seconds_until_notified(harness, hold, 2.0)
 
     harness.run(body)
 
@@ -106,7 +106,7 @@ def test_a_holder_learns_of_deleted_keys_at_its_next_renewal(redis_server, serve
             waiter = harness.spawn(lambda: locks.lock("x", lease=LEASE).acquire(timeout=5))
             await harness.sleep(0.1)
             server.command(*([deed] if deed == "FLUSHALL" else [deed, *keys.mutex_keys("default", "x")]))
-            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
+            assert await seconds_until_notified(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
             got = await waiter.result()
             assert got.token > hold.token
             await got.release()
@@ -122,7 +122,7 @@ def test_a_holder_learns_of_a_key_that_expired_early(server, harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=LEASE).acquire()
             server.command("PEXPIRE", keys.mutex_keys("default", "x")[0], 1)
-            assert await told(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
+            assert await seconds_until_notified(harness, hold, 2 * LEASE) < LEASE / 3 + NOISE
 
     harness.run(body)
 
@@ -138,7 +138,7 @@ def test_a_stalled_server_is_noticed_by_the_deadline(server, harness):
             await harness.sleep(LEASE / 2)  # renewed once
             server.pause()
             left = hold.remaining
-            assert await told(harness, hold, 2 * LEASE) < left + 0.1
+            assert await seconds_until_notified(harness, hold, 2 * LEASE) < left + 0.1
             server.resume()
             again = await locks.lock("x", lease=LEASE).acquire(timeout=2 * LEASE)
             assert again.token > hold.token
@@ -185,7 +185,7 @@ def test_a_short_pause_of_writes_loses_nothing(server, harness):
 
 
 @both
-def test_a_grant_that_arrives_after_its_lease_is_released(server, harness):
+def test_an_acquire_whose_grant_came_too_late_tries_again(server, harness):
     """The reply is delayed for longer than the lease, which counts from before the request."""
 
     async def body(harness):
@@ -243,12 +243,12 @@ def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
             async def work(mine):
                 for _ in range(turns):
                     start = harness.now()
-                    hold = await had(mine)
+                    hold = await acquire_again(mine)
                     longest.append(harness.now() - start)
                     tokens.append(hold.token)
                     await hold.release()
 
-            async def had(mine):
+            async def acquire_again(mine):
                 while True:
                     try:
                         return await mine.lock("x", lease=LEASE).acquire(timeout=20)
@@ -259,7 +259,7 @@ def test_hand_overs_go_on_while_connections_are_killed(server, harness, kind):
             def kill():
                 server.command("CLIENT", "KILL", "TYPE", kind)
 
-            with every(0.05, kill):
+            with repeating(0.05, kill):
                 await harness.gather(*(work(locks if i % 2 else others) for i in range(waiters)))
             assert len(set(tokens)) == waiters * turns
             assert max(longest) < waiters * (LEASE / 3 + NOISE)
@@ -272,10 +272,10 @@ def test_a_hold_survives_killed_connections(server, harness):
     async def body(harness):
         async with harness.client(server.url) as locks:
             hold = await locks.lock("x", lease=2.0).acquire()
-            with every(0.05, lambda: server.command("CLIENT", "KILL", "TYPE", "normal")):
+            with repeating(0.05, lambda: server.command("CLIENT", "KILL", "TYPE", "normal")):
                 await harness.sleep(3.0)
             hold.raise_if_lost()
-            assert await hold.release() is not None
+            assert await hold.release() is True
 
     harness.run(body)
 
@@ -316,6 +316,6 @@ def test_a_server_restarted_with_another_password(harness):
                     await locks.lock("y").acquire(timeout=2)
                 assert time.monotonic() - start < 1.0
                 assert "secret" not in str(caught.value)
-                await told(harness, hold, 2 * LEASE)
+                await seconds_until_notified(harness, hold, 2 * LEASE)
 
     harness.run(body)
