@@ -135,10 +135,10 @@ class AsyncHold(AsyncContext):
         await self._engine.renew(self._lease)
 
     async def release(self) -> bool:
-        """Release; further calls do nothing.
+        """Release.
 
         Returns:
-            Whether the store confirmed. If it did not answer, the watchdog goes on trying in the background, and
+            Whether the store confirmed. A further call sends nothing and returns True. If the store did not answer, the watchdog goes on trying in the background, and
             the name is free by the end of the lease at the latest.
 
         Raises:
@@ -305,7 +305,7 @@ class Hold(ContextFacade[AsyncHold]):
         run_sync(self._core.renew())
 
     def release(self) -> bool:
-        """Release; further calls do nothing. As `AsyncHold.release`."""
+        """Release; a further call sends nothing and returns True. As `AsyncHold.release`."""
         return run_sync(self._core.release())
 
     def __enter__(self) -> Self:

@@ -138,7 +138,7 @@ class AsyncMultiHold(AsyncHold):
         await renew_all(self._parts)
 
     async def release(self) -> bool:
-        """Release all; further calls do nothing. As `AsyncHold.release`."""
+        """Release all; a further call sends nothing and returns True. As `AsyncHold.release`."""
         handles = [part.lease.handle() for part in self._parts]  # as in `AsyncHold.release`
         try:
             return await super().release()
