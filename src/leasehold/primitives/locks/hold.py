@@ -138,8 +138,8 @@ class AsyncHold(AsyncContext):
         """Release.
 
         Returns:
-            Whether the store confirmed. A further call sends nothing and returns True. If the store did not answer, the watchdog goes on trying in the background, and
-            the name is free by the end of the lease at the latest.
+            Whether the store confirmed. If it did not answer, the watchdog goes on trying in the background, and
+            the name is free by the end of the lease at the latest. A further call sends nothing and returns True.
 
         Raises:
             LeaseLost: the lease was lost before. The present holder is not affected.
