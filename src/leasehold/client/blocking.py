@@ -100,7 +100,8 @@ class Client(ClientLocks):
 
         Args:
             name: names of values and of locks never collide.
-            ttl: seconds after the last write at which the value is forgotten; a year by default.
+            ttl: seconds after the last write at which the value is forgotten; a year by default. Its versions begin
+                again then, so it must be longer than anybody keeps a version.
 
         Returns:
             The cell, to read and to write. Annotate it with its type of value: ``VersionedCell[int]``.
