@@ -102,7 +102,8 @@ class Client(ClientLocks):
 
         Args:
             name: 1 to 502 bytes of UTF-8. Names of values and of locks never collide.
-            ttl: seconds after the last write at which the value is forgotten; a year by default, ten years at most.
+            ttl: seconds after the last write at which the value is forgotten; a year by default, ten years at most. Its
+                versions begin again then, so it must be longer than any client keeps a version.
 
         Returns:
             The cell, to read and to write: a value has at most 64 KiB. Annotate it with its type of value:

@@ -29,7 +29,7 @@ from typing import Any
 from leasehold._engine.engine import Engine
 from leasehold._model import Kind
 from leasehold._runtimes.base import run_sync
-from leasehold.errors import LeaseLost, NotHeld
+from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.stores.etcd.keys import Json, b64, created, deleted, only, txn, written
 from leasehold.stores.etcd.store import EtcdStore
@@ -78,6 +78,9 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
 class AsyncEtcdGuard:
     """Writes to your keys in the same etcd that are made only while the lock is held.
 
+    A write without a response is sent again, and the first copy may still arrive late. While the lock is held, it
+    then undoes a later write of the same holder to the same key. Where that matters, write a key once per hold.
+
     Args:
         hold: of a lock of an `AsyncClient`.
     """
@@ -101,7 +104,8 @@ class AsyncEtcdGuard:
 
         Raises:
             LeaseLost: the lock was not held any more; nothing was written.
-            StoreUnavailable: no response; with ``unknown`` it may have been written.
+            NotHeld: it was released before; nothing was written.
+            StoreUnavailable: no response, or none before the lock ended; with ``unknown`` it may have been written.
         """
         put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
         return await self._send({"request_put": put})
@@ -120,8 +124,14 @@ class AsyncEtcdGuard:
         def ask(within: float) -> Coroutine[Any, Any, Json]:
             return store.send("/v3/kv/txn", body, within=within)
 
-        response, _ = await engine.repeat(ask, engine.response_timeout)  # repeating the same write is harmless
+        response, repeated = await engine.repeat(ask, engine.response_timeout)
         if not response.get("succeeded"):
+            if repeated:  # refused now; an earlier sending without a response may have been executed before
+                raise StoreUnavailable(
+                    f"no response to a write under the lock {self._hold.name!r} before the lock ended: it may have "
+                    "been written; read the key to know",
+                    unknown=True,
+                )
             raise self._refused()
         return int(response["header"]["revision"])
 

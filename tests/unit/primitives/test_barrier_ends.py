@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 
-from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, Client, LeaseLost
+from leasehold import AcquireTimeout, AsyncBarrier, BrokenBarrier, Client, LeaseLost, NotHeld
 from leasehold._model import Change
 from leasehold.primitives.coordination import barrier_members
 from leasehold.primitives.coordination import barrier_rounds as rounds_of
@@ -125,6 +125,30 @@ def test_who_is_leaving_hears_that_it_was_broken(harness: Harness) -> None:
         await stays.result()
 
     harness.run(body)
+
+
+@drop_deads
+@pytest.mark.parametrize("harness", [AsyncioHarness(), SimulatedHarness()], ids=lambda harness: harness.name)
+def test_a_block_may_call_leave_itself(harness: Harness, drop_dead: bool) -> None:
+    async def body(harness: Harness) -> None:
+        (alone,) = barriers(harness, 1, 1, drop_dead=drop_dead)
+        for _ in range(2):
+            async with alone:
+                await alone.leave()
+        assert not await alone.broken()
+
+    harness.run(body)
+
+
+def test_a_block_of_a_thread_may_call_leave_itself() -> None:
+    with Client.from_url("memory:") as client:
+        alone = client.barrier("a", 1)
+        for _ in range(2):
+            with alone:
+                alone.leave()
+        assert not alone.broken()
+        with pytest.raises(NotHeld, match=r"not inside barrier 'a'; where another one entered .* pass timeout="):
+            alone.leave()
 
 
 def test_an_error_after_the_leave_is_no_failure_inside(harness: Harness) -> None:

@@ -1,14 +1,16 @@
 """Read-write locks and semaphores as a client sees them: options, entries across threads and forks, what is refused."""
 
+import asyncio
 import os
 import threading
 
 import pytest
 
-from leasehold import Client, LeaseLost, NotHeld, Unsupported
+from leasehold import AsyncClient, Client, LeaseLost, NotHeld, Unsupported
 from leasehold._model import Capabilities
 from leasehold.primitives.locks.rw_lock import UpgradeableHold
 from leasehold.stores.memory import Memory, MemoryStore
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 
 @pytest.fixture
@@ -80,6 +82,81 @@ def test_an_upgrade_may_be_asked_for_by_another_thread(locks: Client) -> None:
         assert lock.writer().acquire(blocking=False).token == writing.token, "it is this thread's"  # type: ignore[union-attr]
         lock.writer().release()
         assert writing.release()
+
+
+def test_a_hold_is_upgraded_though_the_thread_that_acquired_it_has_ended(locks: Client) -> None:
+    lock = locks.rw_lock("a", timeout=5)
+    hold = elsewhere(lambda: lock.upgradeable().acquire())
+    writing = hold.upgrade(timeout=5)
+    assert writing.token > hold.token
+    again = hold.upgrade(timeout=5)
+    assert again.token == writing.token, "it re-enters"
+    assert lock.reader().acquire(blocking=False) is None, "this thread has no part in it"
+    assert again.release()
+    assert lock.reader().acquire(blocking=False) is None
+    assert writing.release()
+    assert hold.release()
+    with lock.writer():
+        pass
+
+
+def test_a_hold_of_an_ended_thread_does_not_take_the_entry_of_one_that_has_its_key_now(locks: Client) -> None:
+    lock = locks.rw_lock("a", timeout=5)
+    hold = elsewhere(lambda: lock.upgradeable().acquire())
+    core = hold._core
+    core._entry.caller.key = threading.get_ident()  # as the system gives a key again
+    core._writer._entries.add(core._entry)
+    with lock.reader():
+        assert hold.upgrade(timeout=0) is None, "this thread reads; the hold is not refused for that"
+    with hold.upgrade(timeout=5):
+        assert elsewhere(lambda: lock.reader().acquire(blocking=False)) is None
+
+
+def test_a_hold_is_upgraded_though_the_task_that_acquired_it_has_ended() -> None:
+    async def body() -> None:
+        async with AsyncClient(Memory(f"rw-{os.urandom(4).hex()}")) as client:
+            lock = client.rw_lock("a")
+            hold = await asyncio.create_task(lock.upgradeable().acquire())
+            assert hold is not None
+            writing = await hold.upgrade(timeout=5)
+            assert writing is not None
+            await writing.release()
+            await hold.release()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("end", ["release", "release, of an ended task", "drop"])
+def test_an_upgrade_lasts_as_long_as_the_upgradeable_hold(end: str) -> None:
+    """``if await hold.upgrade():`` keeps no hold of the writer."""
+
+    async def body(harness: Harness) -> None:
+        space = Memory("upgrades")
+        lock, other = (harness.client(space).rw_lock("a", lease=3.0) for _ in range(2))
+        side = lock.upgradeable()
+        hold = await (side.acquire() if end in ("release", "drop") else harness.spawn(side.acquire).result())
+        assert hold is not None
+        assert await hold.upgrade(timeout=30) is not None
+        assert await hold.upgrade(timeout=30) is not None
+        assert await other.reader().acquire(timeout=30) is None
+        if end == "drop":
+            del hold, side
+        else:
+            await hold.release()
+        assert await other.writer().acquire(timeout=10) is not None
+
+    SimulatedHarness().run(body)
+
+
+def test_an_upgrade_that_was_released_is_not_kept(locks: Client) -> None:
+    with locks.rw_lock("a").upgradeable() as hold:
+        for _ in range(5):
+            assert hold.upgrade() is not None
+            locks.rw_lock("a").writer().release()
+            with hold.upgrade() as writing:  # type: ignore[union-attr]
+                pass
+        assert len(hold._core._writing) == 1
+        assert not writing.held
 
 
 def test_a_hold_that_was_released_is_not_upgraded(locks: Client) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, Client, NameInUse, StoreUnavailable, tick_of
+from leasehold import AsyncClient, Client, LeaseLost, NameInUse, StoreUnavailable, tick_of
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Fault, Faulty, Kind, Plan, nth
-from leasehold_lab.runtimes.harnesses import Harness
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -137,6 +137,38 @@ def test_a_decorated_coroutine_function_runs_once_per_tick(harness: Harness) -> 
         assert ran == [1, 2]
 
     harness.run(body)
+
+
+# --- how long a run may take ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_most", [7, 30, 31, 40, 45, 60, 100])
+def test_a_run_holds_its_lock_until_at_most_and_not_longer(at_most: float) -> None:
+    async def body(harness: Harness) -> None:
+        client = harness.client(space())
+        start = harness.now()
+        with pytest.raises(LeaseLost):
+            await client.scheduled("a", at_most=at_most).run(harness.sleep, 2 * at_most, tick=1)
+        assert 0.98 * at_most <= harness.now() - start <= at_most
+        await harness.sleep(at_most)
+        assert await client.scheduled("a", at_most=at_most).run(harness.sleep, 0.97 * at_most, tick=2)
+
+    SimulatedHarness().run(body)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_renewal_that_is_repeated_does_not_end_a_run_early(number: int) -> None:
+    """The later renewals are late, too, and the last one must still be sent."""
+
+    async def body(harness: Harness) -> None:
+        plan = nth(number, Fault(Kind.DROP_REPLY), method="renew")
+        job = harness.client(Faulty(space(), plan)).scheduled("a", at_most=60)
+        start = harness.now()
+        with pytest.raises(LeaseLost):
+            await job.run(harness.sleep, 120, tick=1)
+        assert 59 <= harness.now() - start <= 70
+
+    SimulatedHarness().run(body)
 
 
 # --- a lost request or reply at each step of the protocol -------------------------------------------------------------

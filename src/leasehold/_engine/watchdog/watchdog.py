@@ -333,7 +333,10 @@ class Watchdog:
             return False
         if lease.state is State.QUEUED:
             return True
-        return lease.renews and (lease.max_hold is None or now < lease.since + lease.max_hold)
+        if lease.max_hold is None:
+            return lease.renews
+        extra = lease.ticket.terms.lease - lease.length  # requested beyond what a store with sessions granted
+        return lease.renews and now < lease.since + lease.max_hold + extra
 
     def _release_abandoned(self, lease: Lease, later: Later | None) -> None:
         """Release a lease whose handle is gone; its callbacks are called before another client can acquire."""

@@ -30,7 +30,7 @@ A run with a tick after one without is refused until that stamp expires. The sta
 without a tick after one with a tick, nor about ticks of different kinds: these raise.
 
 The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
-``at_most`` seconds after the start.
+``at_most`` seconds after the start; a third of the lease later at most if renewals were late.
 
 A store that carries nothing but such runs (`Capabilities.only_runs`) keeps no stamps: it keeps the name taken for
 ``at_least`` after the start, whatever happens. There are no ticks then.
@@ -42,11 +42,12 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any, TypedDict, Unpack
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import LockMode, NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
@@ -76,12 +77,30 @@ EARLY = 1_000_000
 """Microseconds that a timer may be early at most, as it uses another clock."""
 
 
+ROOM = 0.9
+"""How late the last renewal of a run may be sent, as a part of the time between two renewals."""
+
+
 class Renewing(TypedDict):
     """How the lock of a run is renewed."""
 
     lease: float
     renew: bool
     max_hold: float | None
+
+
+def _renewing(longest: float) -> Renewing:
+    """Return options with which a lock is held for so many seconds, whatever its lease is.
+
+    A lease is renewed at each third, so its length is chosen to make ``longest`` a whole number of thirds. The last
+    renewal is sent three of them before the end. A renewal that had to be repeated makes all later ones late. So there
+    is room after the last, but not for one more.
+    """
+    thirds = max(RENEWALS_PER_LEASE, ceil(longest * RENEWALS_PER_LEASE / DEFAULT_LEASE))
+    third, renewals = longest / thirds, thirds - RENEWALS_PER_LEASE
+    if not renewals:
+        return {"lease": longest, "renew": False, "max_hold": None}
+    return {"lease": third * RENEWALS_PER_LEASE, "renew": True, "max_hold": third * (renewals + ROOM)}
 
 
 def form_of(tick: Tick) -> TickForm:
@@ -162,9 +181,7 @@ class AsyncScheduled(AsyncNamed):
         longest = _validate.above_zero(at_most, "at_most")
         if longest < _validate.SHORTEST_LEASE:
             raise ValueError(f"at_most must be {_validate.SHORTEST_LEASE} s or more, it is {longest}")
-        lease = min(longest, DEFAULT_LEASE)
-        renewed = longest - lease
-        renewing: Renewing = {"lease": lease, "renew": renewed > 0, "max_hold": renewed if renewed > 0 else None}
+        renewing = _renewing(longest)
         self._name = name
         if engine.store.capabilities.only_runs:
             self._stamp, self._lock = None, self._run_lock(**renewing)

@@ -71,10 +71,11 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         return (await self._members.meet(timeout, stays=False)).index
 
     async def enter(self, timeout: Seconds | None = None) -> int:
-        """Wait until all have arrived, and stay inside until `leave`. Otherwise as `wait`.
+        """Wait until all have arrived, and stay inside until `leave`, which the same task calls. Otherwise as `wait`.
 
         Args:
-            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
+            timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever. Do not use
+                ``asyncio.wait_for`` instead: on Python 3.11 it enters for a task of its own, which cannot leave.
 
         Raises:
             RuntimeError: the calling thread or task is inside already.
@@ -153,11 +154,11 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
     async def _exit(self, block: Block, error: BaseException | None) -> None:
         """End a block; ``block`` keeps the lease of this member alive until it has left."""
         member = self._ending(block)
-        if error is None:
+        if error is not None:  # it cannot leave together with the others: they are notified, and the error propagates
+            await self._members.fail(member, error)
+        elif member is not None or block.hold is None:  # else the block itself has called `leave`
             self._engine.ready()
             await self._members.leave(member, None)
-        else:  # it cannot leave together with the others: they are notified, and the error propagates
-            await self._members.fail(member, error)
 
     def _ending(self, block: Block) -> Member | None:
         """Remove and return the member whose block ends, perhaps in another task; None if it has left before."""

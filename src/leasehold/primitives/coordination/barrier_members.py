@@ -199,7 +199,11 @@ class Members(AsyncPrimitive):
         """Depart, and wait until all members have departed."""
         limit = self._limit(timeout)
         if member is None:
-            raise self._error(NotHeld, f"the calling thread or task is not inside barrier {self._name!r}")
+            raise self._error(
+                NotHeld,
+                f"the calling thread or task is not inside barrier {self._name!r}; where another one entered (as "
+                "asyncio.wait_for does on Python 3.11, in a task of its own), only that one can leave: pass timeout=",
+            )
         start = self._runtime.now()
         try:
             await self._depart(member)

@@ -101,12 +101,12 @@ class Entry:
 class Entries(weakref.WeakValueDictionary[tuple[str, int, object], Entry]):
     """All entries of one client, by name, key of the thread or task, and role. The references are weak."""
 
-    def of(self, name: str, key: int, roles: Iterable[object]) -> dict[object, Entry]:
-        """Return the entries of the thread or task that has this key now, not of an ended one that had it before."""
+    def of(self, name: str, caller: Caller, roles: Iterable[object]) -> dict[object, Entry]:
+        """Return the entries of a thread or task, which may have ended: another one may have its key now."""
         found: dict[object, Entry] = {}
         for role in roles:
-            entry = self.get((name, key, role))
-            if entry is not None and entry.caller.alive():
+            entry = self.get((name, caller.key, role))
+            if entry is not None and (entry.caller is caller or (entry.caller.alive() and caller.alive())):
                 found[role] = entry
         return found
 
@@ -166,7 +166,7 @@ class AsyncReentrant(AsyncMutex):
         Raises:
             LeaseLost: one was lost.
         """
-        mine = self._entries.of(self.name, caller.key, self._roles)
+        mine = self._entries.of(self.name, caller, self._roles)
         for role, one in list(mine.items()):
             ended = not one.lease.check_deadline()
             if not one.is_open():  # released just now
@@ -202,7 +202,7 @@ class AsyncReentrant(AsyncMutex):
 
     def _last(self, caller: Caller) -> AsyncHold | None:
         """Return the last hold in this role, through whatever object of the client it was acquired."""
-        entry = self._own(self._entries.of(self.name, caller.key, self._roles))
+        entry = self._own(self._entries.of(self.name, caller, self._roles))
         if entry is None:
             return None
         callbacks, hold = entry.last(self._role)

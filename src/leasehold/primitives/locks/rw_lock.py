@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -93,10 +94,11 @@ class AsyncSide(AsyncReentrant):
 class AsyncUpgradeableHold(AsyncHold):
     """A reader's hold that may become the writer's."""
 
-    __slots__ = ("_entry", "_writer")
+    __slots__ = ("_entry", "_writer", "_writing")
 
     _entry: Entry
     _writer: AsyncSide
+    _writing: list[AsyncHold]  # the writer's holds, kept for a caller that drops them: ``if await hold.upgrade():``
 
     async def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> AsyncHold | None:
         """Become the writer: wait until the present readers release; no other writer enters before.
@@ -109,6 +111,7 @@ class AsyncUpgradeableHold(AsyncHold):
 
         Returns:
             The writer's hold, with a token of its own; None if others read all that time, or the wait was cancelled.
+            Release it: it lasts until then, or until this hold is released or dropped and nothing refers to it.
 
         Raises:
             LeaseLost: this hold was lost before or meanwhile, so another may have written.
@@ -118,12 +121,21 @@ class AsyncUpgradeableHold(AsyncHold):
         self._engine.ready()
         self.raise_if_lost()
         # Not for the calling task: the hold may have been passed to one that has no entry here.
-        limit = self._writer._limit(True, timeout)
+        limit, writing = self._writer._limit(True, timeout), self._writing
+        for hold in [each for each in writing if each._released]:
+            with suppress(ValueError):  # another thread has removed it
+                writing.remove(hold)
         got = await self._writer._acquire_for(self._entry.caller, limit, checked(cancel))
         if isinstance(got, NotAcquired):
             self.raise_if_lost()
             return None
-        return got
+        writing += [got]
+        return got  # in the next statement: see `HoldList.owned`
+
+    async def release(self) -> bool:
+        """Release; further calls do nothing. As `AsyncHold.release`. The writer's hold has a release of its own."""
+        self._writing = []
+        return await super().release()
 
 
 class AsyncUpgradeable(AsyncSide):
@@ -145,7 +157,7 @@ class AsyncUpgradeable(AsyncSide):
     def _hold(self, entry: Entry, handle: LeaseHandle) -> AsyncHold:
         hold = super()._hold(entry, handle)
         assert isinstance(hold, AsyncUpgradeableHold)
-        hold._entry = entry
+        hold._entry, hold._writing = entry, []
         hold._writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
         return hold
 

@@ -78,6 +78,7 @@ class AsyncVersionedCell(AsyncNamed, Generic[T]):
         Args:
             value: what JSON can express, or bytes.
             if_version: write only if the value still has this version; 0: only if there is none. None writes always.
+                Versions begin again at 1 when the value has expired: a version that is older than ``ttl`` may match.
             fence: the token of the lock under which it is written: refused if a later holder has written.
 
         Returns:
@@ -170,6 +171,7 @@ class VersionedCell(NamedFacade[AsyncVersionedCell[T]], Generic[T]):
         Args:
             value: what JSON can express, or bytes.
             if_version: write only if the value still has this version; 0: only if there is none. None writes always.
+                Versions begin again at 1 when the value has expired: a version that is older than ``ttl`` may match.
             fence: the token of the lock under which it is written: refused if a later holder has written.
 
         Raises:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import pytest
 from engine_cases.watchdogs import DEAD, LEASE, Switch, engine
 
+from leasehold import LeaseLost
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.client import AsyncClient
@@ -70,6 +72,33 @@ def test_who_was_granted_less_than_asked_is_renewed_in_time() -> None:
         kept.raise_if_lost()
         assert plan.times("renew")[0] - start < Brief.LENGTH / 2
         await kept.release()
+
+    briefly(body)
+
+
+@pytest.mark.parametrize("length", [3.0, 1.5 * LEASE], ids=["a shorter lease", "a longer lease"])
+def test_a_cap_on_the_renewals_ends_a_hold_when_it_says(monkeypatch: pytest.MonkeyPatch, length: float) -> None:
+    """Whatever length is granted: after ``max_hold`` and the lease that was requested, or up to a renewal earlier."""
+    monkeypatch.setattr(Brief, "LENGTH", length)
+
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
+        hold = await client.lock("a", lease=LEASE, max_hold=2 * LEASE).acquire()
+        assert hold is not None
+        start, lost = harness.now(), list[float]()
+        hold.on_lost(lambda error: lost.append(harness.now() - start))
+        await harness.sleep(5 * LEASE)
+        assert 3 * LEASE - length / 2 <= lost[0] <= 3 * LEASE
+
+    briefly(body)
+
+
+def test_a_scheduled_run_lasts_as_long_as_it_may() -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, _: Brief, events: list[Event]) -> None:
+        assert await client.scheduled("a", at_most=60).run(harness.sleep, 59, tick=0)
+        start = harness.now()
+        with pytest.raises(LeaseLost):
+            await client.scheduled("a", at_most=60).run(harness.sleep, 100, tick=1)
+        assert 59 <= harness.now() - start <= 70
 
     briefly(body)
 
