@@ -22,9 +22,9 @@ _HOMES: Final = {
     "locks.multi_hold": "AsyncMultiHold MultiHold",
     "locks.multi_lock": "AsyncMultiLock MultiLock cores_of members_of",
     "locks.rlock": "AsyncRLock RLock",
-    "locks.rw_lock": "AsyncRWLock AsyncSide AsyncUpgradeable AsyncUpgradeableHold Role RWLock Side Upgradeable "
+    "locks.rw_lock": "AsyncRWLock AsyncRWLockSide AsyncUpgradeableSide AsyncUpgradeableHold Role RWLock RWLockSide UpgradeableSide "
     "UpgradeableHold",
-    "locks.semaphore": "AsyncPermits AsyncSemaphore Permits Semaphore permits_of",
+    "locks.semaphore": "AsyncSemaphorePermits AsyncSemaphore SemaphorePermits Semaphore permits_of",
     "values.cached": "AsyncCachedValue AsyncFetch CachedValue Fetch TimeToLive",
     "values.versioned": "AsyncVersionedCell Versioned VersionedCell",
 }
@@ -68,19 +68,19 @@ if TYPE_CHECKING:  # isort: off
     from leasehold.primitives.locks.rlock import AsyncRLock as AsyncRLock, RLock as RLock
     from leasehold.primitives.locks.rw_lock import (
         AsyncRWLock as AsyncRWLock,
-        AsyncSide as AsyncSide,
-        AsyncUpgradeable as AsyncUpgradeable,
+        AsyncRWLockSide as AsyncRWLockSide,
+        AsyncUpgradeableSide as AsyncUpgradeableSide,
         AsyncUpgradeableHold as AsyncUpgradeableHold,
         Role as Role,
         RWLock as RWLock,
-        Side as Side,
-        Upgradeable as Upgradeable,
+        RWLockSide as RWLockSide,
+        UpgradeableSide as UpgradeableSide,
         UpgradeableHold as UpgradeableHold,
     )
     from leasehold.primitives.locks.semaphore import (
-        AsyncPermits as AsyncPermits,
+        AsyncSemaphorePermits as AsyncSemaphorePermits,
         AsyncSemaphore as AsyncSemaphore,
-        Permits as Permits,
+        SemaphorePermits as SemaphorePermits,
         Semaphore as Semaphore,
         permits_of as permits_of,
     )

@@ -56,7 +56,7 @@ class Role(enum.Enum):
         return LockMode(Kind.READ_WRITE, exclusive=exclusive, upgradeable=upgradeable, fair=fair)
 
 
-class AsyncSide(AsyncReentrant):
+class AsyncRWLockSide(AsyncReentrant):
     """The reader's or the writer's side of a read-write lock, used like a lock.
 
     It belongs to the task that acquired it, across all objects of one client with the same name, and may be acquired
@@ -97,7 +97,7 @@ class AsyncUpgradeableHold(AsyncHold):
     __slots__ = ("_entry", "_writer", "_writing")
 
     _entry: Entry
-    _writer: AsyncSide
+    _writer: AsyncRWLockSide
     _writing: list[AsyncHold]  # the writer's holds, kept for a caller that drops them: ``if await hold.upgrade():``
 
     async def upgrade(self, timeout: Seconds | None = None, cancel: Cancellation | None = None) -> AsyncHold | None:
@@ -138,7 +138,7 @@ class AsyncUpgradeableHold(AsyncHold):
         return await super().release()
 
 
-class AsyncUpgradeable(AsyncSide):
+class AsyncUpgradeableSide(AsyncRWLockSide):
     """The side of a reader that may become the writer. There is one such reader at a time, alongside plain readers."""
 
     _hold_type: ClassVar[type[AsyncHold]] = AsyncUpgradeableHold
@@ -158,7 +158,7 @@ class AsyncUpgradeable(AsyncSide):
         hold = super()._hold(entry, handle)
         assert isinstance(hold, AsyncUpgradeableHold)
         hold._entry, hold._writing = entry, []
-        hold._writer = AsyncSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
+        hold._writer = AsyncRWLockSide(self._engine, self.name, self._options, self._entries, Role.WRITER)
         return hold
 
 
@@ -187,15 +187,15 @@ class AsyncRWLock(AsyncNamed):
         self._entries = entries
         self._name = name
 
-    def reader(self) -> AsyncSide:
+    def reader(self) -> AsyncRWLockSide:
         """Return the reader's side: other readers may hold it at the same time."""
-        return AsyncSide(self._engine, self._name, self._options, self._entries, Role.READER)
+        return AsyncRWLockSide(self._engine, self._name, self._options, self._entries, Role.READER)
 
-    def writer(self) -> AsyncSide:
+    def writer(self) -> AsyncRWLockSide:
         """Return the writer's side: a writer holds it alone."""
-        return AsyncSide(self._engine, self._name, self._options, self._entries, Role.WRITER)
+        return AsyncRWLockSide(self._engine, self._name, self._options, self._entries, Role.WRITER)
 
-    def upgradeable(self) -> AsyncUpgradeable:
+    def upgradeable(self) -> AsyncUpgradeableSide:
         """Return the side of a reader that may become the writer; one holds it at a time, alongside plain readers.
 
         Raises:
@@ -203,10 +203,10 @@ class AsyncRWLock(AsyncNamed):
         """
         if not (can := self._engine.store.capabilities).upgrades:
             raise Unsupported(f"{self._engine.store!r} has no reader that may become the writer; {can.why_not}")
-        return AsyncUpgradeable(self._engine, self._name, self._options, self._entries, Role.UPGRADEABLE)
+        return AsyncUpgradeableSide(self._engine, self._name, self._options, self._entries, Role.UPGRADEABLE)
 
 
-class Side(Mutex):
+class RWLockSide(Mutex):
     """The reader's or the writer's side of a read-write lock, used like a lock.
 
     It belongs to the thread that acquired it, across all objects of one client with the same name, and may be acquired
@@ -246,10 +246,10 @@ class UpgradeableHold(Hold):
         return None if got is None else Hold(got)
 
 
-class Upgradeable(Side):
+class UpgradeableSide(RWLockSide):
     """The side of a reader that may become the writer. There is one such reader at a time, alongside plain readers."""
 
-    _core: AsyncUpgradeable
+    _core: AsyncUpgradeableSide
 
     def acquire(
         self, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
@@ -280,14 +280,14 @@ class RWLock(NamedFacade[AsyncRWLock]):
         ```
     """
 
-    def reader(self) -> Side:
+    def reader(self) -> RWLockSide:
         """Return the reader's side: other readers may hold it at the same time."""
-        return Side(self._core.reader())
+        return RWLockSide(self._core.reader())
 
-    def writer(self) -> Side:
+    def writer(self) -> RWLockSide:
         """Return the writer's side: a writer holds it alone."""
-        return Side(self._core.writer())
+        return RWLockSide(self._core.writer())
 
-    def upgradeable(self) -> Upgradeable:
+    def upgradeable(self) -> UpgradeableSide:
         """Return the side of a reader that may become the writer; one holds it at a time, alongside plain readers."""
-        return Upgradeable(self._core.upgradeable())
+        return UpgradeableSide(self._core.upgradeable())

@@ -29,7 +29,7 @@ def permits_of(value: object, what: str = "permits", most: int = MOST) -> int:
     return value
 
 
-class AsyncPermits(AsyncLock):
+class AsyncSemaphorePermits(AsyncLock):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
     def __init__(self, engine: Engine, name: str, options: Options, n: int, hold_list: HoldList) -> None:
@@ -58,7 +58,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         self._engine = engine
         self._options = options
         self._hold_list = HoldList()
-        self._one = AsyncPermits(engine, name, options, 1, self._hold_list)
+        self._one = AsyncSemaphorePermits(engine, name, options, 1, self._hold_list)
         self._sizes = {1: self._one}
         self._name = name
 
@@ -67,7 +67,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         """The number of permits."""
         return self._options.terms.mode.limit
 
-    def permits(self, n: int) -> AsyncPermits:
+    def permits(self, n: int) -> AsyncSemaphorePermits:
         """Return an object for ``n`` permits that is used like a lock: ``async with sem.permits(3):``.
 
         Raises:
@@ -75,7 +75,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         """
         n = permits_of(n, "n", self.limit)
         if n not in self._sizes:
-            self._sizes[n] = AsyncPermits(self._engine, self.name, self._options, n, self._hold_list)
+            self._sizes[n] = AsyncSemaphorePermits(self._engine, self.name, self._options, n, self._hold_list)
         return self._sizes[n]
 
     async def acquire(
@@ -149,7 +149,7 @@ class AsyncSemaphore(AsyncNamed, AsyncDecorating):
         return f"<{type(self).__name__} {self.name!r} of {self.limit}>"
 
 
-class Permits(Mutex):
+class SemaphorePermits(Mutex):
     """A number of permits of one semaphore, used like a lock: all of them or none."""
 
 
@@ -173,9 +173,9 @@ class Semaphore(DecoratingFacade[AsyncSemaphore]):
         """The number of permits."""
         return self._core.limit
 
-    def permits(self, n: int) -> Permits:
+    def permits(self, n: int) -> SemaphorePermits:
         """Return an object for ``n`` permits that is used like a lock. As `AsyncSemaphore.permits`."""
-        return Permits(self._core.permits(n))
+        return SemaphorePermits(self._core.permits(n))
 
     def acquire(
         self, n: int = 1, blocking: bool = True, timeout: Seconds | None = None, cancel: Cancellation | None = None
