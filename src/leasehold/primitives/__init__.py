@@ -22,8 +22,8 @@ _HOMES: Final = {
     "locks.multi_hold": "AsyncMultiHold MultiHold",
     "locks.multi_lock": "AsyncMultiLock MultiLock cores_of members_of",
     "locks.rlock": "AsyncRLock RLock",
-    "locks.rw_lock": "AsyncRWLock AsyncRWLockSide AsyncUpgradeableSide AsyncUpgradeableHold Role RWLock RWLockSide UpgradeableSide "
-    "UpgradeableHold",
+    "locks.rw_lock": "AsyncRWLock AsyncRWLockSide AsyncUpgradeableHold AsyncUpgradeableSide Role RWLock RWLockSide "
+    "UpgradeableHold UpgradeableSide",
     "locks.semaphore": "AsyncSemaphorePermits AsyncSemaphore SemaphorePermits Semaphore permits_of",
     "values.cached": "AsyncCachedValue AsyncFetch CachedValue Fetch TimeToLive",
     "values.versioned": "AsyncVersionedCell Versioned VersionedCell",
