@@ -11,9 +11,11 @@ from copy import copy
 from typing import Any, TypeVar
 
 from leasehold._engine.lease import Lease
+from leasehold._model import View
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreRefused, StoreUnavailable
 from leasehold.events import Reconnected, RequestFailed, SelectiveObserver
+from leasehold.store_api import Store
 
 T = TypeVar("T")
 
@@ -88,6 +90,11 @@ async def asked(answer: Awaitable[T]) -> T:
         raise failed  # outside of `except`, so that a traceback does not show the internal class as its context
     finally:
         del failed  # else the error and this frame refer to each other, and keep the callers' frames, and so a hold
+
+
+async def views_of(store: Store, name: str, within: float) -> list[View]:
+    """Return what a store shows of one name: nothing or one view. Raises as `asked` does."""
+    return await asked(store.inspect(name, exact=True, within=within))
 
 
 class Contact:

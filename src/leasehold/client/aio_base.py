@@ -7,7 +7,7 @@ from typing import Self
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
-from leasehold._engine.retry import asked
+from leasehold._engine.retry import asked, views_of
 from leasehold._inspection import LockInfo
 from leasehold._model import RESPONSE_TIMEOUT, Finding, ReleaseReason
 from leasehold._runtimes.aio import AsyncioRuntime
@@ -168,9 +168,7 @@ class AsyncClientBase:
             ValueError, TypeError: the name is out of its bounds.
         """
         self._engine.ready()
-        views = await asked(
-            self._engine.store.inspect(_validate.name(name), exact=True, within=self._engine.response_timeout)
-        )
+        views = await views_of(self._engine.store, _validate.name(name), self._engine.response_timeout)
         return LockInfo.of(views[0]) if views else None
 
     async def force_release(self, name: str, token: int) -> bool:
@@ -191,9 +189,7 @@ class AsyncClientBase:
             StoreUnavailable: the store did not answer; with ``unknown`` the lock may have been released.
         """
         self._engine.ready()
-        for view in await asked(
-            self._engine.store.inspect(_validate.name(name), exact=True, within=self._engine.response_timeout)
-        ):
+        for view in await views_of(self._engine.store, _validate.name(name), self._engine.response_timeout):
             for entry in view.holders:
                 if entry.token == token:
                     within = self._engine.response_timeout

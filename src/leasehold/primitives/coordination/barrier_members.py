@@ -32,7 +32,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import acquire, release
 from leasehold._engine.lease import Lease
-from leasehold._engine.retry import asked
+from leasehold._engine.retry import views_of
 from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
@@ -300,9 +300,7 @@ class Members(AsyncPrimitive):
         if not members:
             return
         try:
-            views = await asked(
-                self._engine.store.inspect(self._queue, exact=True, within=self._engine.response_timeout)
-            )
+            views = await views_of(self._engine.store, self._queue, self._engine.response_timeout)
         except StoreUnavailable as error:  # the next request detects whether the store is down
             if error.lasting:
                 raise

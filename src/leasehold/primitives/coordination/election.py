@@ -26,7 +26,7 @@ from typing import Any, cast
 from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.retry import asked
+from leasehold._engine.retry import views_of
 from leasehold._model import NotAcquired, QueueEntry
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened
@@ -236,7 +236,7 @@ class AsyncElection(AsyncLock):
         return Leader(value, entry.token, str(entry.ticket.terms.owner))
 
     async def _entry(self) -> QueueEntry | None:
-        views = await asked(self._engine.store.inspect(self.name, exact=True, within=self._engine.response_timeout))
+        views = await views_of(self._engine.store, self.name, self._engine.response_timeout)
         return next((entry for view in views for entry in view.holders), None)
 
 

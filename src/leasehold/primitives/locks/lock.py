@@ -11,7 +11,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import acquire
 from leasehold._engine.lease import LeaseHandle
-from leasehold._engine.retry import asked
+from leasehold._engine.retry import views_of
 from leasehold._model import AcquireRequest, LockMode, Nested, NotAcquired
 from leasehold._rules import clash, conflicts, other_use, use_of
 from leasehold._runtimes.base import Caller, run_sync
@@ -329,7 +329,7 @@ async def held_modes(engine: Engine, name: str, mode: LockMode) -> list[LockMode
     """
     engine.ready()
     held: list[LockMode] = []
-    for view in await asked(engine.store.inspect(name, exact=True, within=engine.response_timeout)):
+    for view in await views_of(engine.store, name, engine.response_timeout):
         other = other_use([entry.ticket for entry in (*view.holders, *view.waiters)], mode)
         if other is not None:
             message = clash(name, use_of(other.terms.mode), mode)
