@@ -7,18 +7,19 @@ import signal
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery, chain
 from celery.beat import PersistentScheduler, Scheduler
 
-from leasehold import Client, Conflict, LeaseLost
-from leasehold.integrations.celery import ElectedScheduler, LockedTask, current_hold, locked_task
+from leasehold import Client, Conflict, LeaseLost, StoreUnavailable
+from leasehold.integrations.celery import ElectedScheduler, LockedTask, beat, current_hold, locked_task
 from leasehold.integrations.celery.beat import inner_class
 from leasehold.integrations.celery.clients import client_of, close_clients
 from leasehold.integrations.celery.runs import Run, RunBook
-from leasehold.integrations.celery.sending import later_signals
+from leasehold.integrations.celery.sending import NotSent, later_signals
 
 
 @pytest.fixture
@@ -126,6 +127,48 @@ def test_wrong_settings_are_found_at_the_start(app: Celery) -> None:
     with pytest.raises(ValueError, match="nothing"):
         ElectedScheduler(app)
     assert isinstance(ElectedScheduler(app, lazy=True), Scheduler), "what only shows itself does not look"
+
+
+class FailsOnce(Scheduler):
+    """Cannot send in its first tick."""
+
+    failed = False
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        if not self.failed:
+            self.failed = True
+            raise NotSent("one failure")
+        return 1.0
+
+
+def test_an_outage_while_a_node_stands_by_does_not_count_when_it_leads(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(beat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(beat, "STAND_BY", 0.01)
+    app.conf.beat_inner_scheduler = FailsOnce
+    scheduler = ElectedScheduler(app)
+
+    def unavailable() -> Any:
+        raise StoreUnavailable("an outage")
+
+    election = scheduler._election().campaign(0)
+    assert election is not None
+    with monkeypatch.context() as outage:
+        outage.setattr(scheduler, "_election", unavailable)
+        scheduler.tick()
+    now += 1000
+    scheduler.tick()
+    election.release()
+    now += 1000
+    scheduler.tick()
+    assert scheduler.schedule == {}
+    leader = scheduler._election().leader()
+    assert leader is not None, "it still leads"
+    now += scheduler._lease / 2
+    assert scheduler.tick() > 0
+    scheduler.close()
 
 
 NOW = datetime.now(UTC)
