@@ -6,6 +6,7 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,12 @@ from celery import Celery, chain
 from celery.beat import PersistentScheduler, Scheduler
 
 from leasehold import Client, Conflict, LeaseLost, StoreUnavailable
-from leasehold.integrations.celery import ElectedScheduler, LockedTask, beat, current_hold, locked_task
+from leasehold.integrations.celery import ElectedScheduler, LockedTask, beat, current_hold, locked_task, runs
 from leasehold.integrations.celery.beat import inner_class
 from leasehold.integrations.celery.clients import client_of, close_clients
 from leasehold.integrations.celery.runs import Run, RunBook
 from leasehold.integrations.celery.sending import NotSent, later_signals
+from support.patience import until
 
 
 @pytest.fixture
@@ -202,6 +204,63 @@ def test_a_store_that_has_lost_its_data_is_told_by_who_knows(client: Client) -> 
     later = Run(NOW + timedelta(seconds=5), 4, "later", sent=True)
     RunBook(client, "book", 2, {}).write("entry", later)
     assert RunBook(client, "book", 3, known).last("entry") == later, "the store knows more"
+
+
+def test_an_entry_that_left_the_schedule_is_forgotten_soon(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "GONE_TTL", 0.01)
+    known: dict[str, Run] = {}
+    book = RunBook(client, "book", 1, known)
+    for name in ("entry", "stays"):
+        book.write(name, RUN)
+    book.keep_only({"stays"})
+    assert known == {"stays": RUN}
+    book.settle()
+    until(lambda: client.versioned("book/entry").get().version == 0, within=20)
+    assert RunBook(client, "book", 2, {}).last("stays") == RUN
+    assert book._versions.keys() == {"stays"}
+    assert not book._gone
+
+
+def test_an_entry_that_is_back_in_the_schedule_is_kept_for_long(client: Client) -> None:
+    book = RunBook(client, "book", 1, {})
+    book.write("entry", RUN)
+    cell = client.versioned("book/entry")
+    for gone in (True, False):  # settled, and not yet
+        book.keep_only(set())
+        if gone:
+            book.settle()
+            assert runs.GONE in cell.get().value
+        book.keep_only({"entry"})
+        assert book.last("entry") == RUN
+        book.settle()
+        assert cell.get().value == RUN.as_value()
+
+
+def test_a_run_whose_entry_has_left_is_kept_as_it_was_sent(client: Client) -> None:
+    book = RunBook(client, "book", 1, {})
+    book.write("entry", RUN)
+    book._unconfirmed["entry"] = replace(RUN, sent=True)
+    book.keep_only(set())
+    book.settle()
+    assert RunBook(client, "book", 2, {}).last("entry") == replace(RUN, sent=True)
+
+
+def test_a_leader_forgets_the_entries_that_leave_its_schedule(app: Celery) -> None:
+    entry = {"task": "ship", "schedule": timedelta(days=1)}
+    app.conf.update(beat_inner_scheduler=Scheduler, beat_schedule={"once": entry, "daily": entry})
+    scheduler = ElectedScheduler(app)
+    try:
+        scheduler.tick()
+        assert {"once", "daily"} <= scheduler._known.keys()
+        del scheduler.schedule["once"]
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler._known.keys() == scheduler.schedule.keys()
+        election = f"celery-beat/{app.main}"
+        assert runs.GONE in client_of(app).versioned(f"{election}/once").get().value
+        assert runs.GONE not in client_of(app).versioned(f"{election}/daily").get().value
+    finally:
+        scheduler.close()
 
 
 def test_long_names_of_entries_are_kept(client: Client) -> None:
