@@ -18,7 +18,8 @@ That is *at least once*, and a message that was sent twice has one id. A former 
 token is older, and the version has changed.
 
 An entry that leaves the schedule is forgotten, and its cell is written once more, with a short life: programs make
-entries for a single run, with names of their own. If it is back in time, the cell gets its long life again.
+entries for a single run, with names of their own. If it is back in time, the cell gets its long life again: each day
+django-celery-beat leaves out entries that are not due for hours.
 """
 
 from __future__ import annotations
