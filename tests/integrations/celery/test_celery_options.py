@@ -16,6 +16,7 @@ from celery import Celery, chain
 from celery.beat import PersistentScheduler, Scheduler
 
 from leasehold import Client, Conflict, LeaseLost, StoreUnavailable
+from leasehold.events import Acquired, Event
 from leasehold.integrations.celery import ElectedScheduler, LockedTask, beat, current_hold, locked_task, runs
 from leasehold.integrations.celery.beat import inner_class
 from leasehold.integrations.celery.clients import client_of, close_clients
@@ -171,6 +172,29 @@ def test_an_outage_while_a_node_stands_by_does_not_count_when_it_leads(
     now += scheduler._lease / 2
     assert scheduler.tick() > 0
     scheduler.close()
+
+
+EVENTS: list[Event] = []
+
+
+@pytest.mark.parametrize("given", [EVENTS.append, f"{__name__}.EVENTS", f"{__name__}:observe"])
+def test_an_observer_gets_the_events_of_tasks_and_of_beat(app: Celery, given: Any) -> None:
+    EVENTS.clear()
+    app.conf.leasehold_observer = given
+    if given == f"{__name__}.EVENTS":
+        with pytest.raises(TypeError, match="leasehold_observer must be a function"):
+            client_of(app)
+        return
+    locked_task(app, name="order:{order_id}")(ship)(7)
+    election = ElectedScheduler(app)._election().campaign(0)
+    assert election is not None
+    election.release()
+    names = [event.name for event in EVENTS if isinstance(event, Acquired)]
+    assert names == ["order:7", f"election/celery-beat/{app.main}"]
+
+
+def observe(event: Event) -> None:
+    EVENTS.append(event)
 
 
 NOW = datetime.now(UTC)

@@ -130,8 +130,7 @@ class ElectedScheduler(Scheduler):  # type: ignore[misc]
 
     def _election(self) -> Election:
         conf = self.app.conf
-        url = conf.get("beat_leasehold_url") or conf.get("leasehold_url")
-        self._client = client_at(url, conf.get("leasehold_namespace") or "default")
+        self._client = client_at(conf, conf.get("beat_leasehold_url") or conf.get("leasehold_url"))
         return self._client.election(self._name, lease=self._lease)
 
     def _leads(self) -> bool:
