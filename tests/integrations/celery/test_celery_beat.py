@@ -176,7 +176,7 @@ def test_the_schedule_of_django_goes_on_and_one_off_tasks_run_once(own: Site) ->
     with beating(own, every=1, lease=1, nodes=2, app="djclock", DATABASE=database) as nodes:
         until(lambda: {each["entry"] for each in nodes.sent()} == {"often", "once"}, within=PATIENCE)
         cell = nodes.client.versioned("celery-beat/djclock/once")
-        until(lambda: GONE in cell.get().value, within=PATIENCE)
+        until(lambda: GONE in (cell.get().value or {}), within=PATIENCE)
         nodes.until_quiet()
         nodes.strike(signal.SIGKILL)
         before = len(nodes.sent())
