@@ -130,8 +130,14 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
         self._scheduled(prefix)  # checks the options
         self._prefix = prefix
         self._closed = asyncio.Event()
+        self._closed.set()  # it has not been started
         self._ending: set[asyncio.Future[Any]] = set()
         super().__init__()
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        """Begin, or begin again after a shutdown, perhaps on another event loop."""
+        super().start(scheduler, alias)
+        self._closed = asyncio.Event()
 
     def shutdown(self, wait: bool = True) -> None:
         """End, as APScheduler's does, which cancels all runs. A function that runs in a thread goes on."""

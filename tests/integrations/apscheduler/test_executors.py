@@ -232,8 +232,12 @@ def test_a_shutdown_releases_when_the_functions_in_threads_have_ended() -> None:
     async def main() -> None:
         async with AsyncClient.from_url("memory:", observer=observe) as client:
             executor = AsyncIOExecutor(client, at_most=60)
+            await executor.wait_closed()  # it has not been started
             worker = AsyncIOScheduler(executors={"default": executor})
             worker.start()
+            worker.shutdown()
+            await executor.wait_closed()
+            worker.start()  # as a scheduler may
             worker.add_job(job, id="report", **now())
             while not began.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

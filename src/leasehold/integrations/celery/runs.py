@@ -99,7 +99,7 @@ class RunBook:
             cell = self._cell(entry)
             value, version = cell.get()
             stored = None if value is None else Run.of(value)
-            if stored is not None and GONE in value:
+            if stored is not None and GONE in (value or {}):
                 version = cell.put(stored.as_value(), if_version=version, fence=self._token)
             known = self._known.get(entry)
             if stored is not None and (known is None or stored.at >= known.at):
