@@ -21,12 +21,14 @@ While a run may still start (the job's ``misfire_grace_time``), a store that doe
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -127,7 +129,27 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
         self._scheduled = functools.partial(client.scheduled, at_most=at_most, ttl=ttl)
         self._scheduled(prefix)  # checks the options
         self._prefix = prefix
+        self._closed = asyncio.Event()
+        self._closed.set()  # it has not been started
+        self._ending: set[asyncio.Future[Any]] = set()
         super().__init__()
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        """Begin, or begin again after a shutdown, perhaps on another event loop."""
+        super().start(scheduler, alias)
+        self._closed = asyncio.Event()
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End, as APScheduler's does, which cancels all runs. A function that runs in a thread goes on."""
+        self._ending = set(self._pending_futures)
+        super().shutdown(wait)
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait for the scheduler's shutdown, and until all runs have ended and released: then close the client."""
+        await self._closed.wait()
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         submitted = _SubmittedJob(job)
@@ -139,7 +161,7 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
             async def work() -> None:
                 attempt.begin()
                 call = functools.partial(job.func, *args, **kwargs, **attempt.tick)
-                attempt.result = await (call() if _is_coroutine(job.func) else asyncio.to_thread(call))
+                attempt.result = await (call() if _is_coroutine(job.func) else _in_thread(call))
 
             while True:
                 try:
@@ -204,6 +226,24 @@ class _Attempt:
         if self._began or error.lasting or (grace is not None and late + AGAIN > grace):
             raise error
         LOG.warning("%s, scheduled at %s, is tried again: %s", self._job.id, self._at, error)
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    """Run a function in a thread. A cancellation waits until it has ended, so the lock is held for as long."""
+    first = threading.Lock()  # of the thread, or of a cancellation before its begin
+
+    def begin() -> Any:
+        return call() if first.acquire(blocking=False) else ELSEWHERE
+
+    # A future and no task, as that of `to_thread`: the end of `asyncio.run` cancels all tasks.
+    thread = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, begin)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        while not thread.done() and not first.acquire(blocking=False):
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
+        raise
 
 
 def _of_here(events: Iterable[Any]) -> list[Any]:

@@ -15,7 +15,8 @@ it did. Several processes of one machine may share a file, on a local disk: a li
 
 A file that has reached its size becomes ``locks.jsonl.1``, that one ``locks.jsonl.2``, and so on. The process that
 notices it first renames the files, under a lock of the file; the others see by the size of their file that it is full,
-and by its place that it has been renamed.
+and by its place that it has been renamed. Nobody waits for that lock: an acquire, a renewal or an event loop would wait
+with it. Who does not get it appends to the full file.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +72,7 @@ class Recorder:
         self._file: int | None = self._open()
         self._failed = False  # whether the last line could not be written
         self._torn = False  # whether it was written in part
-        self._take = OneAtATime(self._write)
+        self._take = OneAtATime(self._write, self._open_again)
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether events of this kind are recorded."""
@@ -119,13 +121,20 @@ class Recorder:
                 log.warning("%s cannot be written; events are missing there: %s", self.path, error)
             self._failed = True
 
+    def _open_again(self) -> None:
+        """Open the file in a forked child: all processes that share a descriptor share its lock, too."""
+        if self._file is not None:
+            with suppress(OSError):  # then the inherited descriptor still takes lines
+                inherited, self._file = self._file, self._open()
+                os.close(inherited)
+
     def _next_file(self) -> None:
         """Make way for the next file, unless another process has done so; open the one that is there."""
         full = self._file
         if full is None:
             return
-        fcntl.flock(full, fcntl.LOCK_EX)  # of the file, wherever it is: all that find it full wait here
         try:
+            fcntl.flock(full, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of the file, wherever it is
             if _is_at(full, self.path):
                 for number in range(self._files - 1, 0, -1):
                     older = self._numbered(number - 1)
@@ -134,10 +143,11 @@ class Recorder:
                 if self._files == 1:
                     self.path.unlink(missing_ok=True)
             self._file = self._open()
+        except BlockingIOError:
+            pass  # another process renames it, and may be stopped there: it takes this line, too
         finally:
-            if self._file is full:  # it failed; a closed descriptor would soon be another file's
-                fcntl.flock(full, fcntl.LOCK_UN)
-            else:
+            fcntl.flock(full, fcntl.LOCK_UN)  # a close does not unlock what a forked child may have open, too
+            if self._file is not full:  # after a failure it stays open: its number would soon be another file's
                 os.close(full)
 
     def _numbered(self, number: int) -> Path:

@@ -177,7 +177,7 @@ class Console:
             given = parse_qs((await body_of(request)).decode("utf-8", "replace")).get("token", [""])[0]
         except Malformed:
             given = ""
-        if not self._login.accepts(given.strip()):
+        if not self._login.accepts(given):
             return HTMLResponse(self._login_page("That is not the token."), 403)
         response = RedirectResponse("./", 303)
         secure = request.url.scheme == "https"

@@ -51,6 +51,7 @@ class Login:
     """The token of the app, and the sessions that it signs."""
 
     def __init__(self, token: str) -> None:
+        token = token.strip()  # of a file or a secret, which often end with a newline
         if len(token) < SHORTEST_TOKEN:
             raise ValueError(
                 f"the token of the console must have {SHORTEST_TOKEN} characters at least; make one with: "
@@ -60,8 +61,8 @@ class Login:
         self.cookie = f"leasehold_ui_{self._sign('name')[:8]}"  # cookies of other ports of this host do not collide
 
     def accepts(self, token: str) -> bool:
-        """Compare a token in constant time."""
-        return hmac.compare_digest(self._token, token.encode())
+        """Compare a token in constant time; space around it does not count."""
+        return hmac.compare_digest(self._token, token.strip().encode())
 
     def session(self) -> str:
         """Return the cookie of a new session."""
@@ -75,7 +76,7 @@ class Login:
     def bears(self, connection: HTTPConnection) -> bool:
         """Return whether a request has the token itself."""
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.accepts(token.strip())
+        return scheme.lower() == "bearer" and self.accepts(token)
 
     def _has_session(self, cookie: str) -> bool:
         end, _, signature = cookie.partition(".")

@@ -251,8 +251,24 @@ def test_an_unconfirmed_release_is_reported_and_keeps_the_exit_code(tmp_path: Pa
 def test_a_cap_on_holding_stops_the_command(sqlite_shell: Shell) -> None:
     run = sqlite_shell.start("run", "job", "--lease", "0.6", "--max-hold", "0.3", "--", *WAITS)
     pid = int(sqlite_shell.file("pid"))
-    assert run.wait(5) == LOST
+    _, err = run.communicate(timeout=5)
+    assert run.returncode == LOST
+    assert "about to be lost: --max-hold of 0.3 s is over; the command" in err
     assert not alive(pid)
+
+
+def test_a_store_that_dies_before_the_cap_is_the_reason(tmp_path: Path) -> None:
+    with RedisServer() as server:
+        shell = Shell(server.url, tmp_path)
+        try:
+            run = shell.start("run", "job", "--lease", "3", "--max-hold", "1.5", "--", *WAITS)
+            shell.file("pid")
+            server.kill()
+            _, err = run.communicate(timeout=15)
+            assert run.returncode == LOST
+            assert "about to be lost: the store confirms no renewal" in err
+        finally:
+            shell.close()
 
 
 # --- we are killed or stopped --------------------------------------------------------------------------------------

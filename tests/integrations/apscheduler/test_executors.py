@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor as ThreadPool
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from leasehold import AsyncClient, Client, LeaseLost
+from leasehold.events import Event, Released
 from leasehold.integrations.apscheduler import AsyncIOExecutor, ThreadPoolExecutor
 from leasehold.stores import registry
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
@@ -210,5 +212,71 @@ def test_under_asyncio_coroutines_run_on_the_loop_and_functions_in_threads(tmp_p
             assert results["coroutine"] == results["partial"] == (threading.get_ident(), job["run_date"])
             assert results["function"] != threading.get_ident()
             worker.shutdown()
+
+    asyncio.run(main())
+
+
+def test_a_shutdown_releases_when_the_functions_in_threads_have_ended() -> None:
+    """A cancellation ends a coroutine, and no thread: another worker would run the next tick beside it."""
+    order, go, began = list[str](), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        assert go.wait(WITHIN)
+        order.append("ended")
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Released):
+            order.append("released")
+
+    async def main() -> None:
+        async with AsyncClient.from_url("memory:", observer=observe) as client:
+            executor = AsyncIOExecutor(client, at_most=60)
+            await executor.wait_closed()  # it has not been started
+            worker = AsyncIOScheduler(executors={"default": executor})
+            worker.start()
+            worker.shutdown()
+            await executor.wait_closed()
+            worker.start()  # as a scheduler may
+            worker.add_job(job, id="report", **now())
+            while not began.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            worker.shutdown()
+            for _ in range(100):  # as the end of `asyncio.run` does, again and again
+                await asyncio.sleep(0)
+                for run in executor._ending:
+                    run.cancel()
+            before = list(order)
+            go.set()
+            assert before == []
+            await executor.wait_closed()
+            assert order == ["ended", "released"]
+
+    asyncio.run(main())
+
+
+def test_a_function_that_waits_for_a_thread_does_not_begin_after_the_shutdown() -> None:
+    go, began, ran = threading.Event(), threading.Event(), list[str]()
+
+    def blocks() -> None:
+        began.set()
+        assert go.wait(WITHIN)
+
+    async def main() -> None:
+        with ThreadPool(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            async with AsyncClient.from_url("memory:") as client:
+                executor = AsyncIOExecutor(client, at_most=60)
+                worker = AsyncIOScheduler(executors={"default": executor})
+                worker.start()
+                threads.submit(blocks)
+                assert began.wait(WITHIN)
+                worker.add_job(ran.append, id="report", args=["report"], **now())
+                while not threads._work_queue.qsize():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                worker.shutdown()
+                await executor.wait_closed()
+                go.set()
+        assert ran == []
 
     asyncio.run(main())

@@ -15,6 +15,7 @@ import redis
 from beats import Nodes, beating
 from workers import HERE, PATIENCE, Site
 
+from leasehold.integrations.celery.runs import GONE
 from leasehold_lab.servers import RedisServer
 from leasehold_lab.servers.base import free_port
 from support.patience import until
@@ -174,6 +175,8 @@ def test_the_schedule_of_django_goes_on_and_one_off_tasks_run_once(own: Site) ->
     )
     with beating(own, every=1, lease=1, nodes=2, app="djclock", DATABASE=database) as nodes:
         until(lambda: {each["entry"] for each in nodes.sent()} == {"often", "once"}, within=PATIENCE)
+        cell = nodes.client.versioned("celery-beat/djclock/once")
+        until(lambda: GONE in (cell.get().value or {}), within=PATIENCE)
         nodes.until_quiet()
         nodes.strike(signal.SIGKILL)
         before = len(nodes.sent())

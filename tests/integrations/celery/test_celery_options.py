@@ -6,19 +6,23 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery, chain
 from celery.beat import PersistentScheduler, Scheduler
 
-from leasehold import Client, Conflict, LeaseLost
-from leasehold.integrations.celery import ElectedScheduler, LockedTask, current_hold, locked_task
+from leasehold import Client, Conflict, LeaseLost, StoreUnavailable
+from leasehold.events import Acquired, Event
+from leasehold.integrations.celery import ElectedScheduler, LockedTask, beat, current_hold, locked_task, runs
 from leasehold.integrations.celery.beat import inner_class
 from leasehold.integrations.celery.clients import client_of, close_clients
 from leasehold.integrations.celery.runs import Run, RunBook
-from leasehold.integrations.celery.sending import later_signals
+from leasehold.integrations.celery.sending import NotSent, later_signals
+from support.patience import until
 
 
 @pytest.fixture
@@ -128,6 +132,71 @@ def test_wrong_settings_are_found_at_the_start(app: Celery) -> None:
     assert isinstance(ElectedScheduler(app, lazy=True), Scheduler), "what only shows itself does not look"
 
 
+class FailsOnce(Scheduler):  # type: ignore[misc]
+    """Cannot send in its first tick."""
+
+    failed = False
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        if not self.failed:
+            self.failed = True
+            raise NotSent("one failure")
+        return 1.0
+
+
+def test_an_outage_while_a_node_stands_by_does_not_count_when_it_leads(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(beat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(beat, "STAND_BY", 0.01)
+    app.conf.beat_inner_scheduler = FailsOnce
+    scheduler = ElectedScheduler(app)
+
+    def unavailable() -> Any:
+        raise StoreUnavailable("an outage")
+
+    election = scheduler._election().campaign(blocking=False)
+    assert election is not None
+    with monkeypatch.context() as outage:
+        outage.setattr(scheduler, "_election", unavailable)
+        scheduler.tick()
+    now += 1000
+    scheduler.tick()
+    election.release()
+    now += 1000
+    scheduler.tick()
+    assert scheduler.schedule == {}
+    leader = scheduler._election().leader()
+    assert leader is not None, "it still leads"
+    now += scheduler._lease / 2
+    assert scheduler.tick() > 0
+    scheduler.close()
+
+
+EVENTS: list[Event] = []
+
+
+@pytest.mark.parametrize("given", [EVENTS.append, f"{__name__}.EVENTS", f"{__name__}:observe"])
+def test_an_observer_gets_the_events_of_tasks_and_of_beat(app: Celery, given: Any) -> None:
+    EVENTS.clear()
+    app.conf.leasehold_observer = given
+    if given == f"{__name__}.EVENTS":
+        with pytest.raises(TypeError, match="leasehold_observer must be a function"):
+            client_of(app)
+        return
+    locked_task(app, name="order:{order_id}")(ship)(7)
+    election = ElectedScheduler(app)._election().campaign(blocking=False)
+    assert election is not None
+    election.release()
+    names = [event.name for event in EVENTS if isinstance(event, Acquired)]
+    assert names == ["order:7", f"election/celery-beat/{app.main}"]
+
+
+def observe(event: Event) -> None:
+    EVENTS.append(event)
+
+
 NOW = datetime.now(UTC)
 RUN = Run(NOW, 3, "an id", sent=False)
 
@@ -159,6 +228,63 @@ def test_a_store_that_has_lost_its_data_is_told_by_who_knows(client: Client) -> 
     later = Run(NOW + timedelta(seconds=5), 4, "later", sent=True)
     RunBook(client, "book", 2, {}).write("entry", later)
     assert RunBook(client, "book", 3, known).last("entry") == later, "the store knows more"
+
+
+def test_an_entry_that_left_the_schedule_is_forgotten_soon(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "GONE_TTL", 0.01)
+    known: dict[str, Run] = {}
+    book = RunBook(client, "book", 1, known)
+    for name in ("entry", "stays"):
+        book.write(name, RUN)
+    book.keep_only({"stays"})
+    assert known == {"stays": RUN}
+    book.settle()
+    until(lambda: client.versioned("book/entry").get().version == 0, within=20)
+    assert RunBook(client, "book", 2, {}).last("stays") == RUN
+    assert book._versions.keys() == {"stays"}
+    assert not book._gone
+
+
+def test_an_entry_that_is_back_in_the_schedule_is_kept_for_long(client: Client) -> None:
+    book = RunBook(client, "book", 1, {})
+    book.write("entry", RUN)
+    cell = client.versioned("book/entry")
+    for gone in (True, False):  # settled, and not yet
+        book.keep_only(set())
+        if gone:
+            book.settle()
+            assert runs.GONE in (cell.get().value or {})
+        book.keep_only({"entry"})
+        assert book.last("entry") == RUN
+        book.settle()
+        assert cell.get().value == RUN.as_value()
+
+
+def test_a_run_whose_entry_has_left_is_kept_as_it_was_sent(client: Client) -> None:
+    book = RunBook(client, "book", 1, {})
+    book.write("entry", RUN)
+    book._unconfirmed["entry"] = replace(RUN, sent=True)
+    book.keep_only(set())
+    book.settle()
+    assert RunBook(client, "book", 2, {}).last("entry") == replace(RUN, sent=True)
+
+
+def test_a_leader_forgets_the_entries_that_leave_its_schedule(app: Celery) -> None:
+    entry = {"task": "ship", "schedule": timedelta(days=1)}
+    app.conf.update(beat_inner_scheduler=Scheduler, beat_schedule={"once": entry, "daily": entry})
+    scheduler = ElectedScheduler(app)
+    try:
+        scheduler.tick()
+        assert {"once", "daily"} <= scheduler._known.keys()
+        del scheduler.schedule["once"]
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler._known.keys() == scheduler.schedule.keys()
+        election = f"celery-beat/{app.main}"
+        values = [client_of(app).versioned(f"{election}/{name}").get().value or {} for name in ("once", "daily")]
+        assert [runs.GONE in value for value in values] == [True, False]
+    finally:
+        scheduler.close()
 
 
 def test_long_names_of_entries_are_kept(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,56 @@ def test_a_lost_lease_is_no_error_and_hides_none() -> None:
         divisor = 1
         assert cache.get_or_create("k", compute) == 1
         assert cache.get("k") == 1
+
+
+def test_threads_compute_once_for_a_key_that_no_lock_can_be_called() -> None:
+    with Client.from_url("memory:") as locks:
+        cache, counted, began = region(locks), list[str](), threading.Event()
+        keys = ["k" * 600, "k" * 601, "\ud800"]
+
+        def compute(key: str) -> str:
+            counted.append(key)
+            assert cache.key_is_locked(key)
+            began.wait(0.05)
+            return key
+
+        def ask() -> None:
+            assert [cache.get_or_create(key, compute, creator_args=((key,), {})) for key in keys] == keys
+
+        with ThreadPoolExecutor(2) as threads:
+            for done in [threads.submit(ask) for _ in range(2)]:
+                done.result(20)
+        assert sorted(counted) == sorted(keys)
+
+
+def test_a_runner_whose_lease_was_lost_does_not_release_the_lock_of_the_next() -> None:
+    def released_elsewhere() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(mutex.release).result(20)
+
+    with Client.from_url("memory:") as locks:
+        mutex = LockProxy(locks).get_mutex("k")
+        assert mutex.acquire()
+        info = locks.inspect("dogpile/k")
+        assert info is not None
+        assert locks.force_release("dogpile/k", info.holders[0].token or 0)
+        assert mutex.acquire()
+        released_elsewhere()  # by the first runner
+        assert mutex.locked()
+        released_elsewhere()  # by the second one
+        assert not mutex.locked()
+
+
+def test_a_thread_releases_its_own_hold_though_a_runner_still_has_a_lost_one() -> None:
+    with Client.from_url("memory:") as locks:
+        mutex = LockProxy(locks).get_mutex("k")
+        assert mutex.acquire()
+        info = locks.inspect("dogpile/k")
+        assert info is not None
+        assert locks.force_release("dogpile/k", info.holders[0].token or 0)
+        assert mutex.acquire()
+        mutex.release()
+        assert not mutex.locked()
 
 
 def test_a_timeout_an_error_and_a_store_that_is_down_reach_the_caller() -> None:

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,62 @@ def test_several_processes_share_the_files_and_lose_no_line(tmp_path: Path) -> N
     for number in range(4):
         mine = [each["token"] for each in facts if each["owner"] == f"host:{number}:c"]
         assert mine == list(range(500))
+
+
+def test_a_process_that_inherited_the_file_and_records_nothing_blocks_nobody(tmp_path: Path) -> None:
+    """A lock of a file lasts until each process that shares the descriptor has closed it."""
+    file = tmp_path / "locks.jsonl"
+    with Recorder(file, max_bytes=1000) as one, Recorder(file, max_bytes=1000) as other:
+        idle = subprocess.Popen(["sleep", "60"], pass_fds=[one._file or -1])
+        try:
+            for number in range(8):
+                one(event(number))
+            assert (tmp_path / "locks.jsonl.1").exists()
+            recording = threading.Thread(target=other, args=(event(8),))
+            recording.start()
+            recording.join(5)
+            blocked = recording.is_alive()
+        finally:
+            idle.kill()
+            idle.wait()
+            recording.join()
+    assert not blocked
+    assert json.loads(file.read_text().splitlines()[-1])["token"] == 8, "in the new file"
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from leasehold.events import Released
+from leasehold.observability.recorder import Recorder
+
+def record(number):
+    recorder(Released("a", "host:1:c", 1.0, 1.0, "memory:", "default", "mutex", number, 0.5, True))
+
+def replace(self, target):
+    os.write(go, b"x")
+    os.read(recorded, 1)
+    return usual(self, target)
+
+recorder = Recorder(sys.argv[1], max_bytes=1000)
+(told, go), (recorded, tell) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.read(told, 1)
+    record(100)
+    os.write(tell, b"x")
+    os._exit(0)
+usual, Path.replace = Path.replace, replace
+for number in range(8):
+    record(number)
+os.wait()
+"""
+
+
+def test_a_forked_process_renames_no_file_while_its_parent_does(tmp_path: Path) -> None:
+    file = tmp_path / "locks.jsonl"
+    subprocess.run([sys.executable, "-c", FORKED, str(file)], check=True, timeout=10)
+    assert {each.name for each in tmp_path.iterdir()} == {"locks.jsonl", "locks.jsonl.1"}
+    assert sorted(json.loads(line)["token"] for line in lines(file)) == [*range(8), 100]
 
 
 KILLED = """

@@ -63,6 +63,14 @@ def test_the_token(served: Console, opened: Opened) -> None:
     assert forged.status_code == 303
 
 
+def test_a_token_that_ends_with_a_newline(served: Console) -> None:
+    """A secret that was made with `echo`, or the text of a file."""
+    address = served(token=f"{TOKEN}\n").address
+    assert httpx.get(f"{address}api/doctor", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+    for given, status in ((TOKEN, 303), (f" {TOKEN}\n", 303), ("another-token-of-this-length", 403)):
+        assert httpx.post(f"{address}login", data={"token": given}).status_code == status
+
+
 def test_headers_and_names_of_hosts(served: Console) -> None:
     address = served().address
     answer = httpx.get(address)

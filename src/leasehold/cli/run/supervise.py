@@ -119,6 +119,8 @@ class Supervisor:
         self._waiting: asyncio.Task[object] | None = None  # the task that acquires, while it may be interrupted
         self._signalled: int | None = None
         self._running = False
+        self._since = 0.0  # boot-time clock, when the lease began
+        self._in_doubt = False  # whether the store did not confirm the last renewal
         self._kill_deadline = 0.0  # boot-time clock, just before the last confirmed lease ends
         self._kill_at: float | None = None  # set when the command was asked to stop because of the lock
 
@@ -175,8 +177,10 @@ class Supervisor:
     def _observe(self, event: Event) -> None:
         match event:
             case InDoubt(remaining=remaining):
+                self._in_doubt = True
                 self._print(f"the store did not confirm the renewal; the lock is held for another {seconds(remaining)}")
             case Renewed():
+                self._in_doubt = False
                 self._print("the store confirms renewals again")
 
     def _print(self, text: str) -> None:
@@ -232,6 +236,7 @@ class Supervisor:
         """Start the command; return an exit code if it was not started."""
         if self._signalled is not None:
             return SIGNALLED + self._signalled
+        self._since = boottime() + hold.remaining - self._options.lease  # the request began; its reply may be late
         hold.on_lost(lambda error: self._wake_up.set())
         self._check(hold)
         refusal = self._child.start(
@@ -304,7 +309,10 @@ class Supervisor:
         self._kill_at = min(now + self._options.grace, max(self._kill_deadline, now))
         try:
             hold.raise_if_lost()
-            self._print("the lock is about to be lost: the store confirms no renewal; the command is being stopped")
+            longest, why = self._options.max_hold, "the store confirms no renewal"
+            if longest is not None and now >= self._since + longest and not self._in_doubt:
+                why = f"--max-hold of {seconds(longest)} is over"
+            self._print(f"the lock is about to be lost: {why}; the command is being stopped")
         except LeaseLost as error:
             self._print(f"{error}; the command is being stopped")
         self._child.signal_all(signal.SIGTERM)

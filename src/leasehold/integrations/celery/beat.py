@@ -100,9 +100,7 @@ class ElectedScheduler(Scheduler):  # type: ignore[misc]
             if getattr(error, "lasting", False):
                 raise
             return self._failed(error)
-        if self._failing_since is not None:
-            logger.info("beat: the store and the broker answer again")
-        self._failing_since = None
+        self._answered("the store and the broker answer")
         return min(pause, self._lease / 2)  # a lead that was lost is noticed soon
 
     def should_sync(self) -> bool:
@@ -132,15 +130,17 @@ class ElectedScheduler(Scheduler):  # type: ignore[misc]
 
     def _election(self) -> Election:
         conf = self.app.conf
-        url = conf.get("beat_leasehold_url") or conf.get("leasehold_url")
-        self._client = client_at(url, conf.get("leasehold_namespace") or "default")
+        self._client = client_at(conf, conf.get("beat_leasehold_url") or conf.get("leasehold_url"))
         return self._client.election(self._name, lease=self._lease)
 
     def _leads(self) -> bool:
         """Campaign for a while; return whether this node leads, with its inner scheduler made."""
         if self._campaigns_from > time.monotonic():
             return False
-        leadership = self._leadership or self._election().campaign(timeout=STAND_BY)
+        leadership = self._leadership
+        if leadership is None:
+            leadership = self._election().campaign(timeout=STAND_BY)
+            self._answered("the store answers")  # an outage before it leads does not count
         if leadership is None:
             return False
         self._leadership = leadership
@@ -152,12 +152,17 @@ class ElectedScheduler(Scheduler):  # type: ignore[misc]
         logger.info("beat: this node leads, with token %d", leadership.token)
         return True
 
+    def _answered(self, text: str) -> None:
+        if self._failing_since is not None:
+            logger.info("beat: %s again", text)
+        self._failing_since = None
+
     def _failed(self, error: Exception) -> float:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
             logger.warning("beat: nothing is sent until this is over: %s", error)
-        if self._inner is not None and now - self._failing_since > self._lease:
+        if self._leadership is not None and now - self._failing_since > self._lease:
             logger.warning("beat: this node resigns: %s", error)
             self._end()
             self._failing_since = None

@@ -10,31 +10,39 @@ import os
 from typing import Any, cast
 
 from celery import signals  # pyright: ignore[reportMissingTypeStubs]
+from celery.utils.imports import symbol_by_name
 
 from leasehold import Client
 
-_clients: dict[tuple[int, str | None, str], Client] = {}
-"""By process, URL and namespace. A forked child finds those of its parent here, and leaves them alone."""
+_clients: dict[tuple[int, str | None, str, Any], Client] = {}
+"""By process, URL, namespace and observer. A forked child finds those of its parent here, and leaves them alone."""
 
 
 def client_of(app: Any) -> Client:
     """Return the client of this process for the store of an app, from ``leasehold_url`` and ``leasehold_namespace``.
 
-    Without ``leasehold_url`` it is that of the environment variable ``LEASEHOLD_URL``, as in `Client.from_url`.
+    Without ``leasehold_url`` it is that of the environment variable ``LEASEHOLD_URL``, as in `Client.from_url`. Its
+    observer is ``leasehold_observer``: a function of one event, or its dotted path.
 
     Raises:
         ValueError: the URL is malformed, or its scheme or an option of it is unknown.
+        TypeError: the observer is no function.
+        ImportError, AttributeError: there is nothing at its path.
         MissingDriver: the message says what to install.
     """
-    return client_at(app.conf.get("leasehold_url"), app.conf.get("leasehold_namespace") or "default")
+    return client_at(app.conf, app.conf.get("leasehold_url"))
 
 
-def client_at(url: str | None, namespace: str) -> Client:
-    """Return the client of this process for a store."""
-    key = os.getpid(), url, namespace
+def client_at(conf: Any, url: str | None) -> Client:
+    """Return the client of this process for a store, with the other settings of an app."""
+    namespace, given = conf.get("leasehold_namespace") or "default", conf.get("leasehold_observer")
+    key = os.getpid(), url, namespace, given
     found = _clients.get(key)
     if found is None:
-        made = Client.from_url(url, namespace=namespace)
+        observer: Any = None if given is None else symbol_by_name(given)
+        if observer is not None and not callable(observer):
+            raise TypeError(f"leasehold_observer must be a function of one event, or its dotted path, not {given!r}")
+        made = Client.from_url(url, namespace=namespace, observer=observer)
         found = _clients.setdefault(key, made)  # without a lock, which another thread may hold while we fork
         if found is not made:
             made.close()

@@ -3,7 +3,7 @@
 `Sending` is a base before the class of a scheduler, and changes four of its steps:
 
 * *heap*: before entries are sorted by when they are due, each gets its last run from the store. What a former leader
-  claimed and did not confirm is sent again.
+  claimed and did not confirm is sent again. Entries that left the schedule are forgotten.
 * *reserve*: the run is claimed in the store before the entry moves on.
 * *send*: the lead is checked once more, right before the message goes to the broker. An error of the connection leaves
   the run claimed, and it is sent again with the same id. Celery itself would log the error and drop the run.
@@ -58,7 +58,9 @@ class Sending:
                 raise
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
-        for entry in list(self.schedule.values()):  # type: ignore[attr-defined]
+        entries = list(self.schedule.values())  # type: ignore[attr-defined]
+        self.book.keep_only({entry.name for entry in entries})
+        for entry in entries:
             self._adopt(entry)
         super().populate_heap(*args, **kwargs)  # type: ignore[misc]
 

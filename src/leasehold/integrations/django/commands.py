@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
 
 from leasehold import Client, Hold
 from leasehold._validate import Seconds
@@ -56,7 +56,7 @@ class RunOnceMixin:
 
         Raises:
             CommandError: another process runs it (75), the lock was lost meanwhile (76), or the store did not answer,
-                and the command did not run (69).
+                or too late, and the command did not run (69).
         """
         if self.lock_busy not in BUSY:
             raise ImproperlyConfigured(f"lock_busy is one of {', '.join(BUSY)}, not {self.lock_busy!r}")
@@ -68,16 +68,18 @@ class RunOnceMixin:
                 return self._scheduled(name, *args, **options)
             return self._locked(name, *args, **options)
         except LeaseLost as error:
+            if error.name not in (name, f"scheduled/{name}"):
+                raise  # of a lock that the command itself uses
             raise CommandError(str(error), returncode=LOST) from error
 
     def _locked(self, name: str, *args: Any, **options: Any) -> Any:
         client = locks[self.lock_store]
         try:
             hold = client.lock(name).acquire(timeout=self.lock_timeout if self.lock_busy == "wait" else 0)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, LeaseLost) as error:
             raise _not_run(name, error) from error
         if hold is None:
-            return self._taken(name, _holder(client, name))
+            return self._taken(name, _holder(client, name), options)
         with hold:
             self.hold = hold
             try:
@@ -96,17 +98,19 @@ class RunOnceMixin:
 
         try:
             ran = job.run(run)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, LeaseLost) as error:
             if began:
-                raise  # by the command itself
+                raise  # by the command itself, or its lock was lost
             raise _not_run(name, error) from error
-        return found[0] if ran else self._taken(name, "")
+        return found[0] if ran else self._taken(name, "", options)
 
-    def _taken(self, name: str, where: str) -> None:
+    def _taken(self, name: str, where: str, options: dict[str, Any]) -> None:
         said = f"{name!r} runs in another process{where}, or has just run"
         if self.lock_busy != "skip":
             raise CommandError(said, returncode=TAKEN)
-        self.stderr.write(f"{said}: skipped")  # type: ignore[attr-defined]
+        given = options.get("stderr")  # which `BaseCommand.execute` would have taken
+        stderr = OutputWrapper(given) if given else self.stderr  # type: ignore[attr-defined]
+        stderr.write(f"{said}: skipped")
 
 
 def _holder(client: Client, name: str) -> str:
@@ -118,7 +122,7 @@ def _holder(client: Client, name: str) -> str:
     return f" ({info.holders[0].owner})" if info is not None and info.holders else ""
 
 
-def _not_run(name: str, error: StoreUnavailable) -> CommandError:
+def _not_run(name: str, error: Exception) -> CommandError:
     return CommandError(
         f"{name!r} did not run: it is unknown whether another process runs it: {error}", returncode=UNAVAILABLE
     )

@@ -59,13 +59,13 @@ def blocking(kind: type[BaseScheduler]) -> BaseScheduler:
     return prepared(kind(executors={"default": ThreadPoolExecutor(locks, **OPTIONS)}), job)
 
 
-def on_loop(locks: AsyncClient) -> BaseScheduler:
-    return prepared(AsyncIOScheduler(executors={"default": AsyncIOExecutor(locks, **OPTIONS)}), ajob)
+def on_loop(executor: AsyncIOExecutor) -> BaseScheduler:
+    return prepared(AsyncIOScheduler(executors={"default": executor}), ajob)
 
 
 async def until_killed() -> None:
     async with AsyncClient.from_url(os.environ["LOCKS"], response_timeout=1) as locks:
-        on_loop(locks)
+        on_loop(AsyncIOExecutor(locks, **OPTIONS))
         note("up")
         await asyncio.Event().wait()
 
@@ -73,10 +73,12 @@ async def until_killed() -> None:
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[None]:
     async with AsyncClient.from_url(os.environ["LOCKS"], response_timeout=1) as locks:
-        scheduler = on_loop(locks)
+        executor = AsyncIOExecutor(locks, **OPTIONS)
+        scheduler = on_loop(executor)
         note("up")
         yield
         scheduler.shutdown()
+        await executor.wait_closed()
 
 
 async def app(

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from leasehold import StoreUnavailable
+from leasehold import LeaseLost, StoreUnavailable
 from leasehold.integrations.django import locks
 from leasehold.integrations.django.commands import RunOnceMixin
 
@@ -120,6 +120,38 @@ class Commands(SimpleTestCase):
         with self.assertRaises(CommandError) as failed:
             self.run_it(answer=lose)
         assert failed.exception.returncode == 76
+
+    def test_a_lock_that_was_lost_before_the_command_began(self):
+        client, error = locks["default"], LeaseLost("its grant came too late", name="once")
+        late = mock.Mock(acquire=mock.Mock(side_effect=error), run=mock.Mock(side_effect=error))
+        for attributes in ({}, {"once_within": 30}):
+            with mock.patch.multiple(client, lock=mock.Mock(return_value=late), scheduled=mock.Mock(return_value=late)):
+                with self.assertRaises(CommandError) as failed:
+                    self.run_it(answer=self.fail, **attributes)
+                assert failed.exception.returncode == 69
+
+    def test_a_run_of_a_cron_job_that_is_lost(self):
+        def lose():
+            locks.force_release("scheduled/once", locks.inspect("scheduled/once").holders[0].token)
+
+        with self.assertRaises(CommandError) as failed:
+            self.run_it(answer=lose, once_within=30)
+        assert failed.exception.returncode == 76
+
+    def test_the_loss_of_another_lock_is_an_error_of_the_command(self):
+        def fail():
+            raise LeaseLost("the lease was lost", name="another")
+
+        for attributes in ({}, {"once_within": 30}):
+            with self.assertRaises(LeaseLost):
+                self.run_it(answer=fail, **{"lock_name": f"other {attributes}", **attributes})
+
+    def test_a_skipped_command_says_so_where_its_caller_reads(self):
+        given = io.StringIO()
+        command = Once(stderr=io.StringIO())
+        with locks["default"].lock("once"):
+            call_command(command, stderr=given)
+        assert given.getvalue().endswith("has just run: skipped\n")
 
     def test_an_error_of_the_command_is_its_own(self):
         def fail():
