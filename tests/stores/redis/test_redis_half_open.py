@@ -6,13 +6,15 @@ The client sees neither an end nor an error. No message comes any more.
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
 from leasehold import Client
-from leasehold._runtimes.base import Flavor
+from leasehold._runtimes.base import Flavor, finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
+from leasehold.stores._common.slots import Slot
 from leasehold.stores.redis.connection.base import HELLO
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
@@ -95,3 +97,18 @@ def test_idle_connections_are_kept_alive(redis_server):
     with made._sock as connected:
         assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+
+
+def test_a_wait_of_many_days_is_possible(redis_server):
+    """poll takes milliseconds as a C int, so 24.8 days at most. A lease of 7 days lets a waiter sleep for 77."""
+    runtime = BlockingRuntime()
+    store = registry.opener(redis_server.url).open(runtime, "days")
+    transport, slot = store.transport, Slot("x", "ticket")
+    slot.lease = 7 * 86400.0
+    finish(transport.listen(2.0))
+    timer = threading.Timer(0.2, lambda: (slot.wake(), transport.notify(slot)))
+    timer.start()
+    finish(transport.receive(slot, 11 * slot.lease))
+    timer.join()
+    assert slot.news
+    finish(store.close())
