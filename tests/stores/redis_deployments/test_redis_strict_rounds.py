@@ -1,0 +1,57 @@
+"""Strict mode: an acquire is sent again when there are more replicas than were known. The second sending may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from strict_mode import LONGEST, NOISE, url_of, warm
+
+from leasehold import StoreUnavailable
+from leasehold.stores.redis.connection.base import ReplyError, RetryableError
+from leasehold.stores.redis.strict.strict import Claims
+from leasehold_lab.runtimes.harnesses import Harness
+from support.flavors import both
+
+FAILURES: dict[str, Exception] = {
+    "no connection": RetryableError("cannot connect"),
+    "refused": ReplyError("NOREPLICAS Not enough good replicas to write."),
+    "moved": ReplyError("MOVED 1 127.0.0.1:1"),
+    "slots migrate": ReplyError("ERR Script attempted to access a non local key in a cluster node"),
+}
+
+
+@both
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_grant_whose_second_sending_fails_is_released(
+    harness: Harness, namespace: str, redis_server: Any, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, usual = url_of(redis_server.url), Claims._send
+    sent = list[str]()
+
+    async def send(self: Claims, *request: Any) -> tuple[Any, Any]:
+        """Answer the first sending as if a replica had just come, and fail the others."""
+        sent.append(failure)
+        if len(sent) == 1:
+            reply, acknowledged = await usual(self, *request)
+            reply[3] = 1
+            return reply, acknowledged
+        if isinstance(FAILURES[failure], ReplyError):
+            return FAILURES[failure], None
+        raise FAILURES[failure]
+
+    async def body(harness: Harness) -> None:
+        await warm(harness, url, namespace)
+        locks, others = (harness.client(url, namespace=namespace) for _ in range(2))
+        await others.ping()
+        with monkeypatch.context() as patch:
+            patch.setattr(Claims, "_send", send)
+            with pytest.raises(StoreUnavailable):
+                await locks.lock("x", lease=LONGEST).acquire(timeout=0)
+        assert len(sent) >= 2
+        began = harness.now()
+        hold = await others.lock("x", lease=LONGEST).acquire(timeout=LONGEST + NOISE)
+        assert harness.now() - began < LONGEST / 2
+        await hold.release()
+
+    harness.run(body)
