@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
-from typing import Any
 
 import pytest
 
@@ -23,27 +21,27 @@ LEASE = 30.0
 
 
 @pytest.fixture
-def server() -> Generator[RedisServer, None, None]:
+def server():
     with RedisServer() as running:
         yield running
 
 
-def enqueue_and_die(url: str, namespace: str, lease: float = LEASE) -> None:
+def enqueue_and_die(url, namespace):
     """Let a thousand tickets of one client wait, and end its connections without a release."""
     runtime = BlockingRuntime()
-    store: Any = registry.opener(url).open(runtime, namespace)
-    terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), lease)
+    store = registry.opener(url).open(runtime, namespace)
+    terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), LEASE)
     finish(store.transport.listen(2.0))
     for _ in range(WAITERS):
         finish(store.try_acquire("x", Ticket(ticket_id(runtime.random_bytes(16)), terms), join=True, within=2.0))
     finish(store.close())
 
 
-def test_a_hand_over_passes_the_waiters_of_a_dead_client_cheaply(server: RedisServer, namespace: str) -> None:
+def test_a_hand_over_passes_the_waiters_of_a_dead_client_cheaply(server, namespace):
     with Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         enqueue_and_die(server.url, namespace)
-        costs = list[int]()
+        costs = []
         for _ in range(3):
             server.reset_stats()
             hold.release()
@@ -54,13 +52,13 @@ def test_a_hand_over_passes_the_waiters_of_a_dead_client_cheaply(server: RedisSe
         assert max(costs[1:]) <= 1.2 * WAITERS, costs
 
 
-def test_a_live_waiter_behind_dead_ones_gets_the_turn_and_they_expire(server: RedisServer, namespace: str) -> None:
+def test_a_live_waiter_behind_dead_ones_gets_the_turn_and_they_expire(server, namespace):
     with Client.from_url(server.url, namespace=namespace) as locks:
         hold = locks.lock("x").acquire()
         enqueue_and_die(server.url, namespace)
-        granted = list[float]()
+        granted = []
 
-        def wait() -> None:
+        def wait():
             with locks.lock("x", fair=True):
                 granted.append(time.monotonic())
 
