@@ -10,6 +10,8 @@ import socket
 import sys
 import threading
 import time
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -21,6 +23,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot, Slots
 from leasehold_lab.proxy.proxy import FaultProxy, Side
+from support.flavors import both
 
 
 def in_threads(count, work):
@@ -300,3 +303,35 @@ def test_close_during_a_subscribe_leaves_no_connection(redis_server, namespace, 
         finish(transport.close())
         thread.join()
         assert lines[0].socket.fileno() == -1
+
+
+# --- names with several addresses ------------------------------------------------------------------------------
+
+
+@both
+def test_a_name_with_silent_addresses_costs_one_time_limit(monkeypatch, harness):
+    """As a name with addresses of both families does, or one of a headless service, when the network is cut."""
+    resolve, hosts = socket.getaddrinfo, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+
+    def several(host, *rest, **more):
+        found = hosts if host == "several.example" else [host]
+        return [info for each in found for info in resolve(each, *rest, **more)]
+
+    async def body(harness, port):
+        locks = harness.client(f"redis://several.example:{port}", response_timeout=0.6)
+        start = harness.now()
+        with pytest.raises(StoreUnavailable):
+            await locks.ping()
+        assert harness.now() - start < 1.1
+
+    monkeypatch.setattr(socket, "getaddrinfo", several)
+    with ExitStack() as stack:
+        port = 0
+        for host in hosts:
+            silent = stack.enter_context(socket.create_server((host, port), backlog=0))
+            port = silent.getsockname()[1]
+            for _ in range(4):
+                fills = stack.enter_context(socket.socket())
+                fills.setblocking(False)
+                fills.connect_ex((host, port))
+        harness.run(partial(body, port=port))

@@ -25,9 +25,18 @@ class Pair:
         self.server = server
         self.deaf_to_replies = False
         self.torn = False  # bytes are missing: a real connection could not continue, so it is reset
+        self.severed = False  # closed towards the server alone
+        self.asked = bytearray()  # all that the client has sent
         self.pumps: list[asyncio.Task[None]] = []
         self.answered = asyncio.Event()  # set when the server has answered a request that was held
         self.answered.set()
+
+    def sever(self) -> None:
+        """Close the end towards the server; what the client sends from now on is dropped."""
+        self.severed = True
+        self.pumps[list(Side).index(Side.REPLIES)].cancel()
+        unwatch(self.server)
+        self.server.close()
 
     def close(self, *, reset: bool) -> None:
         """Close both ends; with ``reset`` the client sees "connection reset"."""
@@ -115,6 +124,13 @@ class Carrier:
             pair.close(reset=True)
         return len(pairs)
 
+    def sever(self, where: bytes) -> int:
+        """Close, towards the server alone, the connections on which ``where`` was sent; return how many there were."""
+        pairs = [pair for pair in self.pairs if where in pair.asked and pair.pumps and not pair.severed]
+        for pair in pairs:
+            pair.sever()
+        return len(pairs)
+
     def stuff(self) -> None:
         """Accept no connection, and fill the queue of the listening socket."""
         if self._listener is None:
@@ -197,7 +213,9 @@ class Carrier:
             self.seen[side] += data
             if side is Side.REPLIES:
                 pair.answered.set()
-            if data and not self.faults and not pair.deaf_to_replies and not pair.torn:
+            else:
+                pair.asked += data
+            if data and not self.faults and not pair.deaf_to_replies and not pair.torn and not pair.severed:
                 try:
                     data = data[sink.send(data) :]
                 except (BlockingIOError, InterruptedError):
@@ -218,6 +236,8 @@ class Carrier:
         return result
 
     async def _passes(self, pair: Pair, side: Side, data: bytes) -> bool:
+        if pair.severed:
+            return False
         if side is Side.REPLIES and pair.deaf_to_replies:
             self._end(pair, reset=True)
             return False

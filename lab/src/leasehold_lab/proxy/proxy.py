@@ -120,6 +120,13 @@ class FaultProxy:
         """
         return self._set(Effect.BLACKHOLE, None, b"", 0)
 
+    def sever(self, where: bytes) -> int:
+        """Close, towards the server alone, the connections on which ``where`` was sent; return how many there were.
+
+        Their clients notice nothing: a firewall has forgotten the connection, and drops what they send.
+        """
+        return self._call(lambda: self._carrier.sever(where))
+
     def deaf(self) -> None:
         """Accept no connection: the listening socket's queue is full, so connecting blocks. `heal` ends it."""
         self._call(self._carrier.stuff)

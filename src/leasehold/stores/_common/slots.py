@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import inf
 from typing import Protocol, cast
 
 from leasehold._model import Ticket
@@ -26,6 +27,7 @@ class Slot:
         "grant_message",
         "handed_over",
         "last_reply",
+        "lease",
         "listed",
         "name",
         "news",
@@ -47,6 +49,7 @@ class Slot:
         self.handed_over: float | None = None  # the same, if a ticket that no longer waits has handed over the watch
         self.should_retry = False  # whether the waiter must retry: not after a hand-over of the watch alone
         self.last_reply = 0  # server time in microseconds of the last reply "wait": older messages are ignored
+        self.lease = inf  # seconds, of its ticket
         self.signal: Wakes | None = None  # made at the first wait
 
     def ready(self, runtime: Runtime) -> Signal:

@@ -72,7 +72,7 @@ class Waiters(Slots):
         expiry = (left if left > 0.0 else 0.0) + RETRY_AFTER_EXPIRY
         if slot is None:
             return expiry
-        slot.last_reply, slot.until = server, since + expiry
+        slot.last_reply, slot.until, slot.lease = server, since + expiry, ticket.terms.lease
         # A waiter alongside a ticket of its own waits for other holders than the first waiter: it has its own timer.
         if self.enlist(slot) or ticket.alongside != "":
             return expiry

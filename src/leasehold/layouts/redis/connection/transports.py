@@ -65,6 +65,7 @@ class Flusher:
     """Holds the reader's place while a thread sends; see `leasehold.stores.redis.connection.base.Subscriber`."""
 
     news = False
+    lease = math.inf
 
     def ready(self, runtime: Runtime) -> Signal:
         return runtime.signal()

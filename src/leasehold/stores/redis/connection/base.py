@@ -78,6 +78,8 @@ class Subscriber(Protocol):
     """A waiter for messages: the slot of one waiting ticket."""
 
     news: bool
+    lease: float
+    """Seconds: a subscription that is dead is to be found within a third of it."""
 
     def ready(self, runtime: Runtime) -> Signal:
         """Return the signal to wait for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +107,10 @@ class BlockingTransport(ServerTransport[Connection]):
     # --- connecting --------------------------------------------------------------------------------------------
 
     async def _open(self, made: Any, within: float) -> None:
+        """Connect; the addresses of a name share the time, since redis-py gives it to each of them."""
+        until = self._now() + within
+        count = _count_addresses(made)
+        made.socket_connect_timeout = max(until - self._now(), 0.001) / count
         made.connect()
 
     def _take_over(self, made: Any) -> Connection:
@@ -116,3 +121,14 @@ class BlockingTransport(ServerTransport[Connection]):
 
     async def _end(self, connection: Connection) -> None:
         connection.close()
+
+
+def _count_addresses(made: Any) -> int:
+    """Return how many addresses the host of a connection has; 1 for a Unix socket, or if connecting will report why."""
+    host = getattr(made, "host", None)
+    if not host:
+        return 1
+    try:
+        return len(socket.getaddrinfo(host, made.port, made.socket_type, socket.SOCK_STREAM)) or 1
+    except OSError:
+        return 1

@@ -5,17 +5,30 @@ has its own. So a client with one waiter needs no switch between threads, and on
 
 The reader owns the descriptors that it waits on. If another thread ends the subscription, that thread only shuts the
 connection down, and the reader closes it when it stops reading. A closed descriptor's number may be reused at once.
+
+The connection may be dead at the server's side only, as after a firewall has forgotten it. Neither an end nor an error
+shows that. So the reader sends a request after a time without messages, and ends the subscription if nothing comes.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores.redis.connection.base import OnSilence, Subscriber, no_answer
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis.connection.base import HELLO, OnSilence, Subscriber, no_answer
 from leasehold.stores.redis.connection.connection import SILENT, SOON, Connection, WakeUp
+from leasehold.stores.redis.connection.replies import TOO_SLOW
+
+LEAST_SILENCE, MOST_SILENCE = 0.1, 5.0
+"""Seconds without a message after which the reader sends a request, and in which something must come then.
+
+Between these bounds it is a sixth of the shortest lease: so a dead subscription is found within a third of it.
+"""
 
 Subscribe = Callable[[float], Awaitable[Connection]]
 """Opens a connection that is subscribed, within so many seconds."""
@@ -41,6 +54,8 @@ class Channel:
         self._waiting: dict[int, Subscriber] = {}
         self._ended: list[Callable[[], None]] = []  # what the reader closes when it stops reading
         self._undelivered = False  # whether a reader has received messages that it has not handed on yet
+        self._silence = MOST_SILENCE  # seconds: see there
+        self._heard = self._asked = 0.0  # boot-time clock when something came, and when the last request was sent
         self._soon = False  # whether the last messages came within `SOON` after a thread began to wait for them
 
     async def open(self, within: float) -> int:
@@ -64,6 +79,7 @@ class Channel:
             self._count += 1
             self.generation = self._count
             self._undelivered = True  # messages may have come together with the confirmation
+            self._silence, self._heard = MOST_SILENCE, self._runtime.now()
             self._connection = connection  # last: other threads read it first
             return self.generation
         finally:
@@ -77,6 +93,7 @@ class Channel:
             while not subscriber.news and (left := until - self._runtime.now()) > 0:
                 signal = None
                 with self._mutex:
+                    self._silence = max(LEAST_SILENCE, min(self._silence, subscriber.lease / 6))
                     connection = self._connection
                     reads = self._reading is None and connection is not None
                     if reads:
@@ -154,12 +171,31 @@ class Channel:
                 connection.data_received(b"")
                 self._undelivered = False
             while connection.open and not subscriber.news and (left := until - self._runtime.now()) > 0:
-                self._receive(connection, left)
+                self._receive(connection, min(left, self._checked(connection)))
         except (*SILENT, ValueError):
             connection.open = False
         if not connection.open:
             self._drop(connection)
             self._on_silence()
+
+    def _checked(self, connection: Connection) -> float:
+        """Send a request if nothing has come for long; return the seconds until the next check.
+
+        Raises:
+            TimeoutError: nothing has come since the last request.
+        """
+        now = self._runtime.now()
+        if now < (due := self._heard + self._silence):
+            return due - now
+        if self._asked <= self._heard:
+            connection.send_all(HELLO, now + self._silence)  # needs no right, unlike PING
+            connection.pending.append((_ignore, math.inf, math.inf))
+            self._asked = now
+        if now < (due := self._asked + self._silence):
+            return due - now
+        if connection.quiet():  # else this process was stopped for that long
+            raise TimeoutError(TOO_SLOW)
+        return 0.0
 
     def _receive(self, connection: Connection, left: float) -> None:
         """Take the messages that come within ``left`` seconds, unless another thread ends the wait before.
@@ -172,7 +208,8 @@ class Channel:
         self._undelivered = True
         try:
             connection.receive()
-            self._soon = self._runtime.now() - began < SOON
+            self._heard = self._runtime.now()
+            self._soon = self._heard - began < SOON
         except BlockingIOError:
             self._soon = False
         self._undelivered = False
@@ -211,3 +248,7 @@ class Channel:
                     wake()
                 return
         close()
+
+
+def _ignore(reply: Any, failure: StoreUnavailable | None) -> None:
+    """Take a reply that shows no more than that there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import socket
 import ssl
 import warnings
 from collections.abc import Callable, Mapping
@@ -48,6 +49,9 @@ URL_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "ssl_check_hostname": lambda text: {"true": True, "false": False}[text],
 }
 """Options of a URL, named as in redis-py, and how their values are read."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, and a count: else firewalls forget a connection that is idle for minutes. As on PostgreSQL."""
 
 KEPT = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "socket_keepalive",
@@ -202,7 +206,8 @@ def _network(url: StoreURL, kind: str, options: Veiled) -> Settings:
     if not url.hosts and url.path and not url.path.startswith("/"):
         raise ValueError(f"a {url.scheme} URL has two slashes before its host; write {url.scheme}://localhost:6379")
     host, port = url.hosts[0] if url.hosts else ("localhost", None)
-    options.update(host=host, port=port or 6379)
+    keepalive = {getattr(socket, key): value for key, value in KEEPALIVE.items() if hasattr(socket, key)}
+    options.update(host=host, port=port or 6379, socket_keepalive=True, socket_keepalive_options=keepalive)
     path = url.path if url.hosts else url.path.lstrip("/")
     if path:
         try:

@@ -1,5 +1,6 @@
 -- The part of the scripts that deals with the waiters of a mutex. Follows common.lua.
 local COME_BACK = 1000      -- ms for which a waiter that could not be notified keeps its queue entry
+local BATCH = 100            -- waiters read at a time, after the first
 local SEP = '\31'
 local FIELDS = '^([^\31]*)\31(%d+)\31(%d+)\31([^\31]*)\31(.*)$'  -- those of a waiter
 local MOST_REFUSED = 16     -- tickets of a name whose claims are refused
@@ -40,12 +41,12 @@ local function keep_waiters(lease)
   end
 end
 
--- Notifies one client of its grant; returns whether it has subscribed at this server. A message also reaches subscribers at
--- replicas, such as clients that connected when that server was the primary, and on a common channel those at all nodes of
--- a cluster. PUBLISH does not count them, and a grant that is about to be taken back must not reach them. So an empty
--- message first counts the subscribers here. If there is none, the ticket alone is published: subscribers at other servers
--- then retry.
-local function notify(channel, ticket, token)
+-- Returns the command that publishes on a client's channel, or nothing if the client has not subscribed at this server. A
+-- message also reaches subscribers at replicas, such as clients that connected when that server was the primary, and on a
+-- common channel those at all nodes of a cluster. PUBLISH does not count them, and a grant that is not made must not reach
+-- them. So an empty message first counts the subscribers here. If there is none, the ticket alone is published:
+-- subscribers at other servers then retry.
+local function publisher(channel)
   local publish, subscribers = 'PUBLISH', nil
   if string.find(channel, '}:shard:', 1, true) then
     subscribers = redis.pcall('SPUBLISH', channel, '')
@@ -58,13 +59,12 @@ local function notify(channel, ticket, token)
     end
   end
   subscribers = subscribers or redis.call(publish, channel, '')
-  if subscribers == 0 then
-    redis.call('PUBLISH', channel, ticket)
-    return false
-  end
+  return subscribers > 0 and publish
+end
+
+local function notify(publish, channel, ticket, token)
   local stamp = text(now())
   redis.call(publish, channel, ticket .. ' ' .. (token == now() and stamp or text(token)) .. ' ' .. stamp)
-  return true
 end
 
 local function unqueue(ticket)
@@ -97,30 +97,38 @@ end
 -- Grants the name, which is free or about to be, to the first live waiter that can be notified, and notifies it. Returns its
 -- ticket, token, owner and lease + delay; nothing if there is no such waiter. A waiter without a subscriber (its connection
 -- is down) keeps its entry for COME_BACK: it retries as soon as it is connected. CALLER needs no message but the reply.
--- FIRST is the first in the queue and its order, if that has just been read.
+-- FIRST holds the first in the queue, if that has just been read.
+-- A client may die with many thousand waiters. So they are passed over before anything is written for them, and a channel
+-- that has no subscriber is not tried again.
 local function hand_over(fence, caller, first)
-  local skipped = 0
-  while true do
-    local found = first or redis.call('ZRANGE', queue, skipped, skipped, 'WITHSCORES')
-    local head, order = found[1], found[2]
-    first = nil
-    if not head then break end
-    local expires, fields = tonumber(redis.call('ZSCORE', beat, head) or 0), redis.call('HGET', waiters, head)
-    unqueue(head)            -- first a removal, with all types checked: then the rest is allowed when memory is full
-    if fields and expires > now() / 1000 then
-      local channel, lease, delay, owner, meta = string.match(fields, FIELDS)
-      local token = next_token(fence)
-      local failed = hold(head, lease, delay, owner, meta, token)
-      if failed then error(failed.err) end
-      -- An empty channel is not open yet: its client is about to retry, and finds that it holds.
-      local notified = head == caller or channel == '' or notify(channel, head, token)
-      if notified then return head, token, owner, tonumber(lease) + tonumber(delay) end
-      free_lock()
-      redis.call('HSET', waiters, head, fields)
-      redis.call('ZADD', queue, order, head)
-      redis.call('ZADD', beat, math.floor(math.min(expires, later(COME_BACK))), head)
-      keep_waiters(COME_BACK)
-      skipped = skipped + 1
+  local skipped, deaf, shortened = 0, {}, later(COME_BACK)
+  local heads = first or redis.call('ZRANGE', queue, 0, 0)
+  while heads[1] do
+    local known = redis.call('HMGET', waiters, unpack(heads))
+    for i, head in ipairs(heads) do
+      local expires, fields = tonumber(redis.call('ZSCORE', beat, head) or 0), known[i]
+      if fields and expires > now() / 1000 then
+        local channel, lease, delay, owner, meta = string.match(fields, FIELDS)
+        -- Without a message: an empty channel is not open yet. Its client is about to retry, and finds that it holds.
+        local quiet = head == caller or channel == ''
+        local publish = not quiet and not deaf[channel] and publisher(channel)
+        if quiet or publish then
+          unqueue(head)      -- first a removal, with all types checked: then the rest is allowed when memory is full
+          local token = next_token(fence)
+          local failed = hold(head, lease, delay, owner, meta, token)
+          if failed then error(failed.err) end
+          if publish then notify(publish, channel, head, token) end
+          return head, token, owner, tonumber(lease) + tonumber(delay)
+        end
+        if skipped == 0 then redis.call('ZREM', queue, '') end  -- a removal, before the first ZADD
+        -- One message for each, but not at each hand-over: a ticket that retries has its full lease again.
+        if expires > shortened or not deaf[channel] then redis.call('PUBLISH', channel, head) end
+        if expires > shortened then redis.call('ZADD', beat, shortened, head) end
+        deaf[channel], skipped = true, skipped + 1
+      else
+        unqueue(head)
+      end
     end
+    heads = redis.call('ZRANGE', queue, skipped, skipped + BATCH - 1)
   end
 end

@@ -7,9 +7,9 @@ local ticket, forced = ARGV[1], ARGV[2] == '1'
 local state = redis.call('HMGET', lock, 't', 'f', 'd')
 local holder, fence = state[1], state[2]
 
-local first                 -- the first in the queue and its order, if they are known
+local first                 -- holds the first in the queue, if that is known
 if holder == ticket and ARGV[2] == '0' then
-  first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  first = redis.call('ZRANGE', queue, 0, 0)
   if not first[1] then
     free_lock()
     return 1

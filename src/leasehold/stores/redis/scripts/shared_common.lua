@@ -222,12 +222,16 @@ local function grant_next(caller)
         redis.call('ZCARD', holders)                 -- a key that does not exist cannot be written
         redis.call('HLEN', terms)
       end
-      -- An empty channel is not open yet: its client is about to retry, and finds that it holds.
-      if ticket == caller or entry.channel == '' or notify(entry.channel, ticket, token) then
+      -- Without a message: an empty channel is not open yet. Its client is about to retry, and finds that it holds.
+      local quiet = ticket == caller or entry.channel == ''
+      local publish = not quiet and publisher(entry.channel)
+      if quiet or publish then
+        if publish then notify(publish, entry.channel, ticket, token) end
         unqueue(ticket)
         grant(ticket, entry, token)
         if ticket == caller then mine = token end
       else
+        redis.call('PUBLISH', entry.channel, ticket)
         redis.call('ZADD', beat, 'LT', text(now() / 1000 + COME_BACK), ticket)
         skipped = skipped + 1
       end

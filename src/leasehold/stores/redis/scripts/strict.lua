@@ -4,7 +4,7 @@
 --   marker  hash: i which server wrote this dataset last, u server time in ms before which nothing is granted, l longest
 --           lease in ms. Marker and name are read in one script: no other command comes between.
 -- Reply {3, ms}                 quarantine: nothing is granted for so many ms, and nothing was changed
---       {1, token, now, count}  as the function; count is the number of connected replicas
+--       {1, token, now, count}  as the function; count is the number of replicas that WAIT can count
 --       else as the function
 local MARKER_LIFE = 2592000000                       -- ms: 30 days after the last claim the history counts as unknown
 local longest = tonumber(table.remove(ARGV))
@@ -30,5 +30,6 @@ end
 if before > ms then return {3, string.format('%.0f', before - ms)} end
 
 local reply = claim(KEYS, ARGV)
-if reply[1] == 1 then reply[4] = tonumber(string.match(replication, 'connected_slaves:(%d+)')) end
+-- Not connected_slaves: that includes replicas in their full sync, which acknowledge nothing until its end.
+if reply[1] == 1 then reply[4] = select(2, string.gsub(replication, 'state=online', '')) end
 return reply

@@ -36,8 +36,9 @@ async def state(transport: Transport, strict: Strict, marker: bytes) -> Finding:
     if synced and isinstance(synced[0], ReplyError):
         return _unsynced(synced[0])
     left = 0.0 if known[0] is None else int(known[0]) / 1000 - int(time[0]) - int(time[1]) / 1e6
-    count = re.search(r"connected_slaves:(\d+)", info.decode())
-    return state_finding(strict, int(count[1]) if count else 0, left, marked=known[0] is not None)
+    listed = re.findall(r"^slave\d+:.*state=(\w+)", info.decode(), re.MULTILINE)
+    online = listed.count("online")
+    return state_finding(strict, online, left, marked=known[0] is not None, syncing=len(listed) - online)
 
 
 def _unsynced(error: ReplyError) -> Finding:
@@ -47,10 +48,12 @@ def _unsynced(error: ReplyError) -> Finding:
     return Finding(ERROR, "strict", f"{error}", meaning, "leave out fsync=true, or use Redis 7.2 or later, or Valkey")
 
 
-def state_finding(strict: Strict, connected: int, left: float, *, marked: bool) -> Finding:
-    """Rate the state of strict mode; ``left``: seconds of quarantine."""
+def state_finding(strict: Strict, connected: int, left: float, *, marked: bool, syncing: int = 0) -> Finding:
+    """Rate the state of strict mode; ``left``: seconds of quarantine; ``syncing``: replicas in their full sync."""
     needed = strict.needed(connected)
     found = f"longest lease {strict.longest:g} s, {needed} of {connected} replicas must acknowledge a grant"
+    if syncing:
+        found += f"; {syncing} more in full sync"
     if needed > connected:
         meaning = "nobody can acquire: fewer replicas follow than must acknowledge"
         return Finding(ERROR, "strict", found, meaning, "look at the replicas (INFO replication), or lower replicas=")

@@ -103,10 +103,18 @@ class Claims:
         longest = b"%d" % round(self._strict.longest * 1000)
         strictly = STRICTLY[plain], script_keys, (*args, self.marker, longest)
         needed = self._needed  # read once: other threads write it, too
+        granted = False  # by an earlier sending: what then fails must not count as not carried out
         while True:
             sent = needed
-            reply, acknowledged = await self._send(transport, strictly, sent, within)
+            try:
+                reply, acknowledged = await self._send(transport, strictly, sent, within)
+            except StoreUnavailable as error:
+                if granted:
+                    raise StoreUnavailable(error.message, unknown=True) from error
+                raise
             if isinstance(reply, ReplyError):
+                if granted:
+                    raise Unconfirmed(str(refused(self._where, reply, self._host)))
                 if NOT_LOCAL in str(reply):
                     self._marker = self._find(True)
                     raise RetryableError(
@@ -115,6 +123,7 @@ class Claims:
                 return reply
             if reply[0] != 1:
                 return reply
+            granted = True
             needed = self._needed = self._strict.needed(int(reply[3]))
             if needed <= sent:
                 break

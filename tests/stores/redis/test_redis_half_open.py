@@ -1,0 +1,114 @@
+"""Subscriptions that are dead at the server's side only: a firewall has forgotten the connection.
+
+The client sees neither an end nor an error. No message comes any more.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from leasehold import Client
+from leasehold._runtimes.base import Flavor, finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores import registry
+from leasehold.stores._common.slots import Slot
+from leasehold.stores.redis.connection.base import HELLO
+from leasehold_lab.proxy.proxy import FaultProxy
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
+from support.flavors import both
+
+LEASE = 2.4
+NOISE = 0.4
+KINDS = {
+    "lock": lambda locks, lease=LEASE: locks.lock("x", fair=True, lease=lease),
+    "semaphore": lambda locks, lease=LEASE: locks.semaphore("x", 1, lease=lease),
+    "redisson": lambda locks, lease=LEASE: locks.lock("x", lease=lease),
+}
+
+
+async def queued(harness, locks, count=1):
+    while len((await locks.inspect("x")).waiters) < count:
+        await harness.sleep(0.01)
+
+
+def url(port, kind):
+    return f"redis://127.0.0.1:{port}" + ("?layout=redisson" if kind == "redisson" else "")
+
+
+async def warm(harness, others, locks, make):
+    """Let a client wait once, so that it has subscribed."""
+    hold = await make(others).acquire()
+    waiter = harness.spawn(lambda: make(locks).acquire(timeout=8))
+    await queued(harness, others)
+    await harness.sleep(0.05)
+    await hold.release()
+    await (await waiter.result()).release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@both
+def test_a_waiter_acquires_within_a_third_of_its_lease(redis_server, namespace, harness, kind, when):
+    if when == "before" and isinstance(harness, AsyncioHarness):
+        pytest.skip("asyncio claims on the connection of its subscription, and the claim shows that it is dead")
+
+    async def body(harness):
+        with FaultProxy(redis_server.port) as proxy:
+            async with (
+                harness.client(url(redis_server.port, kind), namespace=namespace) as others,
+                harness.client(url(proxy.port, kind), namespace=namespace) as locks,
+            ):
+                await warm(harness, others, locks, KINDS[kind])
+                hold = await KINDS[kind](others, 60).acquire()
+                if when == "before":
+                    assert proxy.sever(b"SUBSCRIBE") > 0
+                waiter = harness.spawn(lambda: KINDS[kind](locks).acquire(timeout=8))
+                await queued(harness, others)
+                await harness.sleep(0.05)
+                if when == "meanwhile":
+                    assert proxy.sever(b"SUBSCRIBE") > 0
+                released = harness.now()
+                await hold.release()
+                mine = await waiter.result()
+                thirds = 1 if isinstance(harness, BlockingHarness) else 2  # its renewal must fail first
+                assert harness.now() - released < thirds * LEASE / 3 + NOISE
+                await mine.release()
+
+    harness.run(body)
+
+
+def test_messages_and_replies_keep_a_subscription(redis_server, namespace):
+    """A waiter whose connection is alive subscribes once, however long it waits."""
+    with FaultProxy(redis_server.port) as proxy, Client.from_url(url(proxy.port, "lock"), namespace=namespace) as locks:
+        with locks.lock("x", lease=60):
+            proxy.forget()
+            assert locks.lock("x", lease=1.2).acquire(timeout=2) is None
+        assert proxy.count(b"SUBSCRIBE") == 1
+        assert 5 <= proxy.count(HELLO) - proxy.connections <= 12  # a request after each sixth of the lease
+
+
+def test_idle_connections_are_kept_alive(redis_server):
+    """A firewall may forget those over which nothing has gone for some minutes."""
+    made = registry.opener(redis_server.url).open(BlockingRuntime(), "idle")._settings.connection(Flavor.SYNC, 1.0)
+    made.connect()
+    with made._sock as connected:
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+
+
+def test_a_wait_of_many_days_is_possible(redis_server):
+    """poll takes milliseconds as a C int, so 24.8 days at most. A lease of 7 days lets a waiter sleep for 77."""
+    runtime = BlockingRuntime()
+    store = registry.opener(redis_server.url).open(runtime, "days")
+    transport, slot = store.transport, Slot("x", "ticket")
+    slot.lease = 7 * 86400.0
+    finish(transport.listen(2.0))
+    timer = threading.Timer(0.2, lambda: (slot.wake(), transport.notify(slot)))
+    timer.start()
+    finish(transport.receive(slot, 11 * slot.lease))
+    timer.join()
+    assert slot.news
+    finish(store.close())
