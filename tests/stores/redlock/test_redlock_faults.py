@@ -14,6 +14,7 @@ from leasehold.stores.redis.scripts import REDLOCK_CLAIM, REDLOCK_RELEASE
 from leasehold_lab.history import Bounds, Promise, check
 from leasehold_lab.history.journal import Journal, assemble
 from leasehold_lab.proxy.proxy import FaultProxy, Side
+from leasehold_lab.runtimes.harnesses import BlockingHarness
 from leasehold_lab.servers import RedlockNodes
 from support.flavors import both
 from support.patience import until_in
@@ -347,3 +348,29 @@ def test_the_checker_finds_tokens_out_of_order():
         journal.freed(n, confirmed=True)
     verdict = check(assemble(records), ORDER)
     assert [violation.promise for violation in verdict.violations] == [Promise.TOKENS]
+
+
+def test_subscriptions_that_are_dead_at_the_nodes_alone_are_replaced(nodes, namespace):
+    """A blocking waiter notices them within a third of its lease. Its polls are switched off by its long timer."""
+    lease = 2.4
+
+    async def body(harness):
+        with proxies(nodes, 5) as (fault_proxies, url):
+            async with (
+                harness.client(nodes.url, namespace=namespace) as others,
+                harness.client(url, namespace=namespace) as locks,
+            ):
+                hold = await others.lock("x", lease=60).acquire(timeout=5)
+                waiter = harness.spawn(lambda: locks.lock("x", lease=lease).acquire(timeout=20))
+                await until_in(harness, lambda: all(proxy.count(b"SUBSCRIBE") for proxy in fault_proxies))
+                await harness.sleep(0.2)
+                assert all(proxy.sever(b"SUBSCRIBE") for proxy in fault_proxies)
+                before = [proxy.count(b"SUBSCRIBE") for proxy in fault_proxies]
+                await harness.sleep(lease / 3 + 0.6)
+                assert all(
+                    proxy.count(b"SUBSCRIBE") > count for proxy, count in zip(fault_proxies, before, strict=True)
+                )
+                await hold.release()
+                await (await waiter.result()).release()
+
+    BlockingHarness().run(body)
