@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import CodeType
 from typing import Any
 
@@ -320,6 +320,74 @@ def test_a_caller_without_time_for_the_answer_does_not_use_the_old_primary(
         made._on_message(MOVED)
         assert await flavor.gather(first(), hurried(), second()) == ["failed", "refused", 2]
         assert [(server.port, server.asked) for server in servers] == [(1, [b"before"]), (2, [b"second"])]
+
+    run(body())
+
+
+@both
+def test_a_hurried_caller_does_not_decide_that_the_sentinels_are_silent(
+    runtime: Any, run: Callable[[Any], Any]
+) -> None:
+    """They would have answered a caller with more time. It does not use the old primary, and nor do the others."""
+
+    async def body() -> None:
+        servers = list[Served]()
+        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        primary = await used(runtime(), made, servers)
+        ask, sentinel.reply = sentinel.call_all, says(2, 5)
+
+        async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:
+            if within < 0.5:
+                raise DOWN
+            return await ask(commands, within=within)
+
+        sentinel.call_all = slow
+        made._on_message(MOVED)
+        with pytest.raises(StoreUnavailable):
+            await primary.call(b"hurried", within=0.1)
+        assert await primary.call(b"second", within=30.0) == 2
+        assert [(server.port, server.asked) for server in servers] == [(1, [b"before"]), (2, [b"second"])]
+
+    run(body())
+
+
+@both
+def test_a_message_ends_the_time_for_which_silent_sentinels_are_not_asked(
+    runtime: Any, run: Callable[[Any], Any]
+) -> None:
+    """While they are silent the last primary is used. One that announces another is not silent."""
+
+    async def body() -> None:
+        servers = list[Served]()
+        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        primary = await used(runtime(), made, servers)
+        made._on_silence()
+        sentinel.reply = DOWN
+        assert await primary.call(b"meanwhile", within=30.0) == 1
+        sentinel.reply = says(2, 5)
+        made._on_message(MOVED)
+        assert await primary.call(b"after", within=30.0) == 2
+
+    run(body())
+
+
+@both
+def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
+    runtime: Any, run: Callable[[Any], Any]
+) -> None:
+    """A short `response_timeout` must not make a client depend on sentinels that all are down."""
+
+    async def body() -> None:
+        servers = list[Served]()
+        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        primary = await used(runtime(), made, servers)
+        made._on_silence()
+        sentinel.reply = DOWN
+        for _ in range(20):
+            with suppress(StoreUnavailable):
+                assert await primary.call(b"meanwhile", within=0.3) == 1
+                return
+        pytest.fail("refused twenty times")
 
     run(body())
 

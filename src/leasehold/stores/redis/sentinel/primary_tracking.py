@@ -201,7 +201,7 @@ class PrimaryTransport:
             raise self._is_closed()
         until, left = self._runtime.now() + within, within
         while not await self._single_flight.run(partial(self._find, left), left):
-            if not self._in_doubt or self._runtime.now() < self._resolve_at:
+            if not self._in_doubt or self._falls_back():
                 break
             left = until - self._runtime.now()  # the other caller failed, was cancelled, or still asks
             if left <= 0:
@@ -211,14 +211,18 @@ class PrimaryTransport:
             raise RetryableError(f"{self._sentinels.where}: the primary is still being resolved")
         return transport
 
+    def _falls_back(self) -> bool:
+        """Return whether the last primary is used unasked: the sentinels are silent, and were asked just before."""
+        return self._transport is not None and self._sentinels.silent() and self._runtime.now() < self._resolve_at
+
     async def _find(self, within: float) -> None:
-        if self._transport is not None and self._runtime.now() < self._resolve_at:
+        if self._falls_back():
             return
         self._in_doubt = True  # meanwhile: whoever needs the primary waits for the answer, whatever caused the question
         try:
             settings = await self._sentinels.primary(within)
         except RetryableError:
-            if self._transport is None:
+            if self._transport is None or not self._sentinels.silent():
                 raise
             self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
             return  # use the last one, which reports whether it still is the primary; it stays in doubt

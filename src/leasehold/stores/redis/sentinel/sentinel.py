@@ -42,6 +42,9 @@ from leasehold.stores.redis.connection.settings import Settings
 ANSWER_WITHIN = 1.0
 """Seconds for a sentinel's reply, at most a third of the caller's time: the cost of a stalled sentinel."""
 
+SILENT_AFTER = 0.5
+"""Seconds: sentinels count as silent if they did not answer questions that gave them so much time together."""
+
 LISTEN_AGAIN = 10.0
 """Seconds after which all are asked again if a majority, which decides on a failover, may have none that we hear."""
 
@@ -101,6 +104,7 @@ class Sentinels:
         self._moved = False
         self._listened: list[Transport] = []
         self._ask_at = math.inf
+        self._unanswered = 0.0
         self._transports = [
             make(runtime, each, SWITCHED, self._on_message, self._on_silence) for each in watched.sentinels
         ]
@@ -117,17 +121,30 @@ class Sentinels:
             StoreUnavailable: it cannot be resolved.
         """
         self._moved = False  # first: a message that comes from now on may be newer than the answers
+        each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         try:
-            return await self._newest(max(min(ANSWER_WITHIN, within / 3), 0.05))
+            return await self._newest(each)
+        except RetryableError:
+            self._moved = True
+            self._unanswered += each
+            raise
         except BaseException:
             self._moved = True
             raise
+
+    def silent(self) -> bool:
+        """Return whether no sentinel has answered or announced anything for long enough.
+
+        One caller with little time is not enough: it would decide for all others.
+        """
+        return self._unanswered >= SILENT_AFTER
 
     async def _newest(self, within: float) -> Settings:
         answers = await self.ask(within)
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
+        self._unanswered = 0.0
         newest = max((answer.generation, answer.settled) for answer in found)
         addresses = Counter(
             (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
@@ -156,7 +173,7 @@ class Sentinels:
         for transport in self._listened:
             if transport.has_unread():
                 transport.hang_up()
-                self._moved = True
+                self._on_silence()
         return self._moved or (self._ask_at < math.inf and self._runtime.now() >= self._ask_at)
 
     async def close(self) -> None:
@@ -241,11 +258,11 @@ class Sentinels:
     def _on_message(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
         if name == self._name:
-            self._moved = True
+            self._moved, self._unanswered = True, 0.0
             self._on_moved()
 
     def _on_silence(self) -> None:
-        self._moved = True  # the connection of one has ended: the next call asks all again
+        self._moved, self._unanswered = True, 0.0  # the connection of one has ended: the next call asks all again
 
     def _failure(self, answers: Sequence[Answer | BaseException]) -> Exception:
         """Return the reason why no sentinel answered: a mistake that no retry cures comes first."""
