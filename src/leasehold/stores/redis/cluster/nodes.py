@@ -89,7 +89,7 @@ class Nodes:
 
         A store that sends ASKING is closed when it has no waiters: it is not in ``waiting``.
         """
-        serving = set(known.primaries)
+        serving = {*known.primaries, *self._topology.named}
         with self._mutex:
             gone = [
                 where

@@ -229,7 +229,7 @@ class ClusterStore:
 
     async def _owner(self, slot: int, within: float) -> RedisStore:
         """Return the store of the node that has a slot, as far as known."""
-        if self._topology.suspected(self._topology.owner(slot)):
+        if self._topology.doubtful(slot):
             await self._refresh(within)
         address = self._topology.owner(slot)
         if address is None:
@@ -264,7 +264,7 @@ class ClusterStore:
         """Return where each ticket is renewed: where it waits, or where its name is."""
         places: Places = {}
         slots = {name: self._slot(name) for name, _ in tickets}
-        if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
+        if any(map(self._topology.doubtful, slots.values())):
             await self._refresh(within / 3)
         for name, ticket in tickets:
             store, address = self._waits.get(ticket.id), self._topology.owner(slots[name])

@@ -1,0 +1,209 @@
+"""The slot map of a cluster's client: a redirection lets it be read again, and nodes that joined later are known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.cluster.store import ClusterStore
+from leasehold.stores.redis.cluster.topology import REFRESH_EVERY, Address
+from leasehold.stores.redis.connection.base import SHARD_MARK, ReplyError, RetryableError
+from leasehold.stores.redis.connection.settings import Settings
+
+SLOT = keys.slot("ns", "x")
+A, B, C, D, E = ((host, 1) for host in "abcde")
+
+
+class Nodes:
+    """A cluster: who has which slots, who says so, and who is gone."""
+
+    def __init__(self) -> None:
+        self.owners: list[Address] = [A, B, C]  # of equal parts of the slots
+        self.named: dict[Address, list[Address]] = {}  # what a node says instead of the truth
+        self.gone: set[Address] = set()
+        self.mute: set[Address] = set()  # those that do not reply with the map
+        self.log: list[tuple[str, Address]] = []
+        self.made: dict[Address, list[Node]] = {}
+
+    def make(self, runtime: Any, settings: Settings, channel: bytes, *events: Any) -> Node:
+        address = str(settings.options["host"]), int(settings.options["port"])
+        node = Node(self, address, channel)
+        self.made.setdefault(address, []).append(node)
+        return node
+
+    def owner(self, owners: Sequence[Address]) -> Address:
+        return owners[SLOT * len(owners) // keys.SLOTS]
+
+    def asked(self, what: str) -> list[Address]:
+        found = [address for event, address in self.log if event == what]
+        self.log = [each for each in self.log if each[0] != what]
+        return found
+
+
+class Node:
+    """The transport to a node."""
+
+    def __init__(self, cluster: Nodes, address: Address, channel: bytes) -> None:
+        self.cluster, self.address, self.channel = cluster, address, channel
+        self.closed = False
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        (reply,) = await self.call_all([command], within=within)
+        return reply
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        if self.address in self.cluster.gone or self.closed:
+            raise RetryableError(f"{self.address} is gone")
+        return [self._reply(command) for command in commands]
+
+    def _reply(self, command: bytes) -> Any:
+        cluster = self.cluster
+        if b"\r\nSLOTS\r\n" in command and self.address in cluster.mute:
+            cluster.log.append(("mute", self.address))
+            raise RetryableError(f"{self.address} does not reply")
+        if b"\r\nSLOTS\r\n" in command:
+            cluster.log.append(("SLOTS", self.address))
+            owners = cluster.named.get(self.address, cluster.owners)
+            each = keys.SLOTS / len(owners)
+            ends = [int(each * (place + 1)) - 1 for place in range(len(owners))]
+            ends[-1] = keys.SLOTS - 1
+            starts = [0, *(end + 1 for end in ends[:-1])]
+            return [
+                [start, end, [host.encode(), port]]
+                for start, end, (host, port) in zip(starts, ends, owners, strict=True)
+            ]
+        if b"\r\nINFO\r\n" in command:
+            return b"cluster_current_epoch:1\r\n"
+        if (owner := cluster.owner(cluster.owners)) != self.address:
+            return ReplyError(f"MOVED {SLOT} {owner[0]}:{owner[1]}")
+        cluster.log.append(("ok", self.address))
+        return [1, 1, 1]
+
+    def generation(self) -> int:
+        return 0
+
+    def notify(self, subscriber: Any) -> None:
+        subscriber.set()
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+both = pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
+
+
+class Used:
+    """A client of the cluster, whose clock is set by the test."""
+
+    def __init__(self, runtime: Any, monkeypatch: pytest.MonkeyPatch, cluster: Nodes) -> None:
+        self.runtime, self.later = runtime(), 0.0
+        now = self.runtime.now
+        monkeypatch.setattr(self.runtime, "now", lambda: now() + self.later)
+        seed = Settings("a:1", mode="cluster").at(*A)
+        self.store = ClusterStore(self.runtime, [seed], "ns", make=cluster.make)  # type: ignore[arg-type]
+
+    async def acquire(self, within: float = 2.0) -> None:
+        terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, "")
+        ticket = Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
+        await self.store.try_acquire("x", ticket, join=False, within=within)
+
+
+@both
+def test_a_redirection_lets_the_map_be_read_again(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not more often than it may be: each read is connections to three nodes."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        assert cluster.asked("SLOTS") == [A]
+        cluster.owners = [D, E]
+        client.later += 2 * REFRESH_EVERY
+        for _ in range(3):
+            await client.acquire()
+            client.later += 2 * REFRESH_EVERY
+        assert cluster.asked("ok")[1:] == 3 * [cluster.owner([D, E])]
+        assert len(cluster.asked("SLOTS")) == 3  # A, B and C
+        assert SHARD_MARK in cluster.made[cluster.owner([D, E])][-1].channel
+        assert all(node.closed for node in cluster.made[A])
+
+    run(body())
+
+
+@both
+def test_a_successor_is_found_when_all_nodes_of_the_first_map_are_gone(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node of the URL is left either. Those that redirections have named know the map."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners = [D, D]
+        await client.acquire()  # redirected, within the time in which the map is not read again
+        cluster.gone = {A, B, C}
+        client.later += 2 * REFRESH_EVERY
+        await client.acquire()
+        assert client.store._topology.map is not None
+        assert client.store._topology.map.primaries == [D]
+        cluster.owners, cluster.named = [E, E], {D: [D, E]}
+        client.store._topology.suspect(D)
+        client.later += 2 * REFRESH_EVERY
+        await client.acquire()
+        assert cluster.asked("ok")[-1] == E
+
+    run(body())
+
+
+@both
+def test_the_store_of_a_node_that_an_older_map_does_not_know_stays_open(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes that are asked for the map may learn of a move after the node that redirects."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners, cluster.named = [D, D, D], {node: [A, B, C] for node in (A, B, C, D)}
+        client.later += 2 * REFRESH_EVERY
+        for _ in range(4):
+            await client.acquire()
+            client.later += 2 * REFRESH_EVERY
+        assert [node.closed for node in cluster.made[D] if node.channel] == [False]
+        assert cluster.asked("ok")[1:] == 4 * [D]
+
+    run(body())
+
+
+@both
+def test_a_read_that_fails_is_not_repeated_by_each_caller(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that a redirection has named serves; each attempt to read the map may take a second of its callers."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners = [D, D, D]
+        await client.acquire()
+        cluster.asked("SLOTS")
+        cluster.mute = {A, B, C, D}
+        for _ in range(5):
+            client.later += 2 * REFRESH_EVERY
+            await client.acquire()
+        assert sorted(cluster.asked("mute")) == [A, B, C, D]
+
+    run(body())
