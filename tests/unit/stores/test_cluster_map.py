@@ -12,6 +12,7 @@ from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.cluster.topology import REFRESH_EVERY, Address
@@ -30,6 +31,7 @@ class Nodes:
         self.named: dict[Address, list[Address]] = {}  # what a node says instead of the truth
         self.gone: set[Address] = set()
         self.mute: set[Address] = set()  # those that do not reply with the map
+        self.refusals: list[ReplyError] = []  # of the owner
         self.log: list[tuple[str, Address]] = []
         self.made: dict[Address, list[Node]] = {}
 
@@ -84,6 +86,8 @@ class Node:
             return b"cluster_current_epoch:1\r\n"
         if (owner := cluster.owner(cluster.owners)) != self.address:
             return ReplyError(f"MOVED {SLOT} {owner[0]}:{owner[1]}")
+        if cluster.refusals:
+            return cluster.refusals.pop()
         cluster.log.append(("ok", self.address))
         return [1, 1, 1]
 
@@ -183,6 +187,27 @@ def test_the_store_of_a_node_that_an_older_map_does_not_know_stays_open(
             client.later += 2 * REFRESH_EVERY
         assert [node.closed for node in cluster.made[D] if node.channel] == [False]
         assert cluster.asked("ok")[1:] == 4 * [D]
+
+    run(body())
+
+
+@both
+def test_a_node_without_enough_replicas_is_asked_again(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was just promoted has none yet. One that was cut off has a successor soon."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        refusal = ReplyError("NOREPLICAS Not enough good replicas to write.")
+        cluster.refusals = [refusal] * 2
+        await client.acquire()
+        cluster.refusals = [refusal] * 999
+        with pytest.raises(StoreUnavailable, match=r"NOREPLICAS.*check the replicas") as caught:
+            await client.acquire(0.1)
+        assert not caught.value.unknown
+        assert client.store._topology.suspected(cluster.owner([A, B, C]))
 
     run(body())
 

@@ -262,10 +262,15 @@ class Served:
     def __init__(self, port: int) -> None:
         self.port = port
         self.asked = list[bytes]()
+        self.refusals = list[ReplyError]()
+        self.hung_up = False
 
-    async def call(self, command: bytes, *, within: float) -> int:
+    async def call(self, command: bytes, *, within: float) -> Any:
         self.asked.append(command)
-        return self.port
+        return self.refusals.pop() if self.refusals else self.port
+
+    def hang_up(self) -> None:
+        self.hung_up = True
 
     async def close(self) -> None: ...
 
@@ -388,6 +393,26 @@ def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
                 assert await primary.call(b"meanwhile", within=0.3) == 1
                 return
         pytest.fail("refused twenty times")
+
+    run(body())
+
+
+@both
+def test_a_primary_without_enough_replicas_is_asked_again(runtime: Any, run: Callable[[Any], Any]) -> None:
+    """One that was just promoted has none yet. Its connections are good, and waiters keep their subscription."""
+
+    async def body() -> None:
+        servers = list[Served]()
+        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        primary = await used(runtime(), made, servers)
+        refusal = ReplyError("NOREPLICAS Not enough good replicas to write.")
+        servers[0].refusals = [refusal] * 2
+        assert await primary.call(b"waits", within=30.0) == 1
+        assert not servers[0].hung_up
+        servers[0].refusals = [refusal] * 999
+        assert await primary.call(b"in vain", within=0.1) is refusal
+        sentinel.reply = says(2, 5)
+        assert await primary.call(b"at the next", within=30.0) == 2
 
     run(body())
 

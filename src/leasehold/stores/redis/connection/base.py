@@ -67,8 +67,11 @@ class Redirected(RetryableError):
         self.ask = ask  # for this command alone, while the slot is migrating
 
 
-PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN"})
-"""Errors of `NOT_APPLIED` that pass by themselves, or that another server does not have."""
+PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS"})
+"""Errors of `NOT_APPLIED` that pass by themselves, or that another server does not have.
+
+A replica that was just promoted has no replicas yet (NOREPLICAS), nor has a primary that was cut off.
+"""
 
 DEMOTED = frozenset({"READONLY", "MASTERDOWN"})
 """Errors of a server that is no longer a primary: its connections are useless."""

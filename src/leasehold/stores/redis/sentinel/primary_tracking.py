@@ -98,9 +98,12 @@ class PrimaryTransport:
                 if not isinstance(error, RetryableError) or not await retries.pause():
                     raise
             else:
-                if not any(isinstance(reply, ReplyError) and reply.code in PASSING for reply in replies):
+                codes = {reply.code for reply in replies if isinstance(reply, ReplyError)} & PASSING
+                if not codes:
                     return replies
-                self._leave(transport)
+                self._in_doubt = True
+                if codes != {"NOREPLICAS"}:  # after that the connections are good, and waiters keep theirs
+                    transport.hang_up()
                 retries = retries or Retries(self._runtime, until)
                 if not await retries.pause():
                     return replies
@@ -133,7 +136,8 @@ class PrimaryTransport:
 
     def hang_up(self) -> None:
         if (transport := self._transport) is not None:
-            self._leave(transport)
+            self._in_doubt = True
+            transport.hang_up()
 
     def set_channel(self, channel: bytes) -> None:
         self._channel = channel
@@ -183,11 +187,6 @@ class PrimaryTransport:
         return self._pipelining is not None and self._pipelining.read(now)
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _leave(self, transport: Transport) -> None:
-        """Close the connections to a server that reports that it is not the primary."""
-        self._in_doubt = True
-        transport.hang_up()
 
     def _is_closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._sentinels.where}: the client is closed")
