@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from leasehold._model import ticket_id
+from leasehold._model import View, ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores.redis import keys
+from leasehold.stores.redis.cluster import migrating
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     ASKING,
@@ -25,8 +26,12 @@ from leasehold.stores.redis.connection.base import (
     Redirected,
     ReplyError,
     Transport,
+    refused,
 )
 from leasehold.stores.redis.store import RedisStore
+
+HOPS = 4
+"""Most nodes that are asked for one key: the slot may move on meanwhile."""
 
 
 class Nodes:
@@ -78,6 +83,7 @@ class Nodes:
                     marker=partial(self._marker, address),
                     unanswered=self._unanswered,
                 )
+                found.calls.moving = partial(self._view, address)
         return found
 
     def asks(self, store: RedisStore) -> bool:
@@ -115,6 +121,25 @@ class Nodes:
         self._client = ticket_id(self._runtime.random_bytes(16))
         for store in self._stores.values():
             store.after_fork()
+
+    async def _view(self, address: Address, name: str, within: float) -> View:
+        """Look at a name whose slot is migrating, from a node on that has some of its keys, or had them."""
+        until = self._runtime.now() + within
+
+        async def read(command: bytes) -> Any:
+            where, asking = address, False
+            for _ in range(HOPS):
+                store = self.at(where, asking=asking)
+                reply = await store.transport.call(command, within=max(until - self._runtime.now(), 0.001))
+                if not isinstance(reply, ReplyError):
+                    return reply
+                error = refused(store.where, reply, where[0])
+                if not isinstance(error, Redirected):
+                    break
+                where, asking = error.address, error.ask
+            raise error
+
+        return await migrating.view(read, self._namespace, name)
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in one of its slots; ``moved``: where the last one moved."""
