@@ -16,7 +16,8 @@ from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.cluster.topology import REFRESH_EVERY, Address
-from leasehold.stores.redis.connection.base import SHARD_MARK, ReplyError, RetryableError
+from leasehold.stores.redis.connection.base import SHARD_MARK, Redirected, ReplyError, RetryableError
+from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold.stores.redis.connection.settings import Settings
 
 SLOT = keys.slot("ns", "x")
@@ -232,3 +233,17 @@ def test_a_read_that_fails_is_not_repeated_by_each_caller(
         assert sorted(cluster.asked("mute")) == [A, B, C, D]
 
     run(body())
+
+
+def test_a_redirection_of_a_subscription_without_a_host_means_the_same_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``cluster-preferred-endpoint-type unknown-endpoint`` a node names only the port of another."""
+    settings = Settings("h:1", mode="cluster").at("h", 1)
+    transport = BlockingTransport(BlockingRuntime(), settings, b"channel", lambda message: None, lambda: None)
+
+    async def exchange(*_: Any) -> list[Any]:
+        return [ReplyError("MOVED 1234 :6380")]
+
+    monkeypatch.setattr(transport, "_exchange", exchange)
+    with pytest.raises(Redirected) as caught:
+        finish(transport._subscribe(None, 1.0))  # type: ignore[arg-type]
+    assert caught.value.address == ("h", 6380)
