@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._model import LeaseTerms, LockMode, Owner, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
@@ -42,8 +42,8 @@ class Nodes:
         self.made.setdefault(address, []).append(node)
         return node
 
-    def owner(self, owners: Sequence[Address]) -> Address:
-        return owners[SLOT * len(owners) // keys.SLOTS]
+    def owner(self, owners: Sequence[Address], name: str = "x") -> Address:
+        return owners[keys.slot("ns", name) * len(owners) // keys.SLOTS]
 
     def asked(self, what: str) -> list[Address]:
         found = [address for event, address in self.log if event == what]
@@ -83,6 +83,8 @@ class Node:
                 [start, end, [host.encode(), port]]
                 for start, end, (host, port) in zip(starts, ends, owners, strict=True)
             ]
+        if b"SCAN" in command:
+            return [b"0", []]
         if b"\r\nINFO\r\n" in command:
             return b"cluster_current_epoch:1\r\n"
         if (owner := cluster.owner(cluster.owners)) != self.address:
@@ -115,10 +117,12 @@ class Used:
         seed = Settings("a:1", mode="cluster").at(*A)
         self.store = ClusterStore(self.runtime, [seed], "ns", make=cluster.make)  # type: ignore[arg-type]
 
-    async def acquire(self, within: float = 2.0) -> None:
+    def ticket(self) -> Ticket:
         terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, "")
-        ticket = Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
-        await self.store.try_acquire("x", ticket, join=False, within=within)
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
+
+    async def acquire(self, within: float = 2.0) -> None:
+        await self.store.try_acquire("x", self.ticket(), join=False, within=within)
 
 
 @both
@@ -231,6 +235,34 @@ def test_a_read_that_fails_is_not_repeated_by_each_caller(
             client.later += 2 * REFRESH_EVERY
             await client.acquire()
         assert sorted(cluster.asked("mute")) == [A, B, C, D]
+
+    run(body())
+
+
+@both
+def test_a_node_that_hangs_does_not_delay_names_that_another_node_redirects(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes are asked at once. A name in a slot that migrates needs a second and a third question."""
+    cluster = Nodes()
+    at_a, at_b = (next(f"n{n}" for n in range(99) if cluster.owner([A, B, C], f"n{n}") == node) for node in (A, B))
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        imported = client.runtime.signal()
+
+        async def renew(node: Node, commands: Sequence[bytes], *, within: float) -> list[Any]:
+            if node.address == A and not await imported.wait(within):
+                raise RetryableError("A hangs")
+            if node.address == B:
+                return [ReplyError("ASK 1 c:1") for _ in commands]
+            imported.set()
+            return [b"OK" if b"ASKING" in command else [1] for command in commands]
+
+        monkeypatch.setattr(Node, "call_all", renew)
+        tickets = [(name, client.ticket()) for name in (at_a, at_b)]
+        assert await client.store.renew(tickets, within=1.0) == [RenewalResult.HELD] * 2
 
     run(body())
 

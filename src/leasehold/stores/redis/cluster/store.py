@@ -107,29 +107,12 @@ class ClusterStore:
         return await self._at(name, within, lambda store, left: store.release(name, ticket, reason=reason, within=left))
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        until = self._runtime.now() + within
-        results: dict[str, RenewalResult] = {}
-        failed: BaseException | None = None
-        places: Places = await self._places(tickets, within)
-        for _ in range(ROUNDS):
-            left = until - self._runtime.now()
-            if not places or left <= 0:
-                break
-            asked = list(places.items())
-            calls = [store.renewals(pairs, within=left, alone=alone) for (store, alone), pairs in asked]
-            places = {}
-            for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
-                if isinstance(result, BaseException):
-                    self._topology.suspect(store.address)
-                    failed = result
-                    continue
-                found, refusals = result
-                results.update(found)
-                names = {ticket.id: name for name, ticket in pairs}
-                for some, reply in refusals:
-                    self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
-        if isinstance(failed, StoreUnavailable) and not results:
-            raise failed
+        until, results = self._runtime.now() + within, dict[str, RenewalResult]()
+        failures = await self._renew(await self._places(tickets, within), until, results, ROUNDS)
+        if not results:
+            for failure in failures:
+                if isinstance(failure, StoreUnavailable):
+                    raise failure
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -277,6 +260,33 @@ class ClusterStore:
                 continue
             places.setdefault((store, False), []).append((name, ticket))
         return places
+
+    async def _renew(
+        self, places: Places, until: float, results: dict[str, RenewalResult], rounds: int
+    ) -> list[BaseException]:
+        """Renew at all nodes at once, and then where each redirects: one that hangs delays only its own names."""
+        left = until - self._runtime.now()
+        if not rounds or left <= 0:
+            return []
+
+        async def at(store: RedisStore, alone: bool, pairs: Sequence[tuple[str, Ticket]]) -> list[BaseException]:
+            found, refusals = await store.renewals(pairs, within=left, alone=alone)
+            results.update(found)
+            names = {ticket.id: name for name, ticket in pairs}
+            more: Places = {}
+            for some, reply in refusals:
+                self._again(more, store, [(names[each.id], each) for each in some], reply, alone=alone)
+            return await self._renew(more, until, results, rounds - 1) if more else []
+
+        failures: list[BaseException] = []
+        work = [at(*place, pairs) for place, pairs in places.items()]
+        for (store, _), outcome in zip(places, await self._runtime.gather(*work), strict=True):
+            if isinstance(outcome, BaseException):
+                self._topology.suspect(store.address)
+                failures.append(outcome)
+            else:
+                failures += outcome
+        return failures
 
     def _again(
         self,
