@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ class Nodes:
         self.gone: set[Address] = set()
         self.mute: set[Address] = set()  # those that do not reply with the map
         self.refusals: list[ReplyError] = []  # of the owner
+        self.exits: type[BaseException] | None = None  # raised by the next close of a store
         self.log: list[tuple[str, Address]] = []
         self.made: dict[Address, list[Node]] = {}
 
@@ -101,6 +103,9 @@ class Node:
         subscriber.set()
 
     async def close(self) -> None:
+        if self.channel and self.cluster.exits:
+            raised, self.cluster.exits = self.cluster.exits, None
+            raise raised
         self.closed = True
 
 
@@ -235,6 +240,32 @@ def test_a_read_that_fails_is_not_repeated_by_each_caller(
             client.later += 2 * REFRESH_EVERY
             await client.acquire()
         assert sorted(cluster.asked("mute")) == [A, B, C, D]
+
+    run(body())
+
+
+@both
+def test_an_exit_while_old_nodes_are_closed_leaves_none_open(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller that has read the map may be cancelled, or a signal handler may raise. Waiters are woken before."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        old = [client.store._nodes.at(node) for node in (A, B, C)]
+        woken = list[Address]()
+        for store in old:
+            monkeypatch.setattr(store, "wake_all", partial(woken.append, store.address))
+        cluster.exits, cluster.owners = SystemExit if run is finish else asyncio.CancelledError, [D, D, D]
+        client.later += 2 * REFRESH_EVERY
+        client.store._topology.suspect(A)
+        with pytest.raises(cluster.exits):
+            await client.store._refresh(1.0)
+        assert woken == [A, B, C]
+        await client.store.close()
+        assert all(cluster.made[node][-1].closed for node in (A, B, C))
 
     run(body())
 

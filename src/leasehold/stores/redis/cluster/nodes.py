@@ -53,6 +53,7 @@ class Nodes:
         self._mutex = runtime.mutex()
         self._make_asking = Asking(make)
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
+        self._ending: list[RedisStore] = []  # of nodes without slots: still to be closed
         self._markers: dict[Address, int] = {}
         self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
         self._client = ticket_id(runtime.random_bytes(16))
@@ -102,15 +103,22 @@ class Nodes:
                 for where, store in self._stores.items()
                 if (where[0] not in serving if not where[1] else store not in waiting)
             ]
-            stores = [self._stores.pop(where) for where in gone]
+            for where in gone:
+                self._ending.append(self._stores[where])  # first: what ends this caller must not leave it open
+                del self._stores[where]
+            stores = [*self._ending]
         for store in stores:
             store.wake_all()
+        for store in stores:
             await store.close()
+            with self._mutex:
+                if store in self._ending:  # else another caller has closed it, too
+                    self._ending.remove(store)
 
     async def close(self) -> None:
         self.closed = True
         with self._mutex:
-            stores = list(self._stores.values())
+            stores = [*self._stores.values(), *self._ending]
         for store in stores:
             await store.close()
 
@@ -119,7 +127,7 @@ class Nodes:
         self.closed = False
         self._mutex = self._runtime.mutex()
         self._client = ticket_id(self._runtime.random_bytes(16))
-        for store in self._stores.values():
+        for store in (*self._stores.values(), *self._ending):
             store.after_fork()
 
     async def _view(self, address: Address, name: str, within: float) -> View:
