@@ -2,88 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import CodeType
 from typing import Any
 
 import pytest
 
-from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime
-from leasehold._url import parse
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
-from leasehold.stores.redis.openers import sentinels_from_url
-from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
-from leasehold.stores.redis.sentinel.sentinel import LISTEN_AGAIN, Sentinels, UnknownPrimary
+from leasehold.stores.redis.sentinel.sentinel import LISTEN_AGAIN, UnknownPrimary
+from support.stores.told_sentinels import DOWN, MOVED, both, denied, leads, says, sentinels
 from support.striking import Striking, ended_by
-
-URL = "redis+sentinel://a,b,c/main/3?sentinel_password=x"
-
-
-class Told:
-    """The transport to a sentinel that says one thing; ``address``: its reply to the second question, if it differs."""
-
-    def __init__(self, reply: Any) -> None:
-        self.reply, self.address = reply if isinstance(reply, tuple) else (reply, None)
-        self.asked = self.listens = 0
-        self.answering: Callable[[], None] = lambda: None  # called while its reply is on the way
-        self.subscribing: Callable[[], None] = lambda: None  # called just before it is subscribed to
-
-    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
-        assert [b"MASTER" in command for command in commands] == [True, True]
-        assert b"GET-MASTER-ADDR-BY-NAME" in commands[1]
-        self.asked += 1
-        if isinstance(self.reply, Exception) and not isinstance(self.reply, ReplyError):
-            raise self.reply
-        if isinstance(self.reply, ReplyError):
-            return [self.reply, None]
-        reply = [self.reply, self.address or [self.reply[b"ip"], self.reply[b"port"]]]
-        self.answering()
-        return reply
-
-    async def listen(self, within: float) -> int:
-        self.subscribing()
-        self.listens = 1
-        return 1
-
-    def generation(self) -> int:
-        return self.listens
-
-    def has_unread(self) -> bool:
-        return False
-
-    def hang_up(self) -> None:
-        self.listens = 0
-
-
-def says(port: int, epoch: int) -> dict[bytes, bytes]:
-    return {b"ip": b"10.0.0.1", b"port": b"%d" % port, b"flags": b"master", b"config-epoch": b"%d" % epoch}
-
-
-def leads(old: int, new: int, epoch: int) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Say what the sentinel that leads a failover says, until the other replicas follow the new primary."""
-    return says(old, epoch) | {b"flags": b"master,o_down,failover_in_progress"}, [b"10.0.0.1", b"%d" % new]
-
-
-def denied(reply: tuple[dict[bytes, bytes], list[bytes]] | dict[bytes, bytes]) -> tuple[dict[bytes, bytes], ReplyError]:
-    """Say the same to a user without the right to the second question."""
-    facts = reply[0] if isinstance(reply, tuple) else reply
-    return facts, ReplyError("NOPERM this user has no permissions to run 'sentinel|get-master-addr-by-name'")
-
-
-def sentinels(*replies: Any, runtime: Any = BlockingRuntime) -> tuple[Sentinels, list[Any]]:
-    transports = [Told(reply) for reply in replies]
-    left = iter(transports)
-    made = Sentinels(runtime(), sentinels_from_url(parse(URL)), lambda *_: next(left), lambda: None)  # type: ignore[arg-type, return-value]
-    return made, transports
-
-
-DOWN = RetryableError("down")
 
 
 def named(reply: Any) -> int | None:
@@ -157,11 +89,6 @@ def test_word_of_a_failover_is_heard() -> None:
     assert [transport.asked for transport in transports] == [3, 2, 2]  # once more after it was subscribed to
 
 
-MOVED = b"main 10.0.0.1 1 10.0.0.2 1"
-
-both = pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
-
-
 @both
 def test_a_message_that_comes_while_the_sentinels_are_asked_counts(runtime: Any, run: Callable[[Any], Any]) -> None:
     """Another sentinel may be dead, and its reply waited for: the answer is old by then."""
@@ -184,26 +111,6 @@ def test_a_failover_before_the_subscription_is_noticed(runtime: Any, run: Callab
     assert made.moved()
     assert run(made.primary(1.0)).options["port"] == 2
     assert not made.moved()
-
-
-@both
-def test_a_sentinel_that_was_cut_off_with_the_primary_is_not_the_only_one_that_counts(
-    runtime: Any, run: Callable[[Any], Any]
-) -> None:
-    """It never learns of the failover. The client reaches both sides, and must leave the old primary."""
-
-    async def body() -> None:
-        servers = list[Served]()
-        made, (cut_off, *others) = sentinels(says(1, 4), says(1, 4), says(1, 4), runtime=runtime)
-        primary = await used(runtime(), made, servers)
-        for one in others:
-            one.reply = says(2, 5)
-        publish(made, others[1])
-        assert await primary.call(b"after", within=30.0) == 2
-        assert cut_off.listens
-        assert not made.moved()  # though one still names the old primary
-
-    run(body())
 
 
 @both
@@ -234,12 +141,6 @@ def test_with_few_subscriptions_the_sentinels_are_asked_again(
     assert not made.moved()
 
 
-def publish(made: Sentinels, sentinel: Told) -> None:
-    """Let a sentinel announce a failover to its subscribers."""
-    if sentinel.listens:
-        made._on_message(MOVED)
-
-
 @both
 @pytest.mark.parametrize("step", ["answering", "subscribing"])
 def test_a_failure_leaves_the_question_open(runtime: Any, run: Callable[[Any], Any], step: str) -> None:
@@ -254,200 +155,3 @@ def test_a_failure_leaves_the_question_open(runtime: Any, run: Callable[[Any], A
     with pytest.raises(RetryableError) if step == "answering" else nullcontext():
         run(made.primary(1.0))
     assert made.moved()
-
-
-class Served:
-    """The transport to a server, which notes what it is asked."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.asked = list[bytes]()
-        self.refusals = list[ReplyError]()
-        self.hung_up = False
-
-    async def call(self, command: bytes, *, within: float) -> Any:
-        self.asked.append(command)
-        return self.refusals.pop() if self.refusals else self.port
-
-    def hang_up(self) -> None:
-        self.hung_up = True
-
-    async def close(self) -> None: ...
-
-
-async def used(flavor: Any, made: Any, servers: list[Served]) -> PrimaryTransport:
-    """Return a transport that has asked the first primary; ``servers`` gets each server that it connects to."""
-
-    def serve(_: Any, settings: Any, *events: Any) -> Any:
-        servers.append(Served(settings.options["port"]))
-        return servers[-1]
-
-    primary = PrimaryTransport(flavor, made, serve, b"", lambda message: None, lambda: None)
-    assert await primary.call(b"before", within=30.0) == 1
-    return primary
-
-
-@both
-def test_a_caller_without_time_for_the_answer_does_not_use_the_old_primary(
-    runtime: Any, run: Callable[[Any], Any]
-) -> None:
-    """A caller that waited for another one, which fails, asks the sentinels itself."""
-
-    async def body() -> None:
-        flavor, servers = runtime(), list[Served]()
-        made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(flavor, made, servers)
-        asking, over, ask = flavor.signal(), flavor.signal(), made.primary
-
-        async def fails(within: float) -> Any:
-            made.primary = ask  # type: ignore[method-assign]  # for the next caller
-            asking.set()
-            await over.wait(30.0)
-            raise ZeroDivisionError
-
-        async def first() -> str:
-            with pytest.raises(ZeroDivisionError):
-                await primary.call(b"first", within=30.0)
-            return "failed"
-
-        async def hurried() -> str:
-            await asking.wait(30.0)
-            with pytest.raises(StoreUnavailable, match="the primary is still being resolved"):
-                await primary.call(b"hurried", within=0.05)
-            over.set()
-            return "refused"
-
-        async def second() -> int:
-            await asking.wait(30.0)
-            return await primary.call(b"second", within=30.0)
-
-        made.primary, transports[0].reply = fails, says(2, 5)  # type: ignore[method-assign]
-        made._on_message(MOVED)
-        assert await flavor.gather(first(), hurried(), second()) == ["failed", "refused", 2]
-        assert [(server.port, server.asked) for server in servers] == [(1, [b"before"]), (2, [b"second"])]
-
-    run(body())
-
-
-@both
-def test_a_hurried_caller_does_not_decide_that_the_sentinels_are_silent(
-    runtime: Any, run: Callable[[Any], Any]
-) -> None:
-    """They would have answered a caller with more time. It does not use the old primary, and nor do the others."""
-
-    async def body() -> None:
-        servers = list[Served]()
-        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(runtime(), made, servers)
-        ask, sentinel.reply = sentinel.call_all, says(2, 5)
-
-        async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:
-            if within < 0.5:
-                raise DOWN
-            return await ask(commands, within=within)
-
-        sentinel.call_all = slow
-        made._on_message(MOVED)
-        with pytest.raises(StoreUnavailable):
-            await primary.call(b"hurried", within=0.1)
-        assert await primary.call(b"second", within=30.0) == 2
-        assert [(server.port, server.asked) for server in servers] == [(1, [b"before"]), (2, [b"second"])]
-
-    run(body())
-
-
-@both
-def test_a_message_ends_the_time_for_which_silent_sentinels_are_not_asked(
-    runtime: Any, run: Callable[[Any], Any]
-) -> None:
-    """While they are silent the last primary is used. One that announces another is not silent."""
-
-    async def body() -> None:
-        servers = list[Served]()
-        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(runtime(), made, servers)
-        made._on_silence()
-        sentinel.reply = DOWN
-        assert await primary.call(b"meanwhile", within=30.0) == 1
-        sentinel.reply = says(2, 5)
-        made._on_message(MOVED)
-        assert await primary.call(b"after", within=30.0) == 2
-
-    run(body())
-
-
-@both
-def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
-    runtime: Any, run: Callable[[Any], Any]
-) -> None:
-    """A short `response_timeout` must not make a client depend on sentinels that all are down."""
-
-    async def body() -> None:
-        servers = list[Served]()
-        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(runtime(), made, servers)
-        made._on_silence()
-        sentinel.reply = DOWN
-        for _ in range(20):
-            with suppress(StoreUnavailable):
-                assert await primary.call(b"meanwhile", within=0.3) == 1
-                return
-        pytest.fail("refused twenty times")
-
-    run(body())
-
-
-@both
-def test_a_primary_without_enough_replicas_is_asked_again(runtime: Any, run: Callable[[Any], Any]) -> None:
-    """One that was just promoted has none yet. Its connections are good, and waiters keep their subscription."""
-
-    async def body() -> None:
-        servers = list[Served]()
-        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(runtime(), made, servers)
-        refusal = ReplyError("NOREPLICAS Not enough good replicas to write.")
-        servers[0].refusals = [refusal] * 2
-        assert await primary.call(b"waits", within=30.0) == 1
-        assert not servers[0].hung_up
-        servers[0].refusals = [refusal] * 999
-        assert await primary.call(b"in vain", within=0.1) is refusal
-        sentinel.reply = says(2, 5)
-        assert await primary.call(b"at the next", within=30.0) == 2
-
-    run(body())
-
-
-@both
-def test_after_a_message_all_callers_wait_for_the_new_primary(runtime: Any, run: Callable[[Any], Any]) -> None:
-    """The old one may still reply on its side of a partition. All waiters retry at a message, and one of them asks."""
-
-    async def body() -> None:
-        flavor, servers = runtime(), list[Served]()
-        made, transports = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
-        primary = await used(flavor, made, servers)
-        asking, answer, ask = flavor.signal(), flavor.signal(), transports[0].call_all
-
-        async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:
-            asking.set()
-            await answer.wait(30.0)
-            return await ask(commands, within=within)
-
-        async def second() -> int:
-            await asking.wait(30.0)
-            return await primary.call(b"second", within=30.0)
-
-        async def decided() -> None:
-            while not primary._single_flight._waiting and len(servers[0].asked) < 2:
-                await flavor.sleep(0.001)
-            answer.set()
-
-        transports[0].call_all, transports[0].reply = slow, says(2, 5)
-        made._on_message(MOVED)
-        found = await flavor.gather(primary.call(b"first", within=30.0), second(), decided())
-        assert found == [2, 2, None]
-        assert [(server.port, sorted(server.asked)) for server in servers] == [
-            (1, [b"before"]),
-            (2, [b"first", b"second"]),
-        ]
-
-    run(body())
