@@ -159,7 +159,7 @@ UNDOCUMENTED = [
         lambda: redis.asyncio.sentinel.Sentinel([("localhost", 1)]).master_for("main").connection_pool,
         "connection_class connection_kwargs is_master sentinel_manager service_name",
     ),
-    uses("redis.NodesManager", "redis", sync_nodes, "nodes_cache startup_nodes"),
+    uses("redis.NodesManager", "redis", sync_nodes, "nodes_cache startup_nodes address_remap"),
     uses("redis.ClusterNode", "redis", lambda: redis.cluster.ClusterNode("h", 1), "host port redis_connection"),
     uses(
         "redis.asyncio.RedisCluster", "redis", lambda: redis.asyncio.cluster.RedisCluster(host="localhost"),
@@ -167,7 +167,8 @@ UNDOCUMENTED = [
     ),
     uses(
         "redis.asyncio.NodesManager", "redis",
-        lambda: redis.asyncio.cluster.RedisCluster(host="localhost").nodes_manager, "nodes_cache startup_nodes",
+        lambda: redis.asyncio.cluster.RedisCluster(host="localhost").nodes_manager,
+        "nodes_cache startup_nodes address_remap",
     ),
     uses("redis", "redis", quiet_redis, "MaintNotificationsConfig"),
     uses("psycopg_pool.ConnectionPool", "postgresql", lambda: psycopg_pool.ConnectionPool("", open=False),

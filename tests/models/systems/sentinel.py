@@ -1,11 +1,12 @@
 """A primary of Redis and its replica, under three sentinels; replication takes its time.
 
-The store is the shipped one: it asks the sentinels, subscribes to one of them, and follows the primary. A failover
+The store is the shipped one: it asks the sentinels, subscribes to them, and follows the primary. A failover
 loses what was written in the last moments before it, since the replica has an earlier state. The old primary may go on
 answering clients that have a connection, until a sentinel notifies them of the new one.
 
 One sentinel leads a failover. It raises its epoch at once, and names the old primary in its state until the replicas
-follow the new one; then it notifies its clients. The others learn of the failover after a moment.
+follow the new one; then it notifies its clients. The others learn of the failover after a moment; one that was cut off
+together with the old primary learns of it when that is reachable again.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class SentinelSystem(System):
             at(now + alongside, self.harness.fate, lambda: self._demote(old, new))
         else:
             self._demote(old, new)
-        at(now + away, self.harness.fate, lambda: self._promote(new, luck))
+        at(now + away, self.harness.fate, lambda: self._promote(new, luck, now + alongside))
         return max(away, alongside)
 
     def _demote(self, old: RedisServerModel, new: RedisServerModel) -> None:
@@ -171,15 +172,16 @@ class SentinelSystem(System):
             old.role = b"slave"
             old.hang_up(arrives=False)
 
-    def _promote(self, new: RedisServerModel, luck: float) -> None:
+    def _promote(self, new: RedisServerModel, luck: float, reachable: float) -> None:
         if self.servers[self._primary] is not new:
             return
         new.role = b"master"
         self._epoch += 1
         name, epoch = new.machine.name, self._epoch
-        leader = self.sentinels[int(luck * 1000) % len(self.sentinels)]
+        leader, cut_off = (self.sentinels[(int(luck * 1000) + more) % len(self.sentinels)] for more in (0, 1))
         leader.lead(name, epoch)
         now, at = self.harness.scheduler.time, self.harness.scheduler.at
         for sentinel in self.sentinels:
-            after = luck * (FOLLOWED if sentinel is leader else HEARD)
-            at(now + after, self.harness.fate, partial(sentinel.switch, name, epoch))
+            when = now + luck * (FOLLOWED if sentinel is leader else HEARD)
+            when = max(when, reachable) if sentinel is cut_off else when
+            at(when, self.harness.fate, partial(sentinel.switch, name, epoch))

@@ -74,6 +74,63 @@ def test_an_acquire_waits_for_the_end_of_a_slot_migration(
     harness.run(body)
 
 
+@both
+@pytest.mark.parametrize("kind", ["mutex", "shared"])
+def test_a_name_is_shown_while_its_slot_migrates(
+    cluster: RedisCluster, harness: Harness, namespace: str, kind: str
+) -> None:
+    """Some of its keys are on each node, and some nowhere. Names of other slots are listed, too."""
+
+    def shown(found: Any) -> Any:
+        of_holders = [(entry.ticket.id, entry.token) for entry in found.holders]
+        return found.name, found.kind, found.token, of_holders, [entry.ticket.id for entry in found.waiters]
+
+    def lock(locks: Any) -> Any:
+        return locks.lock("z", lease=60.0) if kind == "mutex" else locks.semaphore("z", 1, lease=60.0)
+
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(cluster.url, namespace=namespace) as locks,
+            harness.client(cluster.url, namespace=namespace) as second,
+        ):
+            other, hold = await locks.lock("other").acquire(), await lock(locks).acquire()
+            alone = [shown(each) for each in await locks.store.inspect("")]
+            assert [each[0] for each in alone] == ["other", "z"]
+
+            async def check(expected: list[Any]) -> None:
+                assert [shown(each) for each in await locks.store.inspect("")] == expected
+                assert [shown(each) for each in await locks.store.inspect("z", exact=True)] == expected[1:]
+                assert await lock(locks).locked()
+                assert not await locks.lock("free").locked()
+
+            migration = moving(cluster, namespace, "z")
+            await check(alone)
+            migration.move()
+            await check(alone)
+            migration.finish()
+            await check(alone)
+            waiting = harness.spawn(lambda: lock(second).acquire(timeout=20))
+            while not (await locks.inspect("z")).waiters:
+                await harness.sleep(0.01)
+            both_shown = [shown(each) for each in await locks.store.inspect("")]
+            migration = moving(cluster, namespace, "z")
+            await check(both_shown)
+            migration.move()
+            await check(both_shown)
+            migration.finish()
+            await check(both_shown)
+            await hold.release()
+            await (await waiting.result()).release()
+            migration = moving(cluster, namespace, "free")
+            began = harness.now()
+            assert not await locks.lock("free").locked()
+            assert harness.now() - began < NOISE
+            migration.finish()
+            await other.release()
+
+    harness.run(body)
+
+
 WAITER = """
 import sys
 from leasehold import Client

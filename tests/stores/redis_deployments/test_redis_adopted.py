@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import redis
 import redis.asyncio
 
@@ -28,6 +29,24 @@ def test_blocking_clients_are_adopted(
                 with locks.lock(name, timeout=5.0) as hold:
                     assert hold.token > 0, what
     cluster.close()
+
+
+def test_a_client_of_a_cluster_that_translates_addresses_is_refused(redis_cluster: RedisCluster) -> None:
+    """The first connection would succeed, and all later ones lead to addresses that cannot be reached."""
+    port = redis_cluster.nodes[0].port
+    cluster = redis.RedisCluster(host="127.0.0.1", port=port, address_remap=lambda address: address)
+    with pytest.raises(TypeError, match="address_remap"):
+        Client.from_client(cluster)
+    cluster.close()
+
+    async def body() -> None:
+        async with redis.asyncio.RedisCluster(
+            host="127.0.0.1", port=port, address_remap=lambda address: address
+        ) as known:
+            with pytest.raises(TypeError, match="address_remap"):
+                AsyncClient.from_client(known)
+
+    asyncio.run(body())
 
 
 def test_asyncio_clients_are_adopted(

@@ -124,6 +124,23 @@ def test_doctor_on_a_cluster() -> None:
         assert f"(127.0.0.1:{node.port})" in max(evictions, key=lambda each: each.severity).found
 
 
+def test_doctor_reports_a_dead_primary_of_a_cluster() -> None:
+    """The findings on all others, on slots and replicas are wanted just then."""
+    with RedisCluster(replicas=0, full_coverage=False) as cluster:
+        dead, *others = cluster.primaries
+        dead.kill()
+        found = findings(cluster.url)
+        assert found["primary"][0] is Severity.ERROR
+        assert f"127.0.0.1:{dead.port}" in found["primary"][1]
+        assert "(all 2 nodes)" in found["persistence"][1]
+        assert found["coverage"][0] is Severity.OK
+        assert found["replicas per shard"][0] is Severity.WARNING
+        for node in others:
+            node.kill()
+        with pytest.raises(StoreUnavailable):
+            findings(cluster.url)
+
+
 def test_doctor_names_missing_rights_on_a_cluster() -> None:
     rules = "app on >w0rd resetkeys ~leasehold:{default:* resetchannels &leasehold:{default:* -@all +eval +evalsha"
     with RedisCluster(replicas=0, users=[rules]) as cluster:

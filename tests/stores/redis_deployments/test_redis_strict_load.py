@@ -105,6 +105,31 @@ def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) ->
         harness.run(body)
 
 
+@by_day(ASYNCIO)
+def test_a_slot_that_leaves_a_node_in_quarantine_leaves_the_quarantine_behind(harness: Harness, namespace: str) -> None:
+    """A limit, which docs/strict.md states: the node that receives the slot cannot know what the other one lost."""
+    with RedisCluster(replicas=0) as cluster:
+
+        async def body(harness: Harness) -> None:
+            async with harness.client(url_of(cluster.url), namespace=namespace) as locks:
+                for name in [f"n{number}" for number in range(12)]:  # of all nodes, which are new
+                    async with locks.lock(name, lease=LONGEST, timeout=10.0):
+                        pass
+                hold = await locks.lock("n0", lease=LONGEST, renew=False, timeout=10.0).acquire()
+                lossy = cluster.primary_of(f"leasehold:{{{namespace}:n0}}:lock")
+                target = next(node for node in cluster.primaries if node is not lossy)
+                lossy.flush()
+                assert await locks.lock("n0", lease=LONGEST).acquire(timeout=0) is None
+                cluster.migrate(f"leasehold:{{{namespace}:n0}}:lock", target).finish()
+                second = await locks.lock("n0", lease=LONGEST).acquire(timeout=0)
+                assert second is not None
+                assert not hold.lost, "it took longer than the lease"
+                assert second.token > hold.token
+                await second.release()
+
+        harness.run(body)
+
+
 def first_marker(node: RedisServer, namespace: str) -> str:
     found = node.command("KEYS", f"leasehold:{{{namespace}:*}}:marker")
     assert isinstance(found, list)

@@ -52,6 +52,35 @@ def test_the_rights_of_a_single_server_are_enough(namespace, harness):
         harness.run(body)
 
 
+@both
+def test_a_right_to_subscribe_that_is_granted_later_counts(namespace, harness):
+    """The error names it. After it was granted, the same client waits, and is notified by all nodes."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(RedisServer(users=[rights("redis.md", namespace)])) for _ in range(3)]
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes)
+
+        def allow(sign):
+            for node in nodes:
+                node.command("ACL", "SETUSER", "app", f"{sign}subscribe")
+
+        async def body(harness):
+            client, other = (harness.client(f"redlock://app:s3cret@{hosts}", namespace=namespace) for _ in range(2))
+            hold = await client.lock("x", lease=60.0).acquire()
+            allow("-")
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"\+subscribe"):
+                    await other.lock("x", lease=60.0).acquire(timeout=10)
+            allow("+")
+            job = harness.spawn(lambda: other.lock("x", lease=60.0).acquire(timeout=10))
+            while not (await client.inspect("x")).waiters:
+                await harness.sleep(0.01)
+            await harness.sleep(0.5)
+            await hold.release()
+            await (await job.result()).release()
+
+        harness.run(body)
+
+
 def rights(page, namespace):
     """Return what the page of a deployment says that a user needs."""
     text = (Path(__file__).parents[3] / "docs" / "backends" / page).read_text()

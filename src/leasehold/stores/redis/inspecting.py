@@ -18,6 +18,9 @@ SEPARATOR = "\x1f"
 FIRST = 2**52
 """Subtracted from the arrival number of a waiter that precedes all others; see ``scripts/shared_common.lua``."""
 
+MIGRATING = ("MOVED", "ASK", "TRYAGAIN")
+"""Errors for a name of which another node has some keys or all."""
+
 
 async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, within: float) -> list[View]:
     """Return the names in use that begin with ``prefix``, or, if ``exact``, that name only.
@@ -30,9 +33,12 @@ async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, wit
     for some in chunks(names, PER_SCRIPT):
         looks: list[Command] = [(INSPECT, keys.shared_keys(namespace, name), ()) for name in some]
         for name, reply in zip(some, await calls.run_all(looks, within=within), strict=True):
-            if isinstance(reply, ReplyError):
+            if not isinstance(reply, ReplyError):
+                view_of_name = view(name, reply)
+            elif reply.code in MIGRATING and calls.moving is not None:
+                view_of_name = await calls.moving(name, within)
+            else:
                 raise await calls.refused(reply, within)
-            view_of_name = view(name, reply)
             if view_of_name.holders or view_of_name.waiters or view_of_name.free_in > 0:
                 found.append(view_of_name)
     return found

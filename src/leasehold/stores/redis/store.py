@@ -117,7 +117,7 @@ class RedisStore:
         self._ask: Ask | None = getattr(self._transport, "ask", None)  # a call without a coroutine, where it blocks
         # A wait without one, where tasks share a loop. In strict mode the waiter's own claim must confirm its grant.
         self._sleep: Asleep | None = getattr(self._transport, "sleep", None) if self._strict is None else None
-        self._calls = Calls(self._transport, self.where, self.address[0], self._check_rights)
+        self.calls = self._calls = Calls(self._transport, self.where, self.address[0], self._check_rights)
         self._renewing = Renewing(runtime, namespace, self._transport, self._calls, self._waiters, slot_of)
 
     @property

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from leasehold._model import ticket_id
+from leasehold._model import View, ticket_id
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.unanswered import Unanswered
 from leasehold.stores.redis import keys
+from leasehold.stores.redis.cluster import migrating
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import (
     ASKING,
@@ -25,8 +26,12 @@ from leasehold.stores.redis.connection.base import (
     Redirected,
     ReplyError,
     Transport,
+    refused,
 )
 from leasehold.stores.redis.store import RedisStore
+
+HOPS = 4
+"""Most nodes that are asked for one key: the slot may move on meanwhile."""
 
 
 class Nodes:
@@ -48,6 +53,7 @@ class Nodes:
         self._mutex = runtime.mutex()
         self._make_asking = Asking(make)
         self._stores: dict[tuple[Address, bool], RedisStore] = {}
+        self._ending: list[RedisStore] = []  # of nodes without slots: still to be closed
         self._markers: dict[Address, int] = {}
         self._unanswered = Unanswered()  # shared: a slot may move between a claim and its release
         self._client = ticket_id(runtime.random_bytes(16))
@@ -78,6 +84,7 @@ class Nodes:
                     marker=partial(self._marker, address),
                     unanswered=self._unanswered,
                 )
+                found.calls.moving = partial(self._view, address)
         return found
 
     def asks(self, store: RedisStore) -> bool:
@@ -89,22 +96,29 @@ class Nodes:
 
         A store that sends ASKING is closed when it has no waiters: it is not in ``waiting``.
         """
-        serving = set(known.primaries)
+        serving = {*known.primaries, *self._topology.named}
         with self._mutex:
             gone = [
                 where
                 for where, store in self._stores.items()
                 if (where[0] not in serving if not where[1] else store not in waiting)
             ]
-            stores = [self._stores.pop(where) for where in gone]
+            for where in gone:
+                self._ending.append(self._stores[where])  # first: what ends this caller must not leave it open
+                del self._stores[where]
+            stores = [*self._ending]
         for store in stores:
             store.wake_all()
+        for store in stores:
             await store.close()
+            with self._mutex:
+                if store in self._ending:  # else another caller has closed it, too
+                    self._ending.remove(store)
 
     async def close(self) -> None:
         self.closed = True
         with self._mutex:
-            stores = list(self._stores.values())
+            stores = [*self._stores.values(), *self._ending]
         for store in stores:
             await store.close()
 
@@ -113,8 +127,27 @@ class Nodes:
         self.closed = False
         self._mutex = self._runtime.mutex()
         self._client = ticket_id(self._runtime.random_bytes(16))
-        for store in self._stores.values():
+        for store in (*self._stores.values(), *self._ending):
             store.after_fork()
+
+    async def _view(self, address: Address, name: str, within: float) -> View:
+        """Look at a name whose slot is migrating, from a node on that has some of its keys, or had them."""
+        until = self._runtime.now() + within
+
+        async def read(command: bytes) -> Any:
+            where, asking = address, False
+            for _ in range(HOPS):
+                store = self.at(where, asking=asking)
+                reply = await store.transport.call(command, within=max(until - self._runtime.now(), 0.001))
+                if not isinstance(reply, ReplyError):
+                    return reply
+                error = refused(store.where, reply, where[0])
+                if not isinstance(error, Redirected):
+                    break
+                where, asking = error.address, error.ask
+            raise error
+
+        return await migrating.view(read, self._namespace, name)
 
     def _choose_channel(self, address: Address, moved: Redirected | None) -> bytes:
         """Return a channel for the waiters at one node, in one of its slots; ``moved``: where the last one moved."""

@@ -108,29 +108,12 @@ class ClusterStore:
         return await self._at(name, within, lambda store, left: store.release(name, ticket, reason=reason, within=left))
 
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
-        until = self._runtime.now() + within
-        results: dict[str, RenewalResult] = {}
-        failed: BaseException | None = None
-        places: Places = await self._places(tickets, within)
-        for _ in range(ROUNDS):
-            left = until - self._runtime.now()
-            if not places or left <= 0:
-                break
-            asked = list(places.items())
-            calls = [store.renewals(pairs, within=left, alone=alone) for (store, alone), pairs in asked]
-            places = {}
-            for ((store, alone), pairs), result in zip(asked, await self._runtime.gather(*calls), strict=True):
-                if isinstance(result, BaseException):
-                    self._topology.suspect(store.address)
-                    failed = result
-                    continue
-                found, refusals = result
-                results.update(found)
-                names = {ticket.id: name for name, ticket in pairs}
-                for some, reply in refusals:
-                    self._again(places, store, [(names[each.id], each) for each in some], reply, alone=alone)
-        if isinstance(failed, StoreUnavailable) and not results:
-            raise failed
+        until, results = self._runtime.now() + within, dict[str, RenewalResult]()
+        failures = await self._renew(await self._places(tickets, within), until, results, ROUNDS)
+        if not results:
+            for failure in failures:
+                if isinstance(failure, StoreUnavailable):
+                    raise failure
         return [results.get(ticket.id, RenewalResult.UNKNOWN) for _, ticket in tickets]
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -230,7 +213,7 @@ class ClusterStore:
 
     async def _owner(self, slot: int, within: float) -> RedisStore:
         """Return the store of the node that has a slot, as far as known."""
-        if self._topology.suspected(self._topology.owner(slot)):
+        if self._topology.doubtful(slot):
             await self._refresh(within)
         address = self._topology.owner(slot)
         if address is None:
@@ -265,7 +248,7 @@ class ClusterStore:
         """Return where each ticket is renewed: where it waits, or where its name is."""
         places: Places = {}
         slots = {name: self._slot(name) for name, _ in tickets}
-        if any(self._topology.suspected(self._topology.owner(slot)) for slot in slots.values()):
+        if any(map(self._topology.doubtful, slots.values())):
             await self._refresh(within / 3)
         for name, ticket in tickets:
             store, address = self._waits.get(ticket.id), self._topology.owner(slots[name])
@@ -278,6 +261,33 @@ class ClusterStore:
                 continue
             places.setdefault((store, False), []).append((name, ticket))
         return places
+
+    async def _renew(
+        self, places: Places, until: float, results: dict[str, RenewalResult], rounds: int
+    ) -> list[BaseException]:
+        """Renew at all nodes at once, and then where each redirects: one that hangs delays only its own names."""
+        left = until - self._runtime.now()
+        if not rounds or left <= 0:
+            return []
+
+        async def at(store: RedisStore, alone: bool, pairs: Sequence[tuple[str, Ticket]]) -> list[BaseException]:
+            found, refusals = await store.renewals(pairs, within=left, alone=alone)
+            results.update(found)
+            names = {ticket.id: name for name, ticket in pairs}
+            more: Places = {}
+            for some, reply in refusals:
+                self._again(more, store, [(names[each.id], each) for each in some], reply, alone=alone)
+            return await self._renew(more, until, results, rounds - 1) if more else []
+
+        failures: list[BaseException] = []
+        work = [at(*place, pairs) for place, pairs in places.items()]
+        for (store, _), outcome in zip(places, await self._runtime.gather(*work), strict=True):
+            if isinstance(outcome, BaseException):
+                self._topology.suspect(store.address)
+                failures.append(outcome)
+            else:
+                failures += outcome
+        return failures
 
     def _again(
         self,

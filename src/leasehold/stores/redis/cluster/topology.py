@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 Some nodes are asked at once, and the map with the highest epoch counts: a node that was cut off still has an old one.
-Nodes that failed are asked last. Only a caller that needs a failed node reads the map again, at most every
-`REFRESH_EVERY`: a failed node does not delay callers of other nodes. Redirections correct one slot at a
-time. An outdated map is harmless: a node redirects a command for a slot of another, and a replica is refused at the
-handshake.
+Those that a redirection has just named are asked first, and nodes that failed last. Callers that need a failed node
+read the map again, at most every `REFRESH_EVERY`: a failed node does not delay callers of other nodes. A redirection
+corrects one slot, and lets one caller read the map again: the named node may have joined later, and all older ones be
+gone one day. An outdated map is harmless: a node redirects a command for a slot of another, and a replica is refused at
+the handshake.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class Topology:
         self._make = make
         self.map: SlotMap | None = None  # the last; None before the first
         self._learned: dict[int, Address] = {}
+        self.named: set[Address] = set()
+        """The nodes that redirections named before the last read: it may be older than they are."""
         self._stale = True
+        self._redirected = False
         self._suspects: set[Address] = set()
         self._refreshed = float("-inf")
         self._single_flight = SingleFlight(runtime)
@@ -87,10 +91,14 @@ class Topology:
         """Return whether a node is unknown (None), or has failed since the map was read."""
         return address is None or address in self._suspects
 
+    def doubtful(self, slot: int) -> bool:
+        """Return whether the caller should read the map again before it uses the node of a slot."""
+        return self.suspected(self.owner(slot)) or (self._redirected and self._due())
+
     def learn(self, slot: int, address: Address) -> None:
         """Learn the node of a slot from a redirection."""
         self._learned[slot] = address
-        self._stale = True
+        self._stale = self._redirected = True
 
     def owner(self, slot: int) -> Address | None:
         """Return the node of a slot; None if it is unknown."""
@@ -103,7 +111,7 @@ class Topology:
         Raises:
             StoreUnavailable: no node replies with one.
         """
-        if self.map is None or (self._stale and self._runtime.now() - self._refreshed >= REFRESH_EVERY):
+        if self.map is None or (self._stale and self._due()):
             await self._single_flight.run(partial(self._refresh, within), within)
         if self.map is None:
             raise RetryableError(f"{self.where}: its slot map is still being read")
@@ -116,7 +124,11 @@ class Topology:
 
     # --- reading the map ---------------------------------------------------------------------------------------
 
+    def _due(self) -> bool:
+        return self._runtime.now() - self._refreshed >= REFRESH_EVERY
+
     async def _refresh(self, within: float) -> None:
+        self._redirected = False  # first: others, whose nodes are known, do not wait for this
         began = self._runtime.now()
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         failures: list[BaseException] = []
@@ -127,7 +139,7 @@ class Topology:
             maps = [answer for answer in answers if isinstance(answer, SlotMap)]
             if maps:
                 self.map = max(maps, key=lambda found: found.generation)
-                self._learned, self._suspects = {}, set()
+                self.named, self._learned, self._suspects = {*self._learned.values()}, {}, set()
                 self._stale = False
                 self._refreshed = self._runtime.now()
                 return
@@ -147,12 +159,14 @@ class Topology:
         return RetryableError(f"no node of the cluster replied with the slot map: {reasons}")
 
     def _to_ask(self) -> list[Settings]:
-        """Return the known nodes in random order, the failed ones after them, then those of the URL."""
-        known: list[Address] = []
+        """Return the known nodes in random order, new ones first and failed ones last, then those of the URL."""
+        named = dict.fromkeys(self._learned.values())
+        known = [*named]
         if self.map is not None:
             for primary, replicas in self.map.replicas.items():
                 known += [primary, *replicas]
-        spread = sorted(known, key=lambda node: (node in self._suspects, self._runtime.jitter()))
+        rank = {node: (node in self._suspects, node not in named, self._runtime.jitter()) for node in known}
+        spread = sorted(rank, key=rank.__getitem__)
         settings = [self.settings(address) for address in spread]
         rest = [seed for seed in self._seeds if seed.where not in {each.where for each in settings}]
         return [replace(each, any_role=True) for each in (*settings, *rest)]

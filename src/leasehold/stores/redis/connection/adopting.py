@@ -78,9 +78,14 @@ def seeds(client: Any, flavor: Flavor) -> Sequence[Settings]:
     """Return how a ``RedisCluster`` reaches its nodes.
 
     Raises:
-        TypeError: it is of the other flavor.
+        TypeError: it is of the other flavor, or translates the addresses of nodes.
     """
     check_flavor(client, flavor)
+    if getattr(client.nodes_manager, "address_remap", None) is not None:
+        raise TypeError(
+            "cannot make locks from a RedisCluster with address_remap=, since leasehold connects to the addresses that "
+            "nodes announce; let them announce reachable ones (cluster-announce-ip, cluster-announce-hostname)"
+        )
     nodes = {(node.host, int(node.port)): node for node in _nodes(client)}
     if isinstance(client, redis.cluster.RedisCluster):
         known = next((node.redis_connection for node in nodes.values() if node.redis_connection is not None), None)

@@ -67,8 +67,11 @@ class Redirected(RetryableError):
         self.ask = ask  # for this command alone, while the slot is migrating
 
 
-PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN"})
-"""Errors of `NOT_APPLIED` that pass by themselves, or that another server does not have."""
+PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS"})
+"""Errors of `NOT_APPLIED` that pass by themselves, or that another server does not have.
+
+A replica that was just promoted has no replicas yet (NOREPLICAS), nor has a primary that was cut off.
+"""
 
 DEMOTED = frozenset({"READONLY", "MASTERDOWN"})
 """Errors of a server that is no longer a primary: its connections are useless."""
@@ -246,9 +249,9 @@ REMEDIES = {
     "LOADING": "it is starting; retry",
     "MASTERDOWN": "it is a replica without its primary; connect to the primary",
     "CLUSTERDOWN": "the cluster has no server for this slot now; check CLUSTER INFO and CLUSTER NODES",
-    "MOVED": f"it is a node of a cluster; {BY_CLUSTER}",
-    "ASK": f"it is a node of a cluster; {BY_CLUSTER}",
-    "TRYAGAIN": f"the slot is migrating to another node of the cluster; {BY_CLUSTER}",
+    "MOVED": f"another node of the cluster has the slot; retry, and {BY_CLUSTER} if it is another",
+    "ASK": f"the slot is migrating to another node of the cluster; retry, and {BY_CLUSTER} if it is another",
+    "TRYAGAIN": f"the slot is migrating to another node of the cluster; retry, and {BY_CLUSTER} if it is another",
     "CROSSSLOT": f"it is a node of a cluster, or there is a proxy in between; {BY_CLUSTER}",
     "NOSCRIPT": "it forgets scripts at once; check for a proxy in between",
     "NOPERM": f"grant its user the rights listed in {RIGHTS_PAGE}",

@@ -103,7 +103,7 @@ class ServerTransport(ABC, Generic[C]):
         commands = subscriptions(self._channel, version_of(self._facts))
         for reply in await self._exchange(connection, commands, within):
             if isinstance(reply, ReplyError):
-                raise refused(self.where, reply)
+                raise refused(self.where, reply, str(self._settings.options.get("host", "")))
 
     def _no_answer(self, why: str) -> StoreUnavailable:
         """Return the error of a call that has sent nothing."""

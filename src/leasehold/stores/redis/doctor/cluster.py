@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from leasehold._model import Finding, Severity
 from leasehold._runtimes.base import Runtime
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.cluster.topology import Address, SlotMap, Topology
 from leasehold.stores.redis.connection.base import MakeTransport, ReplyError, Transport, pack
 from leasehold.stores.redis.doctor import doctor, group_checks
@@ -32,21 +33,30 @@ async def diagnose(
     """Return the findings on the cluster.
 
     Raises:
-        StoreUnavailable: a primary does not reply.
+        StoreUnavailable: no primary replies.
     """
     stores = [store(address) for address in known.primaries]
-    each = await runtime.gather(*[one.diagnose() for one in stores])
-    for result in each:
-        if isinstance(result, BaseException):
+    each: dict[str, list[Finding]] = {}
+    silent: dict[str, StoreUnavailable] = {}
+    alive: list[RedisStore] = []
+    for one, result in zip(stores, await runtime.gather(*[one.diagnose() for one in stores]), strict=True):
+        if isinstance(result, StoreUnavailable):
+            silent[one.where] = result
+        elif isinstance(result, BaseException):
             raise result
-    found = group_checks.merged(
-        {one.where: result for one, result in zip(stores, each, strict=True) if not isinstance(result, BaseException)}
-    )
-    config = await doctor.config(stores[0].transport, SETTINGS)
+        else:
+            alive.append(one)
+            each[one.where] = result
+    if not alive:
+        raise next(iter(silent.values()))
+    found = group_checks.merged(each)
+    transport = alive[0].transport
+    config = await doctor.config(transport, SETTINGS)
     timeout = (number(config, "cluster-node-timeout") or 15_000) / 1000
     nodes = [topology.settings(node) for primary, others in known.replicas.items() for node in (primary, *others)]
     findings = [
-        _coverage(known, await _state(stores[0].transport)),
+        *(_silent(where, error) for where, error in silent.items()),
+        _coverage(known, await _state(transport)),
         _full_coverage(config.get("cluster-require-full-coverage")),
         _replicas(topology, known),
         _votes(known),
@@ -62,6 +72,11 @@ async def _state(transport: Transport) -> str:
     if isinstance(reply, ReplyError):
         return "unknown"
     return "ok" if b"cluster_state:ok" in reply else "fail"
+
+
+def _silent(where: str, error: StoreUnavailable) -> Finding:
+    meaning = "names in its slots cannot be acquired or renewed until it is back, or a replica took over (liveness)"
+    return Finding(ERROR, "primary", f"no findings on {where}: {error}", meaning, "check CLUSTER NODES")
 
 
 def _coverage(known: SlotMap, state: str) -> Finding:

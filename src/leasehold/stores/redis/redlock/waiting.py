@@ -38,6 +38,9 @@ AT_LEAST = 0.001
 TRY_AGAIN = 0.05
 """Seconds after which a waiter retries without subscriptions to a majority; with jitter up to three times as long."""
 
+DENIED_FOR = 10.0
+"""Seconds for which a node that denied a subscription is not asked again, while others notify the waiters."""
+
 
 class Waiting:
     """The waiters of a client. Thread-safe."""
@@ -54,7 +57,7 @@ class Waiting:
         self._notified: dict[str, dict[int, float]] = {}  # by ticket: which nodes have notified it, and when
         self._mutex = self._runtime.mutex()
         self._listeners: dict[int, Job] = {}  # by node: a task or a thread, which subscribes anew when that is needed
-        self._denied: dict[int, NotPermitted] = {}
+        self._denied: dict[int, tuple[NotPermitted, float]] = {}
 
     def add(self, name: str, ticket: Ticket) -> None:
         """Add a waiter. Called before the votes are asked for, since a message may arrive before their reply."""
@@ -137,15 +140,21 @@ class Waiting:
         Raises:
             NotPermitted: too many nodes refuse a subscription.
         """
+        now = self._runtime.now()
         with self._mutex:
+            for index, (_, until) in list(self._denied.items()):
+                if until <= now:
+                    self._denied.pop(index)
             for node in self._quorum.nodes:
                 job = self._listeners.get(node.index)
                 if (job is None or not job.alive()) and not self._quorum.closed and node.index not in self._denied:
                     self._listeners[node.index] = self._runtime.spawn_loop(
                         partial(self._listen, node), "leasehold-listen"
                     )
-        if len(self._quorum) - len(self._denied) < self._quorum.majority:
-            raise next(iter(self._denied.values()))
+            if len(self._quorum) - len(self._denied) < self._quorum.majority:
+                error, _ = next(iter(self._denied.values()))
+                self._denied = {}  # the next wait tries again: the right may have been granted by then
+                raise error
         return self._is_open()
 
     def _is_open(self) -> bool:
@@ -164,7 +173,7 @@ class Waiting:
                 pause = 0.05
                 await node.transport.receive(node.subscriber, LINGER)
             except NotPermitted as error:
-                self._denied[node.index] = error
+                self._denied[node.index] = error, self._runtime.now() + DENIED_FOR
                 return
             except (StoreUnavailable, Unsupported):
                 await node.subscriber.ready(self._runtime).wait(pause * (0.5 + self._runtime.jitter() / 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from leasehold._model import View
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.connection.base import DEMOTED, ReplyError, Transport, refused
@@ -28,6 +29,8 @@ class Calls:
         self._where = where
         self._host = host
         self._check = check
+        self.moving: Callable[[str, float], Awaitable[View]] | None = None
+        """On a cluster: looks at a name whose slot is migrating, within so many seconds."""
 
     async def run(self, script: Script, script_keys: Sequence[bytes], args: Sequence[bytes], *, within: float) -> Any:
         """Run a script on these keys, and return its reply."""

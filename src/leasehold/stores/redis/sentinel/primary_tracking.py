@@ -98,9 +98,12 @@ class PrimaryTransport:
                 if not isinstance(error, RetryableError) or not await retries.pause():
                     raise
             else:
-                if not any(isinstance(reply, ReplyError) and reply.code in PASSING for reply in replies):
+                codes = {reply.code for reply in replies if isinstance(reply, ReplyError)} & PASSING
+                if not codes:
                     return replies
-                self._leave(transport)
+                self._in_doubt = True
+                if codes != {"NOREPLICAS"}:  # after that the connections are good, and waiters keep theirs
+                    transport.hang_up()
                 retries = retries or Retries(self._runtime, until)
                 if not await retries.pause():
                     return replies
@@ -133,7 +136,8 @@ class PrimaryTransport:
 
     def hang_up(self) -> None:
         if (transport := self._transport) is not None:
-            self._leave(transport)
+            self._in_doubt = True
+            transport.hang_up()
 
     def set_channel(self, channel: bytes) -> None:
         self._channel = channel
@@ -184,11 +188,6 @@ class PrimaryTransport:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _leave(self, transport: Transport) -> None:
-        """Close the connections to a server that reports that it is not the primary."""
-        self._in_doubt = True
-        transport.hang_up()
-
     def _is_closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._sentinels.where}: the client is closed")
 
@@ -201,7 +200,7 @@ class PrimaryTransport:
             raise self._is_closed()
         until, left = self._runtime.now() + within, within
         while not await self._single_flight.run(partial(self._find, left), left):
-            if not self._in_doubt or self._runtime.now() < self._resolve_at:
+            if not self._in_doubt or self._falls_back():
                 break
             left = until - self._runtime.now()  # the other caller failed, was cancelled, or still asks
             if left <= 0:
@@ -211,14 +210,18 @@ class PrimaryTransport:
             raise RetryableError(f"{self._sentinels.where}: the primary is still being resolved")
         return transport
 
+    def _falls_back(self) -> bool:
+        """Return whether the last primary is used unasked: the sentinels are silent, and were asked just before."""
+        return self._transport is not None and self._sentinels.silent() and self._runtime.now() < self._resolve_at
+
     async def _find(self, within: float) -> None:
-        if self._transport is not None and self._runtime.now() < self._resolve_at:
+        if self._falls_back():
             return
         self._in_doubt = True  # meanwhile: whoever needs the primary waits for the answer, whatever caused the question
         try:
             settings = await self._sentinels.primary(within)
         except RetryableError:
-            if self._transport is None:
+            if self._transport is None or not self._sentinels.silent():
                 raise
             self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
             return  # use the last one, which reports whether it still is the primary; it stays in doubt

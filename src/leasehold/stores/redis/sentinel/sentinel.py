@@ -10,13 +10,16 @@ Each sentinel is asked twice, in one write. ``SENTINEL MASTER`` has the epoch, b
 that leads a failover raises the epoch as it promotes a replica, and names the old primary there until the other
 replicas follow, or its ``failover-timeout`` has passed. ``GET-MASTER-ADDR-BY-NAME`` names the new one from then on.
 
-The client then subscribes to one sentinel with this answer, for the message of the next failover, and asks that one
-again: it may have sent the message just before. If that connection ends, the next call asks all sentinels again. So it
-does if a message comes while they are asked: the replies may be older.
+The client then subscribes to all sentinels that answered, for the message of the next failover. One is not enough: it
+may be cut off together with the primary, and never learn of the failover, while the client reaches both sides. Each new
+subscription is followed by the same question: the message may have come just before it. If one of these connections
+ends, the next call asks all sentinels again. So it does if a message comes while they are asked: the replies may be
+older. With subscriptions to fewer than a majority it asks again from time to time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +41,12 @@ from leasehold.stores.redis.connection.settings import Settings
 
 ANSWER_WITHIN = 1.0
 """Seconds for a sentinel's reply, at most a third of the caller's time: the cost of a stalled sentinel."""
+
+SILENT_AFTER = 0.5
+"""Seconds: sentinels count as silent if they did not answer questions that gave them so much time together."""
+
+LISTEN_AGAIN = 10.0
+"""Seconds after which all are asked again if a majority, which decides on a failover, may have none that we hear."""
 
 ADDRESS_RIGHT = "+sentinel|get-master-addr-by-name"
 """The right to ask a sentinel for the address of the primary. Clients serve without it; see `Answer.settled`."""
@@ -76,6 +85,11 @@ class Answer:
     settled: bool = True  # whether the address is surely that of this epoch
     denied: bool = False  # whether the user lacks `ADDRESS_RIGHT`
 
+    @property
+    def named(self) -> tuple[str, int, int, bool]:
+        """What it says of the primary: address, epoch, and whether they belong together."""
+        return self.host, self.port, self.generation, self.settled
+
 
 class Sentinels:
     """The sentinels of one client; they find the primary."""
@@ -88,7 +102,9 @@ class Sentinels:
         self._watched = watched
         self._name = watched.name
         self._moved = False
-        self._watch: Transport | None = None
+        self._listened: list[Transport] = []
+        self._ask_at = math.inf
+        self._unanswered = 0.0
         self._transports = [
             make(runtime, each, SWITCHED, self._on_message, self._on_silence) for each in watched.sentinels
         ]
@@ -105,26 +121,36 @@ class Sentinels:
             StoreUnavailable: it cannot be resolved.
         """
         self._moved = False  # first: a message that comes from now on may be newer than the answers
+        each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         try:
-            return await self._newest(max(min(ANSWER_WITHIN, within / 3), 0.05))
+            return await self._newest(each)
+        except RetryableError:
+            self._moved = True
+            self._unanswered += each
+            raise
         except BaseException:
             self._moved = True
             raise
+
+    def silent(self) -> bool:
+        """Return whether no sentinel has answered or announced anything for long enough.
+
+        One caller with little time is not enough: it would decide for all others.
+        """
+        return self._unanswered >= SILENT_AFTER
 
     async def _newest(self, within: float) -> Settings:
         answers = await self.ask(within)
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
+        self._unanswered = 0.0
         newest = max((answer.generation, answer.settled) for answer in found)
         addresses = Counter(
             (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
         )
         (host, port), _ = addresses.most_common(1)[0]
-        names = [isinstance(answer, Answer) and (answer.host, answer.port) == (host, port) for answer in answers]
-        right = [transport for transport, names_it in zip(self._transports, names, strict=True) if names_it]
-        if (subscribed := await self._listen(right, within)) is not None:
-            await self._ask_again(subscribed, (host, port), within)
+        await self._listen(answers, within)
         return self._watched.server.at(host, port)
 
     async def ask(self, within: float) -> list[Answer | BaseException]:
@@ -137,25 +163,25 @@ class Sentinels:
         Raises:
             StoreUnavailable: that sentinel does not reply.
         """
-        transport = self._watch or self._transports[0]
+        transport = (self._listened or self._transports)[0]
         reply = await self._call(transport, within, b"REPLICAS", self._name or "")
         found = [_fields(each) for each in reply]
         return [(each["ip"], int(each["port"])) for each in found if "s_down" not in each.get("flags", "")]
 
     def moved(self) -> bool:
-        """Return, without waiting, whether a message since the last `primary` names another one."""
-        listened = self._watch
-        if listened is not None and listened.has_unread():
-            listened.hang_up()
-            self._moved = True
-        return self._moved
+        """Return, without waiting, whether a message since the last `primary` may name another one."""
+        for transport in self._listened:
+            if transport.has_unread():
+                transport.hang_up()
+                self._on_silence()
+        return self._moved or (self._ask_at < math.inf and self._runtime.now() >= self._ask_at)
 
     async def close(self) -> None:
         for transport in self._transports:
             await transport.close()
 
     def after_fork(self) -> None:
-        self._watch = None
+        self._listened = []
         for transport in self._transports:
             transport.after_fork(SWITCHED)
 
@@ -198,40 +224,45 @@ class Sentinels:
     def _address(self, transport: Transport) -> str:
         return self._watched.sentinels[self._transports.index(transport)].where
 
-    async def _ask_again(self, subscribed: Transport, address: tuple[str, int], within: float) -> None:
-        """Ask the sentinel of a new subscription: its last message may have come before it."""
+    async def _listen(self, answers: Sequence[Answer | BaseException], within: float) -> None:
+        """Subscribe to all sentinels that answered, also to those that still name another; leave all others."""
+        answered = [
+            (transport, answer)
+            for transport, answer in zip(self._transports, answers, strict=True)
+            if isinstance(answer, Answer)
+        ]
+        work = [self._subscribe(*each, within) for each in answered if not each[0].generation()]
+        for failure in await self._runtime.gather(*work):
+            if failure is not None:
+                raise failure
+        self._listened = [transport for transport, _ in answered if transport.generation()]
+        few = 2 * len(self._listened) <= len(self._transports)
+        self._ask_at = self._runtime.now() + LISTEN_AGAIN if few else math.inf
+        for transport in self._transports:
+            if transport not in self._listened:
+                transport.hang_up()
+
+    async def _subscribe(self, transport: Transport, before: Answer, within: float) -> None:
+        """Subscribe to a sentinel, if it lets us, and ask it again: its last message may have come before that."""
         try:
-            answer = await self._ask_one(subscribed, within)
+            await transport.listen(within)
+        except StoreUnavailable:
+            return
+        try:
+            answer = await self._ask_one(transport, within)
         except StoreUnavailable:
             self._moved = True
         else:
-            self._moved = self._moved or (answer.host, answer.port) != address
-
-    async def _listen(self, right: Sequence[Transport], within: float) -> Transport | None:
-        """Subscribe to one sentinel with the right answer, if to none yet, and return it. Leave all others."""
-        subscribed = None
-        if self._watch is None or self._watch not in right or not self._watch.generation():
-            self._watch = None
-            for transport in right:
-                try:
-                    await transport.listen(within)
-                except StoreUnavailable:
-                    continue
-                self._watch = subscribed = transport
-                break
-        for transport in self._transports:
-            if transport is not self._watch:
-                transport.hang_up()
-        return subscribed
+            self._moved = self._moved or answer.named != before.named
 
     def _on_message(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
         if name == self._name:
-            self._moved = True
+            self._moved, self._unanswered = True, 0.0
             self._on_moved()
 
     def _on_silence(self) -> None:
-        self._moved = True  # that sentinel's connection has ended: the next call asks all again
+        self._moved, self._unanswered = True, 0.0  # the connection of one has ended: the next call asks all again
 
     def _failure(self, answers: Sequence[Answer | BaseException]) -> Exception:
         """Return the reason why no sentinel answered: a mistake that no retry cures comes first."""

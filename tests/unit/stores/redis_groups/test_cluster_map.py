@@ -1,0 +1,312 @@
+"""The slot map of a cluster's client: a redirection lets it be read again, and nodes that joined later are known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from leasehold._model import LeaseTerms, LockMode, Owner, RenewalResult, Ticket, ticket_id
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
+from leasehold.stores.redis import keys
+from leasehold.stores.redis.cluster.store import ClusterStore
+from leasehold.stores.redis.cluster.topology import REFRESH_EVERY, Address
+from leasehold.stores.redis.connection.base import SHARD_MARK, Redirected, ReplyError, RetryableError
+from leasehold.stores.redis.connection.blocking import BlockingTransport
+from leasehold.stores.redis.connection.settings import Settings
+
+SLOT = keys.slot("ns", "x")
+A, B, C, D, E = ((host, 1) for host in "abcde")
+
+
+class Nodes:
+    """A cluster: who has which slots, who says so, and who is gone."""
+
+    def __init__(self) -> None:
+        self.owners: list[Address] = [A, B, C]  # of equal parts of the slots
+        self.named: dict[Address, list[Address]] = {}  # what a node says instead of the truth
+        self.gone: set[Address] = set()
+        self.mute: set[Address] = set()  # those that do not reply with the map
+        self.refusals: list[ReplyError] = []  # of the owner
+        self.exits: type[BaseException] | None = None  # raised by the next close of a store
+        self.log: list[tuple[str, Address]] = []
+        self.made: dict[Address, list[Node]] = {}
+
+    def make(self, runtime: Any, settings: Settings, channel: bytes, *events: Any) -> Node:
+        address = str(settings.options["host"]), int(settings.options["port"])
+        node = Node(self, address, channel)
+        self.made.setdefault(address, []).append(node)
+        return node
+
+    def owner(self, owners: Sequence[Address], name: str = "x") -> Address:
+        return owners[keys.slot("ns", name) * len(owners) // keys.SLOTS]
+
+    def asked(self, what: str) -> list[Address]:
+        found = [address for event, address in self.log if event == what]
+        self.log = [each for each in self.log if each[0] != what]
+        return found
+
+
+class Node:
+    """The transport to a node."""
+
+    def __init__(self, cluster: Nodes, address: Address, channel: bytes) -> None:
+        self.cluster, self.address, self.channel = cluster, address, channel
+        self.closed = False
+
+    async def call(self, command: bytes, *, within: float) -> Any:
+        (reply,) = await self.call_all([command], within=within)
+        return reply
+
+    async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        if self.address in self.cluster.gone or self.closed:
+            raise RetryableError(f"{self.address} is gone")
+        return [self._reply(command) for command in commands]
+
+    def _reply(self, command: bytes) -> Any:
+        cluster = self.cluster
+        if b"\r\nSLOTS\r\n" in command and self.address in cluster.mute:
+            cluster.log.append(("mute", self.address))
+            raise RetryableError(f"{self.address} does not reply")
+        if b"\r\nSLOTS\r\n" in command:
+            cluster.log.append(("SLOTS", self.address))
+            owners = cluster.named.get(self.address, cluster.owners)
+            each = keys.SLOTS / len(owners)
+            ends = [int(each * (place + 1)) - 1 for place in range(len(owners))]
+            ends[-1] = keys.SLOTS - 1
+            starts = [0, *(end + 1 for end in ends[:-1])]
+            return [
+                [start, end, [host.encode(), port]]
+                for start, end, (host, port) in zip(starts, ends, owners, strict=True)
+            ]
+        if b"SCAN" in command:
+            return [b"0", []]
+        if b"\r\nINFO\r\n" in command:
+            return b"cluster_current_epoch:1\r\n"
+        if (owner := cluster.owner(cluster.owners)) != self.address:
+            return ReplyError(f"MOVED {SLOT} {owner[0]}:{owner[1]}")
+        if cluster.refusals:
+            return cluster.refusals.pop()
+        cluster.log.append(("ok", self.address))
+        return [1, 1, 1]
+
+    def generation(self) -> int:
+        return 0
+
+    def notify(self, subscriber: Any) -> None:
+        subscriber.set()
+
+    async def close(self) -> None:
+        if self.channel and self.cluster.exits:
+            raised, self.cluster.exits = self.cluster.exits, None
+            raise raised
+        self.closed = True
+
+
+both = pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
+
+
+class Used:
+    """A client of the cluster, whose clock is set by the test."""
+
+    def __init__(self, runtime: Any, monkeypatch: pytest.MonkeyPatch, cluster: Nodes) -> None:
+        self.runtime, self.later = runtime(), 0.0
+        now = self.runtime.now
+        monkeypatch.setattr(self.runtime, "now", lambda: now() + self.later)
+        seed = Settings("a:1", mode="cluster").at(*A)
+        self.store = ClusterStore(self.runtime, [seed], "ns", make=cluster.make)  # type: ignore[arg-type]
+
+    def ticket(self) -> Ticket:
+        terms = LeaseTerms(LockMode(), Owner("host", 1, "x"), 30.0, 0.0, "")
+        return Ticket(ticket_id(self.runtime.random_bytes(16)), terms)
+
+    async def acquire(self, within: float = 2.0) -> None:
+        await self.store.try_acquire("x", self.ticket(), join=False, within=within)
+
+
+@both
+def test_a_redirection_lets_the_map_be_read_again(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not more often than it may be: each read is connections to three nodes."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        assert cluster.asked("SLOTS") == [A]
+        cluster.owners = [D, E]
+        client.later += 2 * REFRESH_EVERY
+        for _ in range(3):
+            await client.acquire()
+            client.later += 2 * REFRESH_EVERY
+        assert cluster.asked("ok")[1:] == 3 * [cluster.owner([D, E])]
+        assert len(cluster.asked("SLOTS")) == 3  # A, B and C
+        assert SHARD_MARK in cluster.made[cluster.owner([D, E])][-1].channel
+        assert all(node.closed for node in cluster.made[A])
+
+    run(body())
+
+
+@both
+def test_a_successor_is_found_when_all_nodes_of_the_first_map_are_gone(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node of the URL is left either. Those that redirections have named know the map."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners = [D, D]
+        await client.acquire()  # redirected, within the time in which the map is not read again
+        cluster.gone = {A, B, C}
+        client.later += 2 * REFRESH_EVERY
+        await client.acquire()
+        assert client.store._topology.map is not None
+        assert client.store._topology.map.primaries == [D]
+        cluster.owners, cluster.named = [E, E], {D: [D, E]}
+        client.store._topology.suspect(D)
+        client.later += 2 * REFRESH_EVERY
+        await client.acquire()
+        assert cluster.asked("ok")[-1] == E
+
+    run(body())
+
+
+@both
+def test_the_store_of_a_node_that_an_older_map_does_not_know_stays_open(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes that are asked for the map may learn of a move after the node that redirects."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners, cluster.named = [D, D, D], {node: [A, B, C] for node in (A, B, C, D)}
+        client.later += 2 * REFRESH_EVERY
+        for _ in range(4):
+            await client.acquire()
+            client.later += 2 * REFRESH_EVERY
+        assert [node.closed for node in cluster.made[D] if node.channel] == [False]
+        assert cluster.asked("ok")[1:] == 4 * [D]
+
+    run(body())
+
+
+@both
+def test_a_node_without_enough_replicas_is_asked_again(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was just promoted has none yet. One that was cut off has a successor soon."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        refusal = ReplyError("NOREPLICAS Not enough good replicas to write.")
+        cluster.refusals = [refusal] * 2
+        await client.acquire()
+        cluster.refusals = [refusal] * 999
+        with pytest.raises(StoreUnavailable, match=r"NOREPLICAS.*check the replicas") as caught:
+            await client.acquire(0.1)
+        assert not caught.value.unknown
+        assert client.store._topology.suspected(cluster.owner([A, B, C]))
+
+    run(body())
+
+
+@both
+def test_a_read_that_fails_is_not_repeated_by_each_caller(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that a redirection has named serves; each attempt to read the map may take a second of its callers."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners = [D, D, D]
+        await client.acquire()
+        cluster.asked("SLOTS")
+        cluster.mute = {A, B, C, D}
+        for _ in range(5):
+            client.later += 2 * REFRESH_EVERY
+            await client.acquire()
+        assert sorted(cluster.asked("mute")) == [A, B, C, D]
+
+    run(body())
+
+
+@both
+def test_an_exit_while_old_nodes_are_closed_leaves_none_open(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller that has read the map may be cancelled, or a signal handler may raise. Waiters are woken before."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        old = [client.store._nodes.at(node) for node in (A, B, C)]
+        woken = list[Address]()
+        for store in old:
+            monkeypatch.setattr(store, "wake_all", partial(woken.append, store.address))
+        cluster.exits, cluster.owners = SystemExit if run is finish else asyncio.CancelledError, [D, D, D]
+        client.later += 2 * REFRESH_EVERY
+        client.store._topology.suspect(A)
+        with pytest.raises(cluster.exits):
+            await client.store._refresh(1.0)
+        assert woken == [A, B, C]
+        await client.store.close()
+        assert all(cluster.made[node][-1].closed for node in (A, B, C))
+
+    run(body())
+
+
+@both
+def test_a_node_that_hangs_does_not_delay_names_that_another_node_redirects(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes are asked at once. A name in a slot that migrates needs a second and a third question."""
+    cluster = Nodes()
+    at_a, at_b = (next(f"n{n}" for n in range(99) if cluster.owner([A, B, C], f"n{n}") == node) for node in (A, B))
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        imported = client.runtime.signal()
+
+        async def renew(node: Node, commands: Sequence[bytes], *, within: float) -> list[Any]:
+            if node.address == A and not await imported.wait(within):
+                raise RetryableError("A hangs")
+            if node.address == B:
+                return [ReplyError("ASK 1 c:1") for _ in commands]
+            imported.set()
+            return [b"OK" if b"ASKING" in command else [1] for command in commands]
+
+        monkeypatch.setattr(Node, "call_all", renew)
+        tickets = [(name, client.ticket()) for name in (at_a, at_b)]
+        assert await client.store.renew(tickets, within=1.0) == [RenewalResult.HELD] * 2
+
+    run(body())
+
+
+def test_a_redirection_of_a_subscription_without_a_host_means_the_same_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``cluster-preferred-endpoint-type unknown-endpoint`` a node names only the port of another."""
+    settings = Settings("h:1", mode="cluster").at("h", 1)
+    transport = BlockingTransport(BlockingRuntime(), settings, b"channel", lambda message: None, lambda: None)
+
+    async def exchange(*_: Any) -> list[Any]:
+        return [ReplyError("MOVED 1234 :6380")]
+
+    monkeypatch.setattr(transport, "_exchange", exchange)
+    with pytest.raises(Redirected) as caught:
+        finish(transport._subscribe(None, 1.0))  # type: ignore[arg-type]
+    assert caught.value.address == ("h", 6380)
