@@ -152,16 +152,6 @@ class Engine:
         if self.closed:
             self.ended.set()
 
-    async def repeat_release(self, lease: Lease) -> None:
-        """Release again after a release that was interrupted, at whatever step."""
-        if not self.check_owner(lease):
-            return
-        lease.begin_release()
-        self.watchdog.forget(lease)
-        was_there = await self.send_release(lease)
-        self.attempts.pop(lease, None)  # before the holder is notified: it may close the client
-        self.end_release(lease, was_there or None)  # if it was not there, the first release may have removed it
-
     def begin_release(self, lease: Lease) -> bool:
         """End the lease and its renewals; return False if it was lost before."""
         ours = self.check_owner(lease)
