@@ -29,6 +29,8 @@ NESTED = (
     "its lease ends; use rlock, here and there, for a lock that its holder may acquire again"
 )
 
+NOT_SENT = Wait(None, 0.0)
+"""What a try returns in place of an answer if it was cancelled before it reached the store."""
 
 First = Granted | Wait | StoreUnavailable
 """What a first try received."""
@@ -235,6 +237,8 @@ class AcquireLoop(LeaseHandle):
 
     def _answer(self, answer: Granted | Wait) -> Granted | Wait:
         """Take an answer of the store, and return it."""
+        if answer is NOT_SENT:
+            return answer
         engine = self._engine
         if engine.contact.lost_since is not None:
             engine.contact.answered(self.lease)
@@ -275,7 +279,7 @@ class AcquireLoop(LeaseHandle):
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self.lease
         if self._is_cancelled():  # between two tries to reach the store
-            return Wait(None, 0.0)
+            return NOT_SENT
         first, self.received = self.received, None
         before, self._maybe_stored = self._maybe_stored and first is None, True
         try:
