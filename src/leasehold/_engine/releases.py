@@ -83,11 +83,15 @@ async def release_again(engine: Engine, leases: Sequence[Lease]) -> None:
     for lease in ours:
         lease.begin_release()
         engine.watchdog.forget(lease)
-    answers = await send_releases(engine, ours)
-    for lease, was_there in zip(ours, answers, strict=True):
-        engine.attempts.pop(lease, None)  # before the holder is notified: it may close the client
-        if lease.state is not State.LOST:  # a loss is reported as such only
-            engine.end_release(lease, was_there or None)  # if it was not there, the first release may have removed it
+    answers: list[bool | None] = [None] * len(ours)
+    try:
+        answers = await send_releases(engine, ours)
+    finally:
+        for lease, was_there in zip(ours, answers, strict=True):
+            engine.attempts.pop(lease, None)  # before the holder is notified: it may close the client
+            if lease.state is not State.LOST:  # a loss is reported as such only
+                # If it was not there, the first release may have removed it.
+                engine.end_release(lease, was_there or None)
 
 
 async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseResult]:

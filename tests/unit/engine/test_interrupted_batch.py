@@ -181,7 +181,8 @@ def test_names_that_a_slow_store_releases_one_by_one_are_all_confirmed(monkeypat
     SimulatedHarness().run(body)
 
 
-def test_an_interrupted_release_reports_each_name_as_lost_or_as_released(harness: Harness) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_release_reports_each_name_as_lost_or_as_released(harness: Harness, times: int) -> None:
     ends = list[tuple[str, str]]()
 
     def observe(event: Event) -> None:
@@ -190,7 +191,8 @@ def test_an_interrupted_release_reports_each_name_as_lost_or_as_released(harness
 
     async def body(harness: Harness) -> None:
         memory = space()
-        other, client = harness.client(memory), harness.client(Faulty(memory, Interrupts(Stop, 0, 1)), observer=observe)
+        other = harness.client(memory)
+        client = harness.client(Faulty(memory, Interrupts(Stop, 0, times)), observer=observe)
         hold = await client.multi_lock(NAMES, lease=1.5).acquire()
         assert hold is not None
         await force_release(other, "a")
