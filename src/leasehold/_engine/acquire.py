@@ -7,6 +7,7 @@ made in `fast_path`; the loop does all that follows if that did not get the leas
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 
 from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
@@ -310,12 +311,11 @@ class AcquireLoop(LeaseHandle):
 
 async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None:
     """End an attempt whose client was closed: release again, as the first release may have overtaken our try; raise."""
-    try:
+    with suppress(Exception):  # what the store raises does not matter; a cancellation and a Ctrl-C are passed on
         await releasing
-    finally:
-        if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
-            raise SystemExit
-        engine.refuse_closed()
+    if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
+        raise SystemExit
+    engine.refuse_closed()
 
 
 def _acquired_by(lease: Lease, caller: Caller) -> bool:

@@ -15,10 +15,12 @@ from types import CodeType
 import pytest
 
 from leasehold import Client, Hold, LeaseLost
+from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import run_sync
 from leasehold.events import Lost
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Faulty
+from support.patience import until
 from support.striking import Striking, ended_by
 
 
@@ -129,6 +131,28 @@ def test_an_exit_at_any_step_of_a_close_leaves_no_hold_that_is_renewed_for_ever(
     assert at > 100
     assert left == set()
     assert not any(hold.held for hold in held)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
+def test_an_exit_in_an_acquire_whose_client_is_being_closed_is_raised(names: list[str]) -> None:
+    """The acquire releases its ticket again, which may be slow, and would raise RuntimeError then."""
+    closing = Thread(target=lambda: client.close())
+
+    def ended() -> bool:
+        return all(lease.state is State.RELEASED for lease in client._core._engine.watchdog.leases())
+
+    def plan(call: Call) -> None:
+        if call.method.startswith("try_acquire"):
+            closing.start()
+            until(ended)
+        elif threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    client = Client(Faulty(Memory("exit as it closes"), plan))
+    lock = client.multi_lock(names) if len(names) > 1 else client.lock(*names)
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    closing.join(10)
 
 
 def close_two(
