@@ -13,7 +13,6 @@ import shlex
 import subprocess
 import sys
 import textwrap
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def docstrings() -> Iterator[Any]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for a user's home and working directory, and a memory in which no other example ran."""
-    monkeypatch.setattr(memory, "_spaces", weakref.WeakValueDictionary())  # a client that is left keeps "memory:" alive
+    monkeypatch.setattr(memory, "_spaces", memory.Spaces())  # a client that is left keeps "memory:" alive
     monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [])  # what a page adds is gone after it
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -108,6 +108,17 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot be written" in result.stderr
 
 
+def test_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    env = {"HOME": None, "XDG_DATA_HOME": None, "SHELL": "/bin/bash"}
+    result = runner().invoke(main, ["completion", "install"], env=env)
+    assert (result.exit_code, result.stderr.count("\n")) == (64, 1)
+    assert "no home directory; set HOME" in result.stderr
+
+
 def test_bash_itself_completes_a_name_with_a_colon(held: Shell, tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:

@@ -116,6 +116,28 @@ def test_a_callback_that_exits_keeps_nothing_held_where_the_end_of_the_interpret
     assert said == ",".join(4 * ["try_acquire"] + 4 * ["release"])
 
 
+def test_a_ctrl_c_while_one_client_closes_at_the_end_of_the_interpreter_keeps_no_lock_of_the_others_held() -> None:
+    """Python reports it when all are closed."""
+    code = """
+    import signal
+    def interrupted(call):
+        calls.append(call.method)
+        if calls.count("release") == 1:
+            signal.raise_signal(signal.SIGINT)
+    clients = [Client(Faulty(Memory(str(number)), interrupted)) for number in range(4)]
+    holds = [each.lock("a").acquire() for each in clients]
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(REPORT) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.stdout == ",".join(4 * ["try_acquire"] + 5 * ["release"]), "the interrupted one is sent again"
+    assert done.stderr.count("KeyboardInterrupt") == 1
+
+
 def test_an_asyncio_program_ends_without_a_word() -> None:
     run(
         """

@@ -7,6 +7,7 @@ made in `fast_path`; the loop does all that follows if that did not get the leas
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 
 from leasehold._engine.cancellation import Attempt, Cancellation
 from leasehold._engine.engine import Engine
@@ -29,6 +30,8 @@ NESTED = (
     "its lease ends; use rlock, here and there, for a lock that its holder may acquire again"
 )
 
+NOT_SENT = Wait(None, 0.0)
+"""What a try returns in place of an answer if it was cancelled before it reached the store."""
 
 First = Granted | Wait | StoreUnavailable
 """What a first try received."""
@@ -235,6 +238,8 @@ class AcquireLoop(LeaseHandle):
 
     def _answer(self, answer: Granted | Wait) -> Granted | Wait:
         """Take an answer of the store, and return it."""
+        if answer is NOT_SENT:
+            return answer
         engine = self._engine
         if engine.contact.lost_since is not None:
             engine.contact.answered(self.lease)
@@ -275,7 +280,7 @@ class AcquireLoop(LeaseHandle):
     async def _send(self, within: float) -> Granted | Wait:
         engine, lease = self._engine, self.lease
         if self._is_cancelled():  # between two tries to reach the store
-            return Wait(None, 0.0)
+            return NOT_SENT
         first, self.received = self.received, None
         before, self._maybe_stored = self._maybe_stored and first is None, True
         try:
@@ -306,12 +311,11 @@ class AcquireLoop(LeaseHandle):
 
 async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None:
     """End an attempt whose client was closed: release again, as the first release may have overtaken our try; raise."""
-    try:
+    with suppress(Exception):  # what the store raises does not matter; a cancellation and a Ctrl-C are passed on
         await releasing
-    finally:
-        if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
-            raise SystemExit
-        engine.refuse_closed()
+    if ending():  # a daemon thread that waited: it ends with the interpreter, without a message
+        raise SystemExit
+    engine.refuse_closed()
 
 
 def _acquired_by(lease: Lease, caller: Caller) -> bool:

@@ -1,4 +1,4 @@
-"""Several names of one store: acquired in one request and released in one, where the store supports that.
+"""Several names of one store: acquired in one request, where the store supports that.
 
 Theory of operation
 -------------------
@@ -10,24 +10,18 @@ released by their ids. No ticket of a batch waits in a queue: the first name tha
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Coroutine, Sequence
-from itertools import repeat
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import State
+from leasehold._engine.releases import send_releases
 from leasehold._model import Granted, LeaseTerms, Owner, Wait
-from leasehold.errors import LeaseLost, StoreUnavailable
+from leasehold.errors import StoreUnavailable
 from leasehold.events import Acquired
 from leasehold.store_api import BatchStore
-
-AT_ONCE = 100  # names in one request: it occupies a server for about a millisecond
-
-ReleaseResult = bool | LeaseLost
-"""The result of releasing one lease: whether the store confirmed, or that it was lost before."""
 
 
 class Batch:
@@ -127,57 +121,3 @@ class Batch:
         for lease in leases:
             if lease.begin_release():
                 self._engine.watchdog.forget(lease)
-
-
-async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    """Release the tickets in the store in this order; return for each what `Engine.send_release` returns."""
-    if len(leases) < 2 or engine.runtime.interrupts() or not engine.store.capabilities.batches:
-        return [await engine.send_release(lease) for lease in leases]
-    found: list[bool | None] = []
-    for start in range(0, len(leases), AT_ONCE):
-        found += await _send_some(engine, leases[start : start + AT_ONCE])
-    return found
-
-
-async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    store = cast(BatchStore, engine.store)
-    pairs = [(lease.name, lease.ticket) for lease in leases]
-
-    def request(within: float) -> Coroutine[Any, Any, Sequence[bool]]:
-        return store.release_many(pairs, within=within)
-
-    try:
-        found, repeated = await engine.repeat(request, engine.release_within)
-    except StoreUnavailable as error:
-        engine.contact.failed(leases[0], "release", error)
-        for lease in leases:
-            engine.watchdog.retry_release(lease.name, lease.ticket)
-        return [None] * len(leases)
-    return [was_there or (None if repeated else False) for was_there in found]
-
-
-async def release_all(engine: Engine, leases: Sequence[Lease]) -> list[ReleaseResult]:
-    """Release in this order; return for each whether the store confirmed, or the loss. All are tried, whatever fails.
-
-    The caller must shield it.
-    """
-    try:
-        engine.attempts.update(dict.fromkeys(leases))  # before the watchdog forgets them: a close waits
-        holding = [lease for lease in leases if engine.begin_release(lease)]
-        found = dict(zip(map(id, holding), await send_releases(engine, holding), strict=True))
-    except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-        raise
-    except BaseException:  # a signal handler has raised; nothing else can, since the caller shields this call
-        for lease in leases:
-            await engine.repeat_release(lease)
-        raise
-    finally:
-        deque(map(engine.attempts.pop, leases, repeat(None)), 0)  # one step: a signal handler may raise after it
-        engine.wake_close()
-    results: list[ReleaseResult] = []
-    for lease in leases:
-        try:
-            results.append(engine.end_release(lease, found[id(lease)]) if id(lease) in found else lease.error())
-        except LeaseLost as error:
-            results.append(error)
-    return results

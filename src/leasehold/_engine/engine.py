@@ -1,4 +1,4 @@
-"""What the locks of one client share: leases, releases, the close. The acquire loop is in `acquire`.
+"""What the locks of one client share: leases and releases. The acquire loop is in `acquire`, the close in `closing`.
 
 Theory of operation
 -------------------
@@ -29,21 +29,19 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from leasehold._engine.lease import Later, Lease, LeaseHandle
-from leasehold._engine.lease_states import HOLDING
+from leasehold._engine import closing
+from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.retry import Contact, Request, asked, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
-from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime, Scope, call_each
+from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime
 from leasehold._runtimes.process import notify_after_fork, whoami
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.events import Released, SelectiveObserver, Tally
 from leasehold.store_api import ReportsLosses, Store
 
 T = TypeVar("T")
-
-CLOSE_WITHIN = 2.0  # seconds that closing may take for what is still held and for the watchdog's end
 
 PROBE = "leasehold/ping"
 """The name for which `Engine.ping` releases an unused ticket. If the name is in use, its holders notice nothing."""
@@ -81,7 +79,7 @@ class Engine:
             store.report_losses(self.watchdog.on_report)
         self.closed = False  # whether the client was closed
         self.attempts: dict[object, None] = {}  # acquires and releases under way; a close waits for them
-        self._ended = runtime.signal()  # set when one of them ends while the client closes
+        self.ended = runtime.signal()  # set when one of them ends while the client closes
         self.of_process: tuple[Table, ...] = ()
         notify_after_fork(self)
 
@@ -103,78 +101,13 @@ class Engine:
             lease.after_fork()
         return ours
 
-    async def close(self, within: float = CLOSE_WITHIN) -> None:
+    async def close(self, within: float = closing.CLOSE_WITHIN) -> None:
         """End every hold as a loss, release every ticket, and end the watchdog, in about ``within`` seconds."""
         if self.closed:
             return
         if self.runtime.interrupts():
             raise RuntimeError(INTERRUPTS_MESSAGE)
-        self.closed = True
-        calls: Later = []
-        ended = [lease for lease in self.watchdog.leases() if self._end_lease(lease, calls)]
-        # The task of an interrupted block leaves that block; waiting for a block of our own task would never end.
-        blocks = [scope for lease in ended for scope in lease.scopes if not (scope.is_mine() or scope.is_over())]
-        await self.runtime.shield(self._close(ended, blocks, calls, within))
-
-    def _end_lease(self, lease: Lease, calls: Later) -> bool:
-        """End a lease whose client is closed; its holder's callbacks are put into ``calls``."""
-        why = "its client was closed"
-        if lease.state not in HOLDING:
-            lease.why = lease.why or why
-            return lease.begin_release()
-        return lease.mark_lost(why, calls)
-
-    async def _close(self, ended: list[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
-        until = self.runtime.now() + within
-        try:
-            try:
-                await self._notify_holders(ended, blocks, calls, within / 2)
-            except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
-                raise
-            except BaseException:  # of a signal handler, or of a callback in this thread
-                await self._release_all(ended, until)
-                raise
-            await self._release_all(ended, until)
-        finally:
-            await self.watchdog.close(max(0.0, until - self.runtime.now()))
-            await self.store.close()
-            self.runtime.close()
-
-    async def _notify_holders(self, ended: list[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
-        """Call the holders' callbacks, then wait until their blocks have ended; ``within`` seconds at most."""
-        until = self.runtime.now() + within
-
-        async def call_all() -> None:
-            call_each(calls)
-
-        if calls:
-            try:
-                job = self.runtime.spawn(call_all, "leasehold-close")
-            except RuntimeError:  # no thread can be started
-                await call_all()
-            else:
-                await job.join(within)
-        while self.runtime.now() < until:
-            self._ended.clear()
-            if all(scope.is_over() for scope in blocks):
-                return
-            await self._ended.wait(until - self.runtime.now())
-
-    async def _release_all(self, ended: list[Lease], until: float) -> None:
-        """Release the tickets of ended leases, and wait for acquires under way: those release their tickets again."""
-        unsent = ended[::-1]
-        try:
-            while unsent and self.runtime.now() < until:
-                await self.send_release(unsent.pop())
-        except BaseException as error:
-            if not isinstance(error, GeneratorExit):  # of a signal handler: the watchdog sends the rest as it closes
-                for lease in unsent:
-                    self.watchdog.retry_release(lease.name, lease.ticket)
-            raise
-        while self.attempts and self.runtime.now() < until:
-            self._ended.clear()
-            if self.attempts:
-                await self._ended.wait(until - self.runtime.now())
+        await closing.close(self, within)
 
     def after_fork(self) -> None:
         """Drop what belongs to the parent, in a forked child; nothing is sent, and the client can be used there."""
@@ -182,7 +115,7 @@ class Engine:
         self._terms = None
         for table in self.of_process:
             table.clear()
-        self.attempts, self._ended = {}, self.runtime.signal()
+        self.attempts, self.ended = {}, self.runtime.signal()
         self.watchdog.after_fork()
         self.store.after_fork()
 
@@ -217,17 +150,7 @@ class Engine:
         The caller removes the attempt from `attempts` first: a signal handler may raise as the call begins.
         """
         if self.closed:
-            self._ended.set()
-
-    async def repeat_release(self, lease: Lease) -> None:
-        """Release again after a release that was interrupted, at whatever step."""
-        if not self.check_owner(lease):
-            return
-        lease.begin_release()
-        self.watchdog.forget(lease)
-        was_there = await self.send_release(lease)
-        self.attempts.pop(lease, None)  # before the holder is notified: it may close the client
-        self.end_release(lease, was_there or None)  # if it was not there, the first release may have removed it
+            self.ended.set()
 
     def begin_release(self, lease: Lease) -> bool:
         """End the lease and its renewals; return False if it was lost before."""

@@ -10,7 +10,7 @@ fast path                                    general path, which handles every c
                                              an error, no answer, a late grant. An acquire with ``cancel`` uses
                                              it from the start
 `acquire`: interrupted, cancelled, closed    `AcquireLoop.give_up`, and `AcquireLoop.abandon`
-`release`: one request                       `Engine.send_release`, `Engine.repeat_release` after an interrupt
+`release`: one request                       `Engine.send_release`, `release_again` after an interrupt
 ===========================================  ===================================================================
 
 A test runs random histories on both paths, and compares the results.
@@ -22,6 +22,7 @@ from leasehold._engine.acquire import FIRST_ANSWER, AcquireLoop, First
 from leasehold._engine.cancellation import Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.releases import release_again
 from leasehold._model import AcquireRequest, Granted, NotAcquired, ReleaseReason
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import Acquired
@@ -119,7 +120,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
     except BaseException:
         # It was interrupted during the request, or by a signal handler before it. A release may be repeated: send
         # it once more, shielded. Only this case is worth a task of its own.
-        await engine.runtime.shield(engine.repeat_release(lease))
+        await engine.runtime.shield(release_again(engine, [lease]))
         raise
     finally:
         attempts.pop(lease, None)

@@ -100,6 +100,18 @@ class RecursiveMutex(Protocol):
     def __exit__(self, *raised: Any) -> None: ...
 
 
+class ProcessMutex:
+    """Has a mutex for what all clients of a process share; a forked child has its own, which nobody holds."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.mutex = threading.RLock()  # a signal handler may make a client, too
+
+
 class Job(Protocol):
     """A background job: a daemon thread or a task."""
 

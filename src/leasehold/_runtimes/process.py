@@ -12,10 +12,11 @@ import os
 import socket
 import weakref
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from leasehold._model import Owner, ticket_id
-from leasehold._runtimes.base import Runtime, run_sync
+from leasehold._runtimes.base import Runtime, call_each, run_sync
 
 
 class ForkAware(Protocol):
@@ -68,11 +69,14 @@ def ending() -> bool:
 def _at_exit() -> None:
     global _ending
     _ending = True
-    for engine in list(_closes):
-        try:
-            run_sync(engine.close())
-        except (Exception, SystemExit):  # noqa: S110 it ends already: what was not released expires with its lease
-            pass
+    call_each(partial(_close, engine) for engine in list(_closes))  # a Ctrl-C in one is raised when all are closed
+
+
+def _close(engine: Closable) -> None:
+    try:
+        run_sync(engine.close())
+    except (Exception, SystemExit):  # noqa: S110 it ends already: what was not released expires with its lease
+        pass
 
 
 if hasattr(os, "register_at_fork"):

@@ -96,7 +96,10 @@ def completion(action: str | None, shell: str | None) -> None:
     if not install:
         click.echo(script, nl=False)
         return
-    path, then = _place(shell)
+    try:
+        path, then = _place(shell)
+    except RuntimeError:
+        raise Failed("there is no home directory; set HOME", Exit.USAGE) from None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script, encoding="utf-8")

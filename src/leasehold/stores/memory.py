@@ -26,7 +26,7 @@ from leasehold._model import (
     Wait,
 )
 from leasehold._rules import Queue
-from leasehold._runtimes.base import Runtime, Signal
+from leasehold._runtimes.base import ProcessMutex, Runtime, Signal
 from leasehold._url import StoreURL
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
@@ -51,7 +51,27 @@ class Space:
     operations: int = 0
 
 
-_spaces: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
+class Spaces:
+    """The spaces of this process by their names, each as long as it has a client."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
+        self._making = ProcessMutex()
+
+    def of(self, name: str, runtime: Runtime) -> Space:
+        """Return a space, or make it. Two threads that do so at the same time get the same."""
+        with self._making.mutex:  # the dictionary looks first and stores then
+            return self._known.setdefault(name, Space(runtime.mutex()))
+
+    def fresh(self, name: str, inherited: Space, runtime: Runtime) -> Space:
+        """Return the space of a forked child that replaces an inherited one; only one thread runs there."""
+        space = self._known.get(name)
+        if space is None or space is inherited:  # else another client of the space has replaced it already
+            space = self._known[name] = Space(runtime.mutex())
+        return space
+
+
+_spaces = Spaces()
 
 
 class MemoryStore:
@@ -63,7 +83,7 @@ class MemoryStore:
         self._runtime = runtime
         self._namespace = namespace
         self._name = space
-        self._space = _spaces.setdefault(space, Space(runtime.mutex()))
+        self._space = _spaces.of(space, runtime)
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         since = self._runtime.now()
@@ -174,10 +194,7 @@ class MemoryStore:
 
     def after_fork(self) -> None:
         """Start empty in a forked child: its memory is a copy."""
-        space = _spaces.get(self._name)
-        if space is None or space is self._space:  # else another client of the space has replaced it already
-            space = _spaces[self._name] = Space(self._runtime.mutex())
-        self._space = space
+        self._space = _spaces.fresh(self._name, self._space, self._runtime)
 
     def _queue(self, name: str) -> Queue:
         return self._space.queues.get((self._namespace, name)) or Queue(name)

@@ -112,6 +112,8 @@ def hide(url: str | Secret | None) -> Secret:
 
 def _default_url() -> str:
     path = str(default_path())
+    if path.startswith("~"):
+        raise ValueError("there is no home directory for the default file of locks; set LEASEHOLD_URL, or HOME")
     try:
         return f"sqlite:{quote(path)}"
     except UnicodeEncodeError:
@@ -156,15 +158,16 @@ def _of_engine(client: object) -> str:
 
 
 def default_path() -> Path:
-    """Return the default file of locks, in the user's state folder."""
+    """Return the default file of locks, in the user's state folder. It begins with ``~`` if there is no home."""
     from pathlib import Path  # of the standard library, but slow to import, and no other store needs it
 
+    home = Path(os.path.expanduser("~"))
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
+        base = home / "Library" / "Application Support"
     else:
-        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        base = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
     return base / "leasehold" / "locks.db"
 
 

@@ -20,6 +20,7 @@ from leasehold._engine.acquire import AcquireLoop
 from leasehold._engine.cancellation import Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.releases import release_again
 from leasehold._model import AcquireRequest, NotAcquired
 from leasehold.errors import LeaseLost
 from leasehold.events import Event
@@ -62,7 +63,7 @@ async def general_release(engine: Engine, lease: Lease) -> bool:
     except (GeneratorExit, LeaseLost):
         raise
     except BaseException:
-        await engine.runtime.shield(engine.repeat_release(lease))
+        await engine.runtime.shield(release_again(engine, [lease]))
         raise
     finally:
         engine.attempts.pop(lease, None)

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from leasehold._engine import closing
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Later, Lease, State
 from leasehold._engine.watchdog.watchdog import Watchdog
@@ -155,15 +156,15 @@ def never_given_up(patch: Patch) -> None:
 
 
 def closed_without_a_notice(patch: Patch) -> None:
-    patch.setattr(Engine, "_end_lease", lambda engine, lease, calls: lease.begin_release())
+    patch.setattr(closing, "end_lease", lambda lease, calls: lease.begin_release())
 
 
 def closed_before_blocks_have_ended(patch: Patch) -> None:
-    async def nobody_waits(engine: Engine, ended: list[Lease], *_: object) -> None:
-        for lease in ended:
+    async def nobody_waits(engine: Engine, *_: object) -> None:
+        for lease in engine.watchdog.leases():
             lease.scopes = ()
 
-    patch.setattr(Engine, "_notify_holders", nobody_waits)
+    patch.setattr(closing, "notify_holders", nobody_waits)
 
 
 @pytest.mark.timeout(300)

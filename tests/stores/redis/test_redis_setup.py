@@ -141,6 +141,17 @@ def test_a_blocking_client_is_adopted(secured: RedisServer, encrypted: RedisServ
         client.close()
 
 
+def test_a_credential_provider_may_use_a_lock_of_another_client(secured: RedisServer) -> None:
+    class Fetching(Provider):
+        def get_credentials(self) -> tuple[str, str]:
+            with tokens.lock("fetch"):
+                return super().get_credentials()
+
+    redis_client = redis.Redis(port=secured.port, credential_provider=Fetching())
+    with Client.from_url("memory:tokens") as tokens, Client.from_client(redis_client) as locks, locks.lock("x"):
+        pass
+
+
 def test_an_asyncio_client_is_adopted(secured: RedisServer, encrypted: RedisServer) -> None:
     async def body() -> None:
         for client in clients(redis.asyncio, secured, encrypted):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import Client
+from leasehold import Client, StoreRefused
 from leasehold.stores import registry
 from leasehold.stores.sqlite import SQLite
 
@@ -61,6 +61,28 @@ def test_a_default_folder_that_is_not_utf_8_is_refused(monkeypatch: pytest.Monke
         Client.from_url()
     assert not isinstance(caught.value, UnicodeError)
     assert str(caught.value).isprintable()
+
+
+def test_without_a_home_directory_the_default_file_is_refused_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container may run as a user without an entry in /etc/passwd."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    for name in ("HOME", "LEASEHOLD_URL", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(ValueError, match=r"no home directory .*; set LEASEHOLD_URL"):
+        Client.from_url()
+    with pytest.raises(ValueError, match="names no file"):
+        Client.from_url("sqlite:")
+    with Client.from_url(f"sqlite:{tmp_path}/none/locks.db") as client, pytest.raises(StoreRefused, match="the folder"):
+        client.lock("a").acquire()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Client.from_url() as client, client.lock("a"):
+        pass
 
 
 def test_the_file_is_not_opened_before_the_first_use(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Cancellation, Client
-from leasehold.events import Acquired, Event, GaveUp, Queued
+from leasehold.events import Acquired, Event, GaveUp, Queued, RequestFailed
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, always, nth
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
@@ -147,16 +147,31 @@ def test_a_cancellation_during_an_outage_ends_the_wait(harness: Harness, kind: K
     harness.run(body)
 
 
+class Everything(list[Event]):
+    """An observer that keeps all events."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        return True
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+
 def test_a_cancellation_at_first_contact_ends_the_attempts_to_connect(harness: Harness) -> None:
+    """Nobody is told that the store answers again, or that somebody waits."""
+
     async def body(harness: Harness) -> None:
-        stop = Cancellation()
-        client = harness.client(Faulty(space(), always(Fault(Kind.DROP_REQUEST, 0.05))), response_timeout=30)
+        stop, events = Cancellation(), Everything()
+        store = Faulty(space(), always(Fault(Kind.DROP_REQUEST, 0.05)))
+        client = harness.client(store, response_timeout=30, observer=events)
         job = harness.spawn(lambda: client.lock("a").acquire(cancel=stop))
         await harness.sleep(0.3)
         start = harness.now()
         stop.cancel()
         assert await job.result() is None
         assert harness.now() - start < 3.0
+        assert {type(event) for event in events} == {RequestFailed, GaveUp}
+        assert [event.queued for event in events if isinstance(event, GaveUp)] == [False]
 
     harness.run(body)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -255,72 +253,6 @@ def test_a_slow_callback_delays_the_close_for_a_bounded_time() -> None:
     assert other.lock("a").acquire(timeout=0) is not None, "released all the same"
     go_on.set()
     other.close()
-
-
-def test_an_exit_in_a_callback_keeps_no_lock_held_where_the_close_can_start_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is called in the main thread then, and what it raises is raised at the end of the close."""
-
-    def fails(thread: Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    client, other = Client(Memory("close without threads")), Client(Memory("close without threads"))
-    told = close_two(client, lambda error: sys.exit(3), SystemExit, lambda: monkeypatch.setattr(Thread, "start", fails))
-    monkeypatch.undo()
-    assert told == ["b"]
-    assert other.holds() == []
-    other.close()
-
-
-def test_a_close_that_is_interrupted_while_it_waits_for_callbacks_keeps_no_lock_held() -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt(error: LeaseLost) -> None:
-        signal.pthread_kill(main, signal.SIGINT)
-        go_on.wait(20)
-
-    go_on = threading.Event()
-    client, other = Client(Memory("interrupted close")), Client(Memory("interrupted close"))
-    close_two(client, interrupt, KeyboardInterrupt)
-    assert other.holds() == []
-    go_on.set()
-    other.close()
-
-
-def test_a_close_that_is_interrupted_in_a_release_keeps_no_lock_held() -> None:
-    """The watchdog releases the rest as it closes, and that lock once more."""
-    left = [1]
-
-    def interrupt(call: Call) -> None:
-        if call.method == "release" and call.name == "b" and left:
-            left.pop()
-            raise KeyboardInterrupt
-
-    client, other = Client(Faulty(Memory("interrupted release"), interrupt)), Client(Memory("interrupted release"))
-    holds = [client.lock(name).acquire() for name in "abcde"]
-    assert None not in holds
-    with pytest.raises(KeyboardInterrupt):
-        client.close()
-    assert other.holds() == []
-    other.close()
-
-
-def close_two(
-    client: Client, first: Callable[[LeaseLost], object], error: type[BaseException], begin: Callable[[], None] = int
-) -> list[str | None]:
-    """Close a client that holds two locks, which raises; return the names of what the second callback was told."""
-    told = list[str | None]()
-    one, two = client.lock("a").acquire(), client.lock("b").acquire()
-    assert one is not None
-    assert two is not None
-    one.on_lost(first)
-    two.on_lost(lambda loss: told.append(loss.name))
-    begin()
-    with pytest.raises(error):
-        client.close()
-    return told
 
 
 def test_a_plain_release_is_no_loss() -> None:

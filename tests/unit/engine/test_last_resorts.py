@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost, StoreUnavailable
-from leasehold._engine.engine import CLOSE_WITHIN
+from leasehold._engine.closing import CLOSE_WITHIN
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Fault, Faulty, Kind

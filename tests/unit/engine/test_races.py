@@ -228,7 +228,7 @@ def test_an_acquire_that_ends_as_its_client_is_closed_is_not_waited_for() -> Non
             engine.attempts.clear()
 
     engine.attempts[object()] = None
-    engine._ended = Ending()
+    engine.ended = Ending()
     start = engine.runtime.now()
     client.close()
     assert engine.runtime.now() - start < 1.0

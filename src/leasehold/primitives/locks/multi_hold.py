@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from leasehold._engine.batch import release_all
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import ENDED
+from leasehold._engine.releases import release_all
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import refuse_callback
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave

@@ -24,9 +24,10 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, cast
 
-from leasehold._engine.batch import AT_ONCE, Batch
+from leasehold._engine.batch import Batch
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import acquire
+from leasehold._engine.releases import AT_ONCE
 from leasehold._model import AcquireRequest, Kind, NotAcquired
 from leasehold._runtimes.base import Caller, run_sync
 from leasehold._runtimes.blocks import opened

@@ -17,7 +17,7 @@ import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from leasehold._runtimes.base import Flavor
+from leasehold._runtimes.base import Flavor, call_user_code
 from leasehold._url import StoreURL, Veiled, address, is_local
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
@@ -123,9 +123,21 @@ class Settings:
             protocol=3,
             **_silence(cls),  # type: ignore[arg-type]  # mypy takes a class for not hashable
         )
+        if flavor is Flavor.SYNC and (provider := options.get("credential_provider")) is not None:
+            options["credential_provider"] = _UserProvider(provider)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return cls(**options)
+
+
+class _UserProvider(redis.CredentialProvider):
+    """A user's credential provider, which may use another client of ours: to fetch a token once for all."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def get_credentials(self) -> Any:
+        return call_user_code(self._theirs.get_credentials)
 
 
 @functools.cache
