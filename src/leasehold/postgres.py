@@ -100,7 +100,7 @@ def _lock(
             "this server is a standby, whose locks the primary does not know: the lock would not exclude its sessions; "
             "connect to the primary"
         )
-    if isolation != "read committed":
+    if isolation not in ("read committed", "read uncommitted"):  # the latter is the former in PostgreSQL
         yield Statement("RELEASE SAVEPOINT leasehold")
         raise Unsupported(
             f"this transaction is {isolation.upper()}: it reads from a snapshot that is older than the lock, and would "

@@ -183,7 +183,7 @@ UNDOCUMENTED = [
          "error_field ftype get_error_message get_value nfields ntuples status"),
     uses("psycopg.pq.Conninfo", "postgresql", lambda: psycopg.pq.Conninfo, "get_defaults"),
     uses("pymysql.Connection", "mysql", lambda: pymysql.connections.Connection(defer_connect=True),
-         "bind_address charset client_flag ctx db host next_result open password port query server_public_key "
+         "bind_address charset client_flag connect ctx db host next_result open password port query server_public_key "
          "unix_socket user", query=1, next_result=0),
     uses("pymysql.MySQLResult", "mysql", lambda: pymysql.connections.MySQLResult(None), "has_next rows"),
     uses("asyncmy.Connection", "mysql", asyncmy_client,

@@ -1,9 +1,9 @@
 """A user's database connection of either flavor, whatever its driver: statements in, rows and counts out.
 
 Known are psycopg 2 and 3, sqlite3, PyMySQL, asyncmy, Django's connections, SQLAlchemy's connections and sessions, and
-whatever else has DB-API's ``cursor()``. An algorithm is a generator that yields a `Statement` and
-receives its `Answer`. The calls of a driver are a generator, too: it yields what a call returned, which an asyncio
-driver wants awaited. So both are written once for both flavors.
+whatever else has DB-API's ``cursor()`` and shows which database it leads to. An algorithm is a generator that yields a
+`Statement` and receives its `Answer`. The calls of a driver are a generator, too: it yields what a call returned, which
+an asyncio driver wants awaited. So both are written once for both flavors.
 """
 
 from __future__ import annotations
@@ -45,16 +45,19 @@ Calls = Generator[Any, Any, T]
 """Yields what each call of a driver returned, and receives that or, of an awaitable, its result."""
 
 DIALECTS = {
-    "postgresql": ("postgres", "psycopg"),
+    "postgresql": ("postgres", "psycopg", "asyncpg", "pg8000"),
     "mysql": ("mysql", "mariadb", "asyncmy"),
-    "sqlite": ("sqlite",),
+    "sqlite": ("sqlite", "apsw", "sqlcipher"),
 }
 
 
 def dialect_of(connection: Any) -> str:
     """Return ``postgresql``, ``mysql``, ``sqlite`` or, if it is unknown, an empty text."""
-    engine = getattr(connection, "dialect", None) or getattr(getattr(connection, "bind", None), "dialect", None)
-    words = f"{getattr(engine, 'name', '')} {getattr(connection, 'vendor', '')} {_package(connection)}".lower()
+    engine = connection.get_bind() if _is_session(connection) else connection  # a session may route, without a `bind`
+    raw = getattr(connection, "driver_connection", connection)  # behind a connection of SQLAlchemy's pool
+    django = getattr(connection, "db", connection)  # a cursor of Django leads to its connection
+    known = getattr(getattr(engine, "dialect", None), "name", ""), getattr(django, "vendor", ""), _package(raw)
+    words = " ".join(map(str, known)).lower()
     return next((name for name, marks in DIALECTS.items() if any(mark in words for mark in marks)), "")
 
 
@@ -178,7 +181,7 @@ def _require_flavor(called: Any, asynchronous: bool) -> Any:
 
 
 def _package(connection: Any) -> str:
-    return " ".join(cls.__module__ for cls in type(connection).__mro__)
+    return " ".join(cls.__module__ for cls in connection.__class__.__mro__)  # type() of a tracer's proxy is its own
 
 
 def _text(statement: Statement, mark: str) -> str:

@@ -62,8 +62,9 @@ def update(
     Raises:
         Stale: a row was written with a higher token. Of several rows the others may have been changed: roll back.
         LookupError: there is no such row.
+        TypeError: the connection does not show which database it leads to.
     """
-    return run(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
+    return run(connection, _update(table, changes, where, token, fence, _dialect(connection)))
 
 
 async def aupdate(
@@ -76,7 +77,7 @@ async def aupdate(
     fence: str = "fence",
 ) -> int:
     """Do what `update` does, on an asyncio connection."""
-    return await arun(connection, _update(table, changes, where, token, fence, dialect_of(connection)))
+    return await arun(connection, _update(table, changes, where, token, fence, _dialect(connection)))
 
 
 def advance(connection: Any, resource: str, token: int) -> None:
@@ -89,22 +90,29 @@ def advance(connection: Any, resource: str, token: int) -> None:
         Stale: a holder with a higher token has advanced the fence.
         ValueError: the name is not of 1 to 255 characters, or ends with a space.
     """
-    run(connection, _advance(resource, token, dialect_of(connection)))
+    run(connection, _advance(resource, token, _dialect(connection)))
 
 
 async def aadvance(connection: Any, resource: str, token: int) -> None:
     """Do what `advance` does, on an asyncio connection."""
-    await arun(connection, _advance(resource, token, dialect_of(connection)))
+    await arun(connection, _advance(resource, token, _dialect(connection)))
 
 
 def create(connection: Any) -> None:
     """Make the table that `advance` needs; your migrations may run `TABLE` or, on MySQL, `MYSQL_TABLE` instead."""
-    run(connection, _create(dialect_of(connection)))
+    run(connection, _create(_dialect(connection)))
 
 
 async def acreate(connection: Any) -> None:
     """Do what `create` does, on an asyncio connection."""
-    await arun(connection, _create(dialect_of(connection)))
+    await arun(connection, _create(_dialect(connection)))
+
+
+def _dialect(connection: Any) -> str:
+    if not (found := dialect_of(connection)):  # by the statements of PostgreSQL, MySQL would pass over a stale write
+        kind = type(connection).__name__
+        raise TypeError(f"cannot tell which database a {kind} leads to; pass the connection of its driver instead")
+    return found
 
 
 def _create(dialect: str) -> Statements[None]:

@@ -12,6 +12,7 @@ from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import Unsupported
 from leasehold.stores._sql.transport import OnDisconnect, OnMessage, Row, Statement
 from leasehold.stores.postgres.connection.base import PostgresTransport
+from leasehold.stores.postgres.connection.endpoints import Endpoint
 from leasehold.stores.postgres.connection.errors import Broken, ServerError
 from leasehold.stores.postgres.connection.exchange import Connection as PostgresConnection
 from leasehold.stores.postgres.connection.exchange import SocketWait, Steps
@@ -132,7 +133,7 @@ class SimulatedPostgresTransport(PostgresTransport):
     async def _ready(self, need: SocketWait, timeout: float | None) -> bool:
         return await cast(Signal, need).wait(timeout)
 
-    async def _connected(self, until: float, settings: Settings) -> PostgresConnection:
+    async def _connected(self, settings: Settings, endpoint: Endpoint, until: float) -> PostgresConnection:
         link = ModelConnection(self._simulated, self._server)
         if link.line is None:
             await self._runtime.sleep(self._server.link(self._simulated.machine.name).latency[0])
@@ -147,8 +148,8 @@ class SimulatedPostgresTransport(PostgresTransport):
             raise
         return made
 
-    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
-        return ()
+    async def _addresses(self, host: str, within: float) -> Sequence[str]:
+        raise Unsupported("a simulated server has no name")
 
     def alive(self, connection: PostgresConnection) -> bool:
         return connection.open

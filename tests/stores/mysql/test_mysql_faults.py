@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import pytest
 from mysql_faults import NOISE, make_tables, through
 
@@ -149,4 +152,36 @@ def test_a_restart_keeps_leases_and_wakes_waiters(harness: Harness) -> None:
             assert harness.now() - start < 5 + NOISE
             await (await waiter.lock("y").acquire(timeout=5)).release()
 
+        harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("first", ["silent", "nobody"])
+def test_a_host_is_reached_at_its_second_address(
+    server: MariaDBServer, namespace: str, harness: Harness, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name may have an address of a node that is stopped, or one of IPv6 that leads nowhere."""
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, port: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if host not in ("db.test", b"db.test"):
+            return real(host, port, *args, **kwargs)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (at, port)) for at in ("127.0.0.9", "127.0.0.1")]
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(url, namespace=namespace, response_timeout=4.0)
+        hold = await client.lock("x").acquire(timeout=4.0)
+        assert hold is not None
+        await hold.release()
+        store: Any = client.store
+        await store._transport.pool.forget_idle()
+        start = harness.now()
+        assert await client.inspect("x") is None
+        assert harness.now() - start < 1.5, "the silent one is tried last from now on"
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    url = server.url.replace("127.0.0.1", "db.test")
+    with socket.create_server(("127.0.0.9", server.port)) as listening:
+        if first == "nobody":
+            listening.close()
         harness.run(body)

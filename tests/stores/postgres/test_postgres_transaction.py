@@ -197,6 +197,9 @@ def test_connections_and_isolation_levels_without_protection_are_refused(
             transaction_lock(connection, "x", namespace=namespace)
         with connection.transaction():
             transaction_lock(connection, "x", namespace=namespace, timeout=0)
+        connection.isolation_level = psycopg.IsolationLevel.READ_UNCOMMITTED  # which PostgreSQL has only by name
+        with connection.transaction():
+            transaction_lock(connection, "x", namespace=namespace, timeout=0)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction(), pytest.raises(Unsupported, match="READ COMMITTED"):
             transaction_lock(connection, "x", namespace=namespace, timeout=0)

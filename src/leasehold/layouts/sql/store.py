@@ -146,16 +146,23 @@ class SharedRowStore:
             if ticket.id not in self._slots
         )
         batches = [(holding[at : at + MOST_IN_ONE], False) for at in range(0, len(holding), MOST_IN_ONE)]
-        for some, alone in (*batches, *(([one], True) for one in holding)):
-            if alone and some[0][1].id in results:
-                continue  # else its row was locked, or is gone: wait for it, but not for long
-            limit = min(until, self._runtime.now() + within * ALONE_WITHIN) if alone else until
-            try:
-                results |= await self._renewed(some, limit, alone=alone)
-            except StoreUnavailable as error:
-                failed.append(error)
-        if failed and not results:
-            raise failed[0]
+        try:
+            for some, alone in (*batches, *(([one], True) for one in holding)):
+                if alone and some[0][1].id in results:
+                    continue  # else its row was locked, or is gone: wait for it, but not for long
+                if alone and self._runtime.now() >= until:
+                    break
+                limit = min(until, self._runtime.now() + within * ALONE_WITHIN) if alone else until
+                try:
+                    results |= await self._renewed(some, limit, alone=alone)
+                except StoreUnavailable as error:
+                    failed.append(error)
+                    if not alone:
+                        break  # a batch waits for no row: what it fails of concerns all, and none is tried by itself
+            if failed and not results:
+                raise failed[0]
+        finally:
+            failed.clear()  # else the error and this frame refer to each other, and keep the callers' frames
         return [
             RenewalResult.QUEUED if ticket.id in self._slots else results.get(ticket.id, RenewalResult.UNKNOWN)
             for _, ticket in tickets

@@ -128,7 +128,7 @@ class Waiting:
                 if mark and not generation:
                     return None  # its entry names a subscription that has ended: claim once more
                 self._poller.watch(slot)
-            elif generation != mark:
+            elif generation != mark or not generation:  # the latter: another thread has opened it since `_listen`
                 return None  # no message came of a hand-over before the subscription: ask once more
             else:
                 self._poller.forget(ticket.id)

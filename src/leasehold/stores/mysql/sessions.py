@@ -148,7 +148,7 @@ class Sessions(sessions.Sessions[Session]):
             except StoreUnavailable as error:
                 if not session.closed:
                     await self._transport.pool.give(session.connection)
-                final = new and not is_read_only(error)
+                final = (new or isinstance(error, Refused)) and not is_read_only(error)
                 if final or self._runtime.now() >= until or not session.closed:
                     raise
                 await self._transport.pool.forget_idle()  # the server had closed the idle connection
@@ -220,14 +220,13 @@ class Sessions(sessions.Sessions[Session]):
 
     async def _ask_for_lock(self, session: Session, until: float) -> Sequence[Sequence[Row]]:
         first, connection = [session.ttl], session.connection
-        marker = connection.marker
-        if not marker:
+        if not connection.marker:
             connection.marker = sql.new_marker(self._runtime.random_bytes(16))
             first.append(sql.get_lock(connection.marker, 0))
         try:
             return await self.ask(session, until, *first, sql.get_lock(session.lock, 0), ASK_WRITABLE)
-        except Refused:
-            connection.marker = marker  # the server may not have granted it the new one
+        except Refused:  # it shows nothing of the statements before it: the server may have granted the lock
+            self.close(session)
             raise
 
     async def _has(self, session: Session, answers: Sequence[Rows]) -> bool:

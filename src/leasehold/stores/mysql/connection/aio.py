@@ -7,12 +7,14 @@ cancellations only, and would take the unread rest for the answer to the next re
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
-from leasehold.stores.mysql.connection.handshake import failure, opened
+from leasehold.stores.mysql.connection.handshake import addresses_in, failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 asyncmy: Any = import_module("asyncmy")
@@ -103,16 +105,25 @@ class AioConnection:
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
     """Open a connection; see `opened`."""
-    return await opened(settings, runtime, within, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError)
+    found, until = list[str](), runtime.now() + within
+    if settings.name and "ssl" not in settings.options:  # the driver begins TLS too early on a socket that it is given
+        with suppress(OSError, UnicodeError):  # the driver says it better
+            async with asyncio.timeout(within):
+                resolve = asyncio.get_running_loop().getaddrinfo
+                found = addresses_in(await resolve(settings.name, settings.port, type=socket.SOCK_STREAM))
+    left = max(until - runtime.now(), 0.001)
+    return await opened(
+        settings, runtime, left, addresses=found, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError
+    )
 
 
-async def _open(settings: Settings, within: float) -> Any:
+async def _open(settings: Settings, address: str, within: float) -> Any:
     """Let the driver connect in a task of its own, which is cancelled until it ends.
 
     The driver uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes with the result. Then
     it would wait for the greeting of a silent server without a limit.
     """
-    task = asyncio.ensure_future(_connect_by_driver(settings, within))
+    task = asyncio.ensure_future(_connect_by_driver(settings, address, within))
     try:
         await asyncio.wait((task,), timeout=within)
         if not task.done():
@@ -123,12 +134,33 @@ async def _open(settings: Settings, within: float) -> Any:
         raise
 
 
-async def _connect_by_driver(settings: Settings, within: float) -> Any:
+async def _connect_by_driver(settings: Settings, address: str, within: float) -> Any:
     if settings.connect is not None:
         return await settings.connect()
-    return await asyncmy.connect(
-        charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, **settings.options
-    )
+    sock = await _socket_to(address, settings.port) if address else None
+    try:
+        return await asyncmy.connect(
+            charset="utf8mb4", autocommit=True, program_name="leasehold", connect_timeout=within, sock=sock,
+            **settings.options,
+        )  # fmt: skip
+    except BaseException:
+        if sock is not None:
+            sock.close()
+        raise
+
+
+async def _socket_to(address: str, port: int) -> socket.socket:
+    """Connect as the driver does."""
+    found = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        found.setblocking(False)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.get_running_loop().sock_connect(found, (address, port))
+    except BaseException:
+        found.close()
+        raise
+    return found
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

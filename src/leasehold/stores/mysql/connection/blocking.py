@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold._url import Veiled
 from leasehold.stores.mysql.connection.base import Greeting, NoAnswer, Refusal, Rows
-from leasehold.stores.mysql.connection.handshake import failure, opened
+from leasehold.stores.mysql.connection.handshake import addresses_in, failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 pymysql: Any = import_module("pymysql")
@@ -126,10 +127,17 @@ class BlockingConnection:
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
     """Open a connection; see `opened`."""
-    return await opened(settings, runtime, within, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError)
+    found, until = list[str](), runtime.now() + within
+    if settings.name:
+        with suppress(OSError, UnicodeError):  # the driver says it better
+            found = addresses_in(socket.getaddrinfo(settings.name, settings.port, type=socket.SOCK_STREAM))
+    left = max(until - runtime.now(), 0.001)
+    return await opened(
+        settings, runtime, left, addresses=found, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError
+    )
 
 
-async def _open(settings: Settings, within: float) -> Any:
+async def _open(settings: Settings, address: str, within: float) -> Any:
     if settings.connect is not None:
         connection = settings.connect()
         if not connection.client_flag & MULTI_STATEMENTS:
@@ -139,7 +147,18 @@ async def _open(settings: Settings, within: float) -> Any:
     options = Veiled(settings.options)
     if "ssl" not in options:
         options["ssl_disabled"] = True  # else it tries TLS, and trusts any server
-    return pymysql.connect(
+    connection = pymysql.connect(
         charset="utf8mb4", autocommit=True, client_flag=MULTI_STATEMENTS, program_name="leasehold",
-        connect_timeout=within, read_timeout=within, write_timeout=within, **options,
+        connect_timeout=within, read_timeout=within, write_timeout=within, defer_connect=True, **options,
     )  # fmt: skip
+    connection.connect(_socket_to(settings, address, within) if address else None)
+    return connection
+
+
+def _socket_to(settings: Settings, address: str, within: float) -> socket.socket:
+    """Connect as the driver does."""
+    source = settings.options.get("bind_address")
+    found = socket.create_connection((address, settings.port), within, (source, 0) if source else None)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from leasehold._runtimes.base import Runtime
@@ -86,22 +87,47 @@ async def opened(
     runtime: Runtime,
     within: float,
     *,
-    dial: Callable[[Settings, float], Awaitable[Any]],
+    addresses: Sequence[str],
+    dial: Callable[[Settings, str, float], Awaitable[Any]],
     wrap: Callable[[Any, Runtime], L],
     driver_error: type[Exception],
 ) -> L:
     """Open a connection, set up its session and check which server answers.
 
-    ``dial`` makes a connection of the driver, within so many seconds. ``wrap`` adapts it.
+    Of several ``addresses`` each is tried for its share of the time: the drivers have no limit for each, and would wait
+    for a silent first one. With one or none the driver looks the host up. ``dial`` makes a connection of the driver, to
+    an address if it is not empty, within so many seconds. ``wrap`` adapts it.
 
     Raises:
         StoreUnavailable: no server answers, or none that can be used.
     """
+    until = runtime.now() + within
+    left = sorted(addresses, key=lambda address: address in settings.silent) if len(addresses) > 1 else [""]
+    while True:
+        limit = runtime.now() + max((until - runtime.now()) / len(left), 0.001)
+        address = left.pop(0)
+        try:
+            connection = await _opened(settings, runtime, limit, partial(dial, settings, address), wrap, driver_error)
+            settings.silent.discard(address)
+            return connection
+        except StoreUnavailable as error:
+            (settings.silent.add if runtime.now() >= limit else settings.silent.discard)(address)
+            if not left or isinstance(error, Refused) or runtime.now() >= until:
+                raise
+
+
+async def _opened(
+    settings: Settings,
+    runtime: Runtime,
+    until: float,
+    dial: Callable[[float], Awaitable[Any]],
+    wrap: Callable[[Any, Runtime], L],
+    driver_error: type[Exception],
+) -> L:
     failed: StoreUnavailable | None = None
     raw: Any = None
-    until = runtime.now() + within
     try:
-        raw = await dial(settings, max(within, 0.001))
+        raw = await dial(max(until - runtime.now(), 0.001))
     except (driver_error, *DRIVERS_ERRORS) as error:
         failed = cannot_connect(error, settings.where)
     if failed is not None:
@@ -117,6 +143,11 @@ async def opened(
             raise cannot_connect(error, settings.where) from error
         raise
     return connection
+
+
+def addresses_in(found: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Return the addresses in what a resolver found, in its order."""
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def opening() -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 from leasehold._url import StoreURL, Veiled, address, is_local, switch
@@ -28,17 +29,34 @@ class Settings:
         options: ``host``, ``port``, ``unix_socket``, ``user``, ``password``, ``database``, ``ssl``, as the drivers name
             them.
         connect: makes the connections instead, by a user's own engine.
+        silent: addresses of the host that did not answer in time; they are tried last, until they do.
     """
 
     where: str
     database: str
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
     connect: Connect | None = field(default=None, repr=False)
+    silent: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def local(self) -> bool:
         """Whether the connection does not leave this host."""
         return "unix_socket" in self.options or is_local(str(self.options.get("host", "")))
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return int(self.options.get("port") or PORT)
+
+    @property
+    def name(self) -> str:
+        """The host whose addresses must be looked up; empty if it is none."""
+        host = str(self.options.get("host") or "")
+        try:
+            ip_address(host)
+        except ValueError:
+            return "" if self.connect is not None or "unix_socket" in self.options else host
+        return ""
 
 
 def from_url(url: StoreURL, known: tuple[str, ...] = ()) -> Settings:

@@ -9,11 +9,11 @@ name locked until it is done, or it never will be sent.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Sequence
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
+from leasehold.stores.postgres.connection.endpoints import addresses_in
 from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait
 
 
@@ -43,24 +43,6 @@ class AioTransport(PostgresTransport):
             if need.events & WRITE:
                 loop.remove_writer(need.fd)
 
-    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
-        try:
-            async with asyncio.timeout(within):
-                return await _resolved(hosts)
-        except TimeoutError:
-            raise OSError("the DNS did not answer in time") from None
-
-
-async def _resolved(hosts: Sequence[str]) -> Sequence[Sequence[str]]:
-    loop = asyncio.get_running_loop()
-    found, failed = list[list[str]](), list[OSError]()
-    for host in hosts:
-        try:
-            infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            infos = []
-            failed.append(error)
-        found.append([str(ipaddress.ip_address(str(info[4][0]).partition("%")[0])) for info in infos])
-    if not any(found):
-        raise failed[0]
-    return found
+    async def _addresses(self, host: str, within: float) -> Sequence[str]:
+        async with asyncio.timeout(within):
+            return addresses_in(await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM))

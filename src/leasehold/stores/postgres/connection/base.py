@@ -26,6 +26,7 @@ from weakref import WeakSet
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
 from leasehold.stores._sql.transport import GRACE, OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
+from leasehold.stores.postgres.connection.endpoints import Endpoint, Endpoints
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
 from leasehold.stores.postgres.connection.notifications import Subscriptions
@@ -118,6 +119,7 @@ class PostgresTransport(ABC):
         self._reserved = Pool(self._runtime, 1)
         self._sessions: list[Connection] = []
         self._subscriptions = Subscriptions(self._runtime, self, self._on_message, self._on_silence)
+        self._endpoints = Endpoints(self._runtime, self._addresses)
         self.facts: dict[str, Any] = {}
 
     # --- what differs by flavor --------------------------------------------------------------------------------
@@ -131,11 +133,12 @@ class PostgresTransport(ABC):
         """
 
     @abstractmethod
-    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
-        """Return the addresses of each host, within so many seconds; nothing to leave that to libpq.
+    async def _addresses(self, host: str, within: float) -> Sequence[str]:
+        """Return the addresses of a host, within so many seconds; blocking callers wait for as long as it takes.
 
         Raises:
-            OSError: no host has an address, or that was not known in time.
+            OSError: it has none; or a TimeoutError.
+            UnicodeError: the name cannot be one of a host.
         """
 
     # --- exchanges ---------------------------------------------------------------------------------------------
@@ -244,37 +247,32 @@ class PostgresTransport(ABC):
         if self._closed:
             raise no_answer(self.where, "the client is closed", unknown=False)
         failed: StoreUnavailable | None = None
-        connection: Connection | None = None
         there = settings or self.settings
         try:
-            connection = await self._connected(until, there)
-            await self._greet(connection, until)
-        except TimeoutError:
-            failed = cannot_connect(there.where, "timed out")
+            connection = await self._endpoints.first(there, self._attempt, until)
         except Broken as error:
             failed = cannot_connect(there.where, str(error))
         except ServerError as error:
             failed = refused(there.where, error)
-        finally:
-            if connection is not None and (failed is not None or not connection.facts):
-                self.drop(connection)
         if failed is not None:
-            raise failed
-        assert connection is not None
+            raise failed  # out here it has no context
         if settings is None:
             self.facts = connection.facts
             if connection.facts["pooled"]:
                 self._subscriptions.found_pooler()
         return connection
 
-    async def _connected(self, until: float, settings: Settings) -> Connection:
+    async def _attempt(self, settings: Settings, endpoint: Endpoint, until: float) -> Connection:
+        connection = await self._connected(settings, endpoint, until)
         try:
-            within = max(until - self._runtime.now(), 0.0)
-            addresses = await self._addresses(settings.hosts, within) if settings.hosts else ()
-        except OSError as error:
-            raise Broken(f"could not translate host name: {error}") from None
-        conninfo = settings.conninfo(**(settings.resolved(addresses) if addresses else {}))
-        connection = await self.run(connecting(conninfo), until)
+            await self._greet(connection, until)
+        finally:
+            if not connection.facts:
+                self.drop(connection)
+        return connection
+
+    async def _connected(self, settings: Settings, endpoint: Endpoint, until: float) -> Connection:
+        connection = await self.run(connecting(settings.conninfo(**endpoint.options)), until)
         with self._mutex:
             self._connections.add(connection)
         return connection
@@ -286,7 +284,7 @@ class PostgresTransport(ABC):
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
         if standby:
-            raise cannot_connect(self.where, "the server is a standby, which is read-only")
+            raise Broken("the server is a standby, which is read-only")
         if not pooled:
             await self.run(connection.exchange(SESSION_SETTINGS), until)
             connection.prepares = True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Sequence
 
 from leasehold.stores.postgres.connection.base import PostgresTransport
+from leasehold.stores.postgres.connection.endpoints import addresses_in
 from leasehold.stores.postgres.connection.exchange import SocketWait
 
 
@@ -17,5 +19,5 @@ class BlockingTransport(PostgresTransport):
         poll.register(need.fd, need.events)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
 
-    async def _addresses(self, hosts: Sequence[str], within: float) -> Sequence[Sequence[str]]:
-        return ()  # libpq resolves them, and blocks
+    async def _addresses(self, host: str, within: float) -> Sequence[str]:
+        return addresses_in(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))

@@ -86,6 +86,7 @@ HINTS: Mapping[str, Hint] = {
     "is shutting down": Hint("57P03", REMEDIES["57P03"]),
     "in recovery mode": Hint("57P03", REMEDIES["57P03"]),
     "not (yet )?accepting connections": Hint("57P03", REMEDIES["57P03"]),
+    "imed out": Hint("", NO_ANSWER_REMEDY),
     "onnection refused": Hint("", "nobody listens there; check host and port, and that the server runs"),
     "No such file": Hint("", "there is no such socket; check its path"),
     "ermission denied": Hint("", "this process may not open it; check the rights of the socket's file"),
@@ -96,7 +97,6 @@ HINTS: Mapping[str, Hint] = {
     "read-only": Hint("", READ_ONLY),
     "hot standby mode": Hint("", READ_ONLY),
     "closed the connection": Hint("", "it hung up; look at its log"),
-    "imed out": Hint("", NO_ANSWER_REMEDY),
 }
 """What to do about a failed connection, by a regular expression on the error's text. The first match counts."""
 
@@ -163,6 +163,11 @@ def cannot_connect(where: str, why: str) -> StoreUnavailable:
         return StoreUnavailable(words)
     outcomes = {outcome_of(_hint(part).code, in_commit=False) for part in EACH_HOST.split(text) if part}
     return Refused(words, code=hint.code, outcome=outcomes.pop() if len(outcomes) == 1 else Outcome.NOT_APPLIED)
+
+
+def ends_the_list(why: str) -> bool:
+    """Return whether libpq tries no further host after this error: the server refused, and not because it starts."""
+    return _hint(one_line(why)).code not in ("", "57P03")
 
 
 def one_line(text: object) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
@@ -65,31 +64,6 @@ class Settings:
         """Whether the connection does not leave this host."""
         hosts = str(self.options.get("host") or self.options.get("hostaddr") or "localhost").split(",")
         return all(is_local(host) or host.startswith(("/", "@")) for host in hosts)
-
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts whose addresses must be resolved; none if libpq resolves them."""
-        if "hostaddr" in self.options or "service" in self.options:
-            return []
-        hosts = str(self.options.get("host") or "").split(",")
-        return [] if any(not host or host.startswith(("/", "@")) or _is_address(host) for host in hosts) else hosts
-
-    def resolved(self, addresses: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Return the options with which libpq tries each address of each host, in order, as it does by itself."""
-        ports = str(self.options.get("port") or "").split(",")
-        ports = ports * len(self.hosts) if len(ports) == 1 else ports
-        if len(ports) != len(self.hosts):
-            return {}  # libpq says what is wrong
-        places = [
-            (host, port, address)
-            for host, port, found in zip(self.hosts, ports, addresses, strict=True)
-            for address in found
-        ]
-        names = ("host", "port", "hostaddr")
-        found = {name: ",".join(values) for name, values in zip(names, zip(*places, strict=True), strict=True)}
-        if "port" not in self.options:
-            del found["port"]  # an empty one counts as given: libpq would not read PGPORT or the service file
-        return found
 
     def conninfo(self, **more: str) -> Secret:
         """Return libpq's connection string."""
@@ -162,11 +136,3 @@ def display_address(options: Mapping[str, Any]) -> str:
         for host, port in zip(hosts, ports, strict=False)
     )
     return f"{places}/{options['dbname']}" if options.get("dbname") else places
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
