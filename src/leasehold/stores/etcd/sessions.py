@@ -182,9 +182,9 @@ class Sessions:
             self._all.pop(session, None)  # nothing is stored under it
 
     def forget_ended(self, now: float) -> None:
-        """Forget the leases of single tickets that have ended, since nobody renewed them."""
+        """Forget the leases that have ended since nobody renewed them, except those for the next tickets."""
         for session in list(self._all):
-            if not session.shared and _has_ended(session, now):
+            if self._shared.get(session.asked) is not session and _has_ended(session, now):
                 self._all.pop(session, None)
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
@@ -243,6 +243,10 @@ class Sessions:
         """Record that etcd does not know a session any more."""
         session.over = True
         self._all.pop(session, None)
+        self.retire(session)
+
+    def retire(self, session: Session) -> None:
+        """Let the next ticket begin another shared session; this one lives on for its own tickets."""
         if self._shared.get(session.asked) is session:
             self._shared.pop(session.asked, None)
 

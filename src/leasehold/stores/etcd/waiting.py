@@ -54,12 +54,13 @@ class TicketState:
 
     __slots__ = (
         *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
-        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
+        *("_mutex", "renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
     )
 
     def __init__(
         self, runtime: Runtime, name: str, ticket: Ticket, session: Session, renewal: KeepAlive, keys: Keys
     ) -> None:
+        self._mutex = runtime.mutex()
         self.name = name
         self.ticket = ticket
         self.session = session
@@ -81,16 +82,22 @@ class TicketState:
         self.notified = False
         self.signal: Signal = runtime.signal()
 
+    def begin_acquire(self) -> bool:
+        """Mark an acquire as under way; return False if the removal of its key has begun, which may arrive late."""
+        with self._mutex:
+            self.acquiring = not self.being_removed
+            return self.acquiring
+
     def begin_removal(self, now: float) -> bool:
         """Begin to remove its key; return False if an acquire is under way, or has just succeeded under it.
 
-        An acquire sets ``acquiring`` before it reads ``being_removed``; here the order is the reverse. So at least one
-        of two threads sees the other. It sets ``until`` before it clears ``acquiring``.
+        An acquire that succeeds sets ``until`` before it clears ``acquiring``. A removal that has begun stays so.
         """
-        self.being_removed = True
-        if self.acquiring or now < self.until:
-            self.being_removed = False
-        return self.being_removed
+        with self._mutex:
+            if self.acquiring or now < self.until:
+                return False
+            self.being_removed = True
+            return True
 
     def removal(self) -> list[Json]:
         """Delete its key and its mark, and let an acquire request that arrives later do nothing."""
