@@ -48,9 +48,10 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.connection.settings import Settings
+from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Http
 from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, removed, span, txn
-from leasehold.stores.etcd.renewing import Renewals
+from leasehold.stores.etcd.renewing import PER_REMOVAL, Renewals
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
@@ -59,9 +60,6 @@ IDLE = 10
 
 SWEEP_PAUSE = 1.0
 """Seconds between two sweeps of expired tickets, at least."""
-
-SWEPT = 40
-"""Tickets that a sweep removes, at most."""
 
 RETRY_AFTER = 0.05
 """Seconds after which an acquire that found its own tombstone is retried."""
@@ -199,10 +197,10 @@ class EtcdStore:
         self._watch.forget()
         self._states = {}
 
-    def key_of(self, ticket: str) -> tuple[str, Kind] | None:
-        """Return the key of a ticket of this client and its kind, for guards."""
+    def guard_of(self, ticket: str) -> tuple[str, Kind, GuardedWrites] | None:
+        """Return the key of a ticket of this client, its kind, and the guarded writes under it."""
         state = self._states.get(ticket)
-        return None if state is None else (state.key, state.ticket.terms.mode.kind)
+        return None if state is None else (state.key, state.ticket.terms.mode.kind, state.guard(self._runtime))
 
     async def send(self, path: str, body: Json, *, within: float) -> Json:
         """Send a request of a guard."""
@@ -276,7 +274,7 @@ class EtcdStore:
         """
         self._sweep_at = now + SWEEP_PAUSE
         self._sessions.forget_ended(now)
-        if abandoned := self._begin_removals(now, asked={but})[:SWEPT]:
+        if abandoned := self._begin_removals(now, asked={but})[:PER_REMOVAL]:
             not_removed = await self._renewals.remove_keys(abandoned, until)
             for one in abandoned:
                 if one not in not_removed:

@@ -28,6 +28,7 @@ from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Stream, Unanswered
 from leasehold.stores.etcd.keys import Json, Keys, deleted, deletions, entry_key, key_of, only, put, revision_of, span
 from leasehold.stores.etcd.sessions import KeepAlive, Session
@@ -53,8 +54,8 @@ class TicketState:
     """A ticket of this client that etcd knows, or may know. ``notified`` is set before ``signal``, and read after."""
 
     __slots__ = (
-        *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
-        *("_mutex", "renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
+        *("acquiring", "being_removed", "blockers", "guarded", "held", "key", "mark", "marks", "name", "notified"),
+        *("_mutex", "queue", "renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
     )
 
     def __init__(
@@ -79,6 +80,7 @@ class TicketState:
         self.being_removed = False  # its key is being deleted: no acquire may succeed under it any more
         self.until = renewal.sent + renewal.length  # boot-time clock at which its lease ends, unless it is renewed
         self.blockers: frozenset[str] = frozenset()
+        self.guarded: GuardedWrites | None = None
         self.notified = False
         self.signal: Signal = runtime.signal()
 
@@ -99,11 +101,20 @@ class TicketState:
             self.being_removed = True
             return True
 
+    def guard(self, runtime: Runtime) -> GuardedWrites:
+        """Return the guarded writes under it, the same for all guards."""
+        with self._mutex:
+            if self.guarded is None:
+                self.guarded = GuardedWrites(runtime, f"{self.tombstone}.guard", self.session.id)
+            return self.guarded
+
     def removal(self) -> list[Json]:
-        """Delete its key and its mark, and let an acquire request that arrives later do nothing."""
+        """Delete its key, its mark and its guards' count, and let an acquire request that arrives later do nothing."""
         operations = [deleted(only(self.key))]
         if self.ticket.terms.mode.kind is not Kind.MUTEX:
             operations.append(deleted(only(self.mark)))
+        if self.guarded is not None:
+            operations.append(deleted(only(self.guarded.key)))
         if self.unknown:
             operations.append(put(self.tombstone, b"", self.session.id))
         return operations
