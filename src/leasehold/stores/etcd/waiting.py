@@ -242,13 +242,14 @@ class Watch:
         """Open the watch and read it until it ends; return whether a message came."""
         until = self._runtime.now() + OPEN_WITHIN
         stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), until)
-        self._stream, received, rest = stream, False, b""
+        self._stream, received, rest, idle = stream, False, b"", False
         try:
             if self._closed:
                 return received
             while True:
                 data = await stream.read(LINGER)
                 if not data and not self._waiting:
+                    idle = True
                     return received
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
@@ -258,7 +259,8 @@ class Watch:
         finally:
             self._stream = None
             stream.close()
-            self._gateway.leave_watched_endpoint()
+            if not (idle or self._closed):
+                self._gateway.leave_watched_endpoint()
 
     def _receive(self, message: Json) -> bool:
         """Process one message; return whether it is more than the confirmation that the watch exists.
