@@ -253,7 +253,7 @@ class Sessions:
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
         now = self._runtime.now()
-        living = [session for session in self._all if not _has_ended(session, now)]
+        living = [session for session in list(self._all) if not _has_ended(session, now)]
         await for_each(self._runtime, living, lambda session: self._revoke(session, now + REVOKE_WITHIN))
         self.forget()
 

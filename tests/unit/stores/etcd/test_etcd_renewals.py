@@ -153,6 +153,31 @@ def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waite
     assert (expired.notified, living.notified) == (True, False)
 
 
+def test_a_close_revokes_all_leases_though_a_renewal_ends_one_meanwhile() -> None:
+    """As a thread of the watchdog may, which a close does not wait for."""
+    revoked = list[str]()
+
+    class Etcd:
+        async def call(self, path: str, body: Any, until: float) -> Any:
+            revoked.append(body["ID"])
+            return {}
+
+    etcd: Any = Etcd()
+    sessions = Sessions(RUNTIME, etcd, KEYS)
+
+    class Ending(Session):
+        @property
+        def until(self) -> float:
+            sessions.ended(gone)  # now, in another thread
+            return super().until
+
+    gone = Session(8, 30, 30.0, RUNTIME.now())
+    living = [Ending(7, 30, 30.0, RUNTIME.now()), gone, Session(9, 30, 30.0, RUNTIME.now())]
+    sessions._all.update(dict.fromkeys(living))
+    finish(sessions.revoke_all())
+    assert sorted(revoked) == ["7", "9"]
+
+
 def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:
     """As when no thread can be started."""
     closed = list[bool]()
