@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def test_a_write_without_any_response_is_made_before_the_next_one_or_not_at_all(
     async def body(play: Play) -> None:
         client = play.machine.client(play.system.opener, response_timeout=1.0)
         play.client = client
-        hold = await client.lock("a", lease=LEASE).acquire()
+        hold: Any = await client.lock("a", lease=LEASE).acquire()
         guard = AsyncEtcdGuard(hold)
         for late, left in ((LATE, b"2"), (None, b"4")):
             play.next_write(late=late, times=1000)
@@ -130,7 +131,7 @@ def test_a_write_without_any_response_is_made_before_the_next_one_or_not_at_all(
 
 def test_a_write_that_was_made_before_the_lock_was_lost_returns_its_revision() -> None:
     async def body(play: Play) -> None:
-        hold = await play.client.lock("a", lease=LEASE).acquire()
+        hold: Any = await play.client.lock("a", lease=LEASE).acquire()
         guard = AsyncEtcdGuard(hold)
         await guard.put(KEY, b"1")
         play.next_write(late=None, then=play.break_lock)
@@ -144,7 +145,7 @@ def test_a_write_that_was_made_before_the_lock_was_lost_returns_its_revision() -
 
 def test_a_write_that_the_lost_lock_refused_is_never_made() -> None:
     async def body(play: Play) -> None:
-        hold = await play.client.lock("a", lease=LEASE).acquire()
+        hold: Any = await play.client.lock("a", lease=LEASE).acquire()
         guard = AsyncEtcdGuard(hold)
         await guard.put(KEY, b"1")
         play.next_write(late=LATE, then=play.break_lock)
@@ -159,7 +160,7 @@ def test_a_write_that_the_lost_lock_refused_is_never_made() -> None:
 @pytest.mark.parametrize("late", [None, LATE], ids=["made", "not made"])
 def test_a_write_without_a_response_is_unknown_when_the_lease_of_its_lock_has_ended(late: float | None) -> None:
     async def body(play: Play) -> None:
-        hold = await play.client.lock("a", lease=LEASE).acquire()
+        hold: Any = await play.client.lock("a", lease=LEASE).acquire()
         guard = AsyncEtcdGuard(hold)
         cluster = play.system.cluster
         play.next_write(late=late, then=lambda: [cluster.revoke(lease) for lease in list(cluster.leases)])
@@ -181,7 +182,7 @@ def test_many_writes_at_once_are_all_made_and_leave_nothing_behind(kind: str) ->
             hold = await MAKES[kind](play.client).acquire()
             guards = [AsyncEtcdGuard(hold) for _ in range(3)]
             jobs = [
-                play.machine.spawn(lambda guard=guard, number=number: guard.put(f"{KEY}/{number}", b""))
+                play.machine.spawn(partial(guard.put, f"{KEY}/{number}", b""))
                 for guard in guards
                 for number in range(20)
             ]

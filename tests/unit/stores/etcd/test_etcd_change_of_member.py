@@ -73,7 +73,7 @@ def test_connections_to_a_member_that_was_left_make_room_for_others(members: tup
         request = Request("POST", "/v3/kv/txn", (), b"{}")
         assert finish(http.ask(member.endpoint, request, RUNTIME.now() + 5.0)).status == 200
 
-    at_once = [finish(http._connect(before.endpoint, RUNTIME.now() + 5.0)) for _ in range(IDLE_CONNECTIONS)]
+    at_once: list[Any] = [finish(http._connect(before.endpoint, RUNTIME.now() + 5.0)) for _ in range(IDLE_CONNECTIONS)]
     http._idle += at_once  # after as many requests at the same time
     try:
         for _ in range(MANY):
