@@ -167,6 +167,15 @@ def test_a_late_wake_up_is_found() -> None:
     assert check(History(holds=(first, at_once), tries=(gave_up,), outages=(cut_off,)), Bounds(wake_up=1.0)).ok
 
 
+def test_a_waiter_that_never_got_a_free_name_is_found_though_nobody_held_it_afterwards() -> None:
+    last = Hold("a", N, 0, 1, 5, 5.1, 1)
+    gave_up = Try("c", N, 3.0, 8.5, queued=3.1, lease=2.0)
+    (violation,) = check(History(holds=(last,), tries=(gave_up,)), Bounds(wake_up=1.0)).violations
+    assert violation.operations == (last, gave_up)
+    assert "3.400 s" in violation.what
+    assert check(History(holds=(replace(last, freed=None, lease=3.0),), tries=(gave_up,)), Bounds(wake_up=1.0)).ok
+
+
 def test_a_paused_client_may_have_had_its_grant_since_its_request() -> None:
     first = Hold("a", "x", 0.0, 0.1, 1.0, 1.01, 1)
     stopped = Hold("b.1", "x", 1.0, 2.0, 2.1, 2.11, 2)

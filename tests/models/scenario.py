@@ -82,11 +82,20 @@ OF_CLIENTS = (
 """What may happen to a client of any store."""
 
 
+OUTAGE_KINDS = frozenset({Kind.ONE_WAY, Kind.RESET})
+"""An outage in which clients retry: their connections end, and no reply comes on the next ones."""
+
 PASSED = 0.25
 """The part of the histories in which holds are passed on, and clients are closed under use."""
 
 PASSED_ON = 0.6
 """The part of the holds of such a history that one task acquires for another."""
+
+PATIENT = 0.2
+"""The part of the histories in which those who wait have no timeout, and replies to a client are held back for long."""
+
+OUTAGE = (2.0, 3.0)
+"""Seconds of such an outage: about a lease, so tickets expire while their clients retry."""
 
 CLOSES = 0.4
 """The part of such histories in which a client is closed."""
@@ -150,7 +159,13 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All of one history but its delays; ``passed`` is the part of the holds that are passed on."""
+    """All of one history but its delays.
+
+    Attributes:
+        passed: the part of the holds that are passed on.
+        patient: whether an acquire that waits has no timeout.
+
+    """
 
     seed: int
     system: str
@@ -161,6 +176,7 @@ class Scenario:
     next_waiters: tuple[Actor, ...]
     strikes: tuple[Strike, ...]
     passed: float = 0.0
+    patient: bool = False
 
     @property
     def operations(self) -> int:
@@ -186,7 +202,20 @@ def draw(seed: int, system: str, menu: Menu, size: Size = SIZE, *, passed: bool 
     plain = _draw(seed, system, menu, size)
     chance = random.Random(f"passed/{system}/{seed}")  # of its own: what it decides leaves all else as it is
     drawn = chance.random() < PASSED
-    return _passing(plain, chance, menu, size) if (drawn if passed is None else passed) else plain
+    scenario = _passing(plain, chance, menu, size) if (drawn if passed is None else passed) else plain
+    chance = random.Random(f"patient/{system}/{seed}")
+    return _patient(scenario, chance, size) if chance.random() < PATIENT and {*menu.kept} >= OUTAGE_KINDS else scenario
+
+
+def _patient(plain: Scenario, chance: random.Random, size: Size) -> Scenario:
+    """Let nobody who waits give up, and let clients retry during an outage that lasts for about a lease."""
+    strikes = list[Strike]()
+    for _ in range(chance.choice((1, 2))):
+        at, victim, luck = chance.uniform(0.0, size.span), chance.getrandbits(8), chance.random() / 2  # of all servers
+        seconds = chance.uniform(*OUTAGE)
+        strikes += [Strike(at, kind, victim, seconds, luck) for kind in (Kind.ONE_WAY, Kind.RESET)]
+    together = sorted((*plain.strikes, *strikes), key=lambda strike: strike.at)
+    return replace(plain, patient=True, strikes=tuple(together))
 
 
 def _passing(plain: Scenario, chance: random.Random, menu: Menu, size: Size) -> Scenario:

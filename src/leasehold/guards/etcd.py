@@ -7,7 +7,8 @@ again. So a transaction that compares the key's revision with the token, and the
 held at that very moment: no clock, no lease and no pause matters. It is the check that etcd's own documentation asks
 for, since a lock alone protects nothing.
 
-`comparison` is for transactions of your own; `EtcdGuard` and `AsyncEtcdGuard` send the simple ones.
+`comparison` is for transactions of your own; `EtcdGuard` and `AsyncEtcdGuard` send the simple ones. Those are also made
+at most once, in order: see ``stores/etcd/guarded.py``.
 
 Example:
     ```python
@@ -31,7 +32,8 @@ from leasehold._model import Kind
 from leasehold._runtimes.base import run_sync
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
 from leasehold.primitives.locks.hold import AsyncHold, Hold
-from leasehold.stores.etcd.keys import Json, b64, created, deleted, only, txn, written
+from leasehold.stores.etcd.guarded import GuardedWrites
+from leasehold.stores.etcd.keys import Json, b64, created, deleted, found, only, written
 from leasehold.stores.etcd.store import EtcdStore
 
 
@@ -54,6 +56,11 @@ class Comparison:
         where = only(self.key)
         return created(where, self.revision) if self.target == "CREATE" else written(where, self.revision)
 
+    def holds(self, kvs: list[Json]) -> bool:
+        """Return whether it was true when these keys were read."""
+        field = "create_revision" if self.target == "CREATE" else "mod_revision"
+        return [int(kv[field]) for kv in kvs] == [self.revision]
+
 
 def comparison(hold: Hold | AsyncHold) -> Comparison:
     """Return the comparison for a transaction of your own.
@@ -63,23 +70,24 @@ def comparison(hold: Hold | AsyncHold) -> Comparison:
         LeaseLost: it was lost.
         NotHeld: it was released.
     """
+    return _guard(hold)[0]
+
+
+def _guard(hold: Hold | AsyncHold) -> tuple[Comparison, GuardedWrites]:
     core = _core(hold)
     store, leases = core._engine.store, core._leases()
     if not isinstance(store, EtcdStore) or len(leases) != 1:
         raise TypeError(f"only a hold of one lock on etcd can be compared there, not {hold!r}")
     core.raise_if_lost()
-    found = store.key_of(leases[0].ticket.id)
-    if found is None:
+    guard = store.guard_of(leases[0].ticket.id)
+    if guard is None:
         raise leases[0].error()
-    key, kind = found
-    return Comparison(key, core.token, "CREATE" if kind is Kind.MUTEX else "MOD")
+    key, kind, writes = guard
+    return Comparison(key, core.token, "CREATE" if kind is Kind.MUTEX else "MOD"), writes
 
 
 class AsyncEtcdGuard:
     """Writes to your keys in the same etcd that are made only while the lock is held.
-
-    A write without a response is sent again, and the first copy may still arrive late. While the lock is held, it
-    then undoes a later write of the same holder to the same key. Where that matters, write a key once per hold.
 
     Args:
         hold: of a lock of an `AsyncClient`.
@@ -87,7 +95,7 @@ class AsyncEtcdGuard:
 
     def __init__(self, hold: AsyncHold) -> None:
         self._hold = hold
-        self._compare = comparison(hold)
+        self._compare, self._writes = _guard(hold)
 
     @property
     def comparison(self) -> Comparison:
@@ -103,9 +111,9 @@ class AsyncEtcdGuard:
             lease: the ID of your own lease in etcd, with which the key ends; 0 for none.
 
         Raises:
-            LeaseLost: the lock was not held any more; nothing was written.
-            NotHeld: it was released before; nothing was written.
-            StoreUnavailable: no response, or none before the lock ended; with ``unknown`` it may have been written.
+            LeaseLost: the lock was not held any more; nothing was written, nor will be.
+            StoreUnavailable: no response; with ``unknown`` it may have been written, or may be until your next write
+                under this hold.
         """
         put = {"key": b64(key), "value": b64(value), "lease": str(lease)}
         return await self._send({"request_put": put})
@@ -119,21 +127,28 @@ class AsyncEtcdGuard:
         engine.ready()
         store = engine.store
         assert isinstance(store, EtcdStore)  # `comparison` has checked it
-        body = txn([self._compare.json()], [operation])
+        runtime, writes, held = engine.runtime, self._writes, self._compare.json()
+        until = runtime.now() + engine.response_timeout
+        async with writes.turn(until):
+            number = writes.begin()
+            while True:
+                body = writes.body(number, held, operation)
 
-        def ask(within: float) -> Coroutine[Any, Any, Json]:
-            return store.send("/v3/kv/txn", body, within=within)
+                def ask(within: float, body: Json = body) -> Coroutine[Any, Any, Json]:
+                    return store.send("/v3/kv/txn", body, within=within)
 
-        response, repeated = await engine.repeat(ask, engine.response_timeout)
-        if not response.get("succeeded"):
-            if repeated:  # refused now; an earlier sending without a response may have been executed before
-                raise StoreUnavailable(
-                    f"no response to a write under the lock {self._hold.name!r} before the lock ended: it may have "
-                    "been written; read the key to know",
-                    unknown=True,
-                )
-            raise self._refused()
-        return int(response["header"]["revision"])
+                response, repeated = await engine.repeat(ask, until - runtime.now())
+                if revision := writes.revision(number, response):
+                    return revision
+                if not self._compare.holds(found(response, 0)):
+                    if repeated and not found(response, 1):  # it ended with the lock's lease
+                        raise self._unknown() from self._refused()
+                    raise self._refused()
+                # An earlier write, whose response did not come, was made meanwhile: now the count is known.
+
+    def _unknown(self) -> StoreUnavailable:
+        what = f"a guarded write had no response, and then the lock {self._hold.name!r} was lost: it may have been made"
+        return StoreUnavailable(what, name=self._hold.name, unknown=True)
 
     def _refused(self) -> LeaseLost | NotHeld:
         try:

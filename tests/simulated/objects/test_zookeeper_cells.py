@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import Conflict
+from leasehold import Conflict, StoreUnavailable
+from leasehold._model import Change
 from leasehold.client import AsyncClient
 from leasehold.stores.zookeeper.cells import SWEEP_EVERY, SWEPT
 from leasehold.stores.zookeeper.connection.requests import Request
@@ -294,7 +295,7 @@ def test_the_node_above_the_cells_outlives_them() -> None:
     "data", [b"", b"do not touch", b"\xff", b"5", b"[]", b"{}", b'{"ttl": "long"}', b'{"ttl": null}']
 )
 def test_a_node_of_another_program_among_the_cells_fails_no_write(data: bytes) -> None:
-    """The sweep leaves it as it is, and removes the expired cells beside it."""
+    """The sweep leaves it as it is, and removes the expired cells beside it. An access to it names its path."""
     harness, left = SimulatedHarness(1), list[str]()
 
     async def body(_: Harness) -> None:
@@ -307,6 +308,8 @@ def test_a_node_of_another_program_among_the_cells_fails_no_write(data: bytes) -
         await harness.sleep(2 * TTL)
         for _turn in range(SWEEP_EVERY):  # one of them sweeps
             await write(client, "w")
+        with pytest.raises(StoreUnavailable, match="/default~cells/note of ZooKeeper has data that are not ours"):
+            await client.store.compare_and_set("note", Change())
         left.extend(path.rpartition("/")[2] for path in system.ensemble.tree.nodes if "~cells/" in path)
 
     with quiet():

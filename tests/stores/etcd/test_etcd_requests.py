@@ -11,7 +11,7 @@ import pytest
 from etcd_helpers import calls_of, url
 
 from leasehold import AsyncClient, Client
-from leasehold.stores.etcd.renewing import PER_LOOK
+from leasehold.stores.etcd.renewing import PER_REMOVAL
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.servers import EtcdServer
 from support.flavors import both
@@ -151,20 +151,21 @@ def test_a_client_goes_on_in_another_loop_with_many_requests_and_few_connections
 
 @both
 def test_the_keys_of_many_failed_acquires_are_removed_with_one_request(etcd_server, namespace, harness):
-    """Each with its mark and a tombstone: as many operations as fit into a transaction of etcd."""
+    """Each with its mark, a count of guarded writes and a tombstone: as many as fit into a transaction of etcd."""
 
     async def body(harness):
         client = harness.client(etcd_server.url, namespace=namespace)
-        for number in range(PER_LOOK):
+        for number in range(PER_REMOVAL):
             await client.rw_lock(f"x-{number}").reader().acquire(timeout=5)
         store = client.store
         states = list(store._states.values())
         for state in states:
             state.unknown = True  # as if a request had no response
+            state.guard(store._runtime)
         before = etcd_server.calls()
         assert await store._renewals.remove_keys(states, store._runtime.now() + 5) == {}
         assert calls_of(etcd_server, before) == {"Txn": stated("key that a failed release left behind")}
         assert etcd_server.keys(f"leasehold/{namespace}/lock/") == []
-        assert len(etcd_server.keys(f"leasehold/{namespace}/grave/")) == PER_LOOK
+        assert len(etcd_server.keys(f"leasehold/{namespace}/grave/")) == PER_REMOVAL
 
     harness.run(body)

@@ -29,6 +29,7 @@ CANARY = "Zc4naryZ"
         ("etcds://h?ssl_check_hostname=no", "true or false"),
         ("etcd://h?nothing=1", "unknown option"),
         ("etcd://h?locks=", "empty"),
+        ("etcd://h?locks=/jobs", "write locks=/jobs/"),
         ("etcd://h:0", "port"),
     ],
 )

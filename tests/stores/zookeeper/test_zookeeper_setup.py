@@ -139,6 +139,25 @@ def test_a_user_needs_rights_on_one_path_only(zookeeper_server: ZooKeeperServer,
         assert findings["rights"].severity is Severity.ERROR
 
 
+def test_rights_on_the_path_alone_suffice_for_locks_without_a_namespace(
+    zookeeper_server: ZooKeeperServer, namespace: str
+) -> None:
+    """Cells are beside the path, since children of it would be locks to Spring."""
+    closed, bob = make_digest_acl("admin", "x", all=True), make_digest_acl("bob", SECRET, all=True)
+    with zookeeper_server.connect(auth_data=[("digest", "admin:x")]) as operator:
+        operator.create(f"/beside-{namespace}", b"", acl=[closed])
+        operator.create(f"/beside-{namespace}/bob", b"", acl=[bob])
+    url = f"zookeeper://bob:{SECRET}@{zookeeper_server.address}/beside-{namespace}/bob?namespace="
+    with Client.from_url(url) as locks, locks.lock("a"):
+        findings = {finding.subject: finding for finding in locks.diagnose()}
+        assert findings["rights"].severity is Severity.OK
+        assert findings["cells"].severity is Severity.WARNING
+        assert "parent" in findings["cells"].remedy
+        assert [info.name for info in locks.holds()] == ["a"]
+        with pytest.raises(StoreUnavailable, match="rights of a node"):
+            locks.versioned("v").put(1)
+
+
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[ZooKeeperServer]:
     provider = {"zookeeper.authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}

@@ -6,6 +6,7 @@ other waiters are concurrent, and any order of them is right.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ class _Gap:
 
 
 def _gaps(perhaps: Iterable[Hold], bound: float) -> Iterator[_Gap]:
-    """Yield the times of more than ``bound`` seconds in which no client can have held, except after the last hold."""
+    """Yield the times of more than ``bound`` seconds in which no client can have held; the last one has no end."""
     before: Hold | None = None
     for hold in sorted(perhaps, key=_earliest_start):
         start = _earliest_start(hold)
@@ -141,6 +142,8 @@ def _gaps(perhaps: Iterable[Hold], bound: float) -> Iterator[_Gap]:
             yield _Gap(before.free_by, start, before)
         if before is None or hold.free_by > before.free_by:
             before = hold
+    if before is not None:
+        yield _Gap(before.free_by, math.inf, before)
 
 
 def possible_grants(waiters: Iterable[Hold | Try], pauses: Sequence[Stall] = ()) -> Iterator[Hold]:

@@ -23,7 +23,10 @@ from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, through
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
 PER_LOOK = 40
-"""Tickets in one transaction: each needs up to three operations, and etcd allows 128."""
+"""Tickets in one transaction that reads: each needs up to two operations, and etcd allows 128."""
+
+PER_REMOVAL = 32
+"""Tickets in one transaction that removes: each needs up to four operations."""
 
 ATTEMPTS = 2
 """Attempts to renew a batch until that is confirmed: the second one reaches the leader that replaced another."""
@@ -170,7 +173,7 @@ class Renewals:
             # One with a tombstone is refused if its session has ended, and with it the whole transaction.
             groups[state.session if "request_put" in operations[-1] else None].append((state, operations))
         batches = [
-            some[start : start + PER_LOOK] for some in groups.values() for start in range(0, len(some), PER_LOOK)
+            some[start : start + PER_REMOVAL] for some in groups.values() for start in range(0, len(some), PER_REMOVAL)
         ]
         not_removed = dict[TicketState, StoreUnavailable]()
         answers = await for_each(self._runtime, batches, lambda some: self._remove(some, until))

@@ -182,9 +182,9 @@ class Sessions:
             self._all.pop(session, None)  # nothing is stored under it
 
     def forget_ended(self, now: float) -> None:
-        """Forget the leases of single tickets that have ended, since nobody renewed them."""
+        """Forget the leases that have ended since nobody renewed them, except those for the next tickets."""
         for session in list(self._all):
-            if not session.shared and _has_ended(session, now):
+            if self._shared.get(session.asked) is not session and _has_ended(session, now):
                 self._all.pop(session, None)
 
     async def fresh(self, session: Session, until: float) -> KeepAlive | None:
@@ -243,13 +243,17 @@ class Sessions:
         """Record that etcd does not know a session any more."""
         session.over = True
         self._all.pop(session, None)
+        self.retire(session)
+
+    def retire(self, session: Session) -> None:
+        """Let the next ticket begin another shared session; this one lives on for its own tickets."""
         if self._shared.get(session.asked) is session:
             self._shared.pop(session.asked, None)
 
     async def revoke_all(self) -> None:
         """Revoke all leases, and so delete all keys under them."""
         now = self._runtime.now()
-        living = [session for session in self._all if not _has_ended(session, now)]
+        living = [session for session in list(self._all) if not _has_ended(session, now)]
         await for_each(self._runtime, living, lambda session: self._revoke(session, now + REVOKE_WITHIN))
         self.forget()
 

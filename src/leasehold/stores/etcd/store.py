@@ -17,6 +17,9 @@ after a failed release. So both delete the keys of the client's expired tickets.
 An acquire request without a response may still arrive, and so may one that is under way when `cancel` releases. So its
 release writes a *tombstone* under the same lease. An acquire request that arrives after its release finds the tombstone
 and does nothing. The prefix of tombstones in etcd is ``grave/``.
+
+A deletion without a response may arrive late, too. So a ticket whose key was deleted, and whose acquire continues, gets
+a key under another session: neither the deletion nor the tombstone of the old key concerns the new one.
 """
 
 from __future__ import annotations
@@ -46,9 +49,10 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.connection.settings import Settings
+from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Http
 from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, removed, span, txn
-from leasehold.stores.etcd.renewing import Renewals
+from leasehold.stores.etcd.renewing import PER_REMOVAL, Renewals
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
 
@@ -57,9 +61,6 @@ IDLE = 10
 
 SWEEP_PAUSE = 1.0
 """Seconds between two sweeps of expired tickets, at least."""
-
-SWEPT = 40
-"""Tickets that a sweep removes, at most."""
 
 RETRY_AFTER = 0.05
 """Seconds after which an acquire that found its own tombstone is retried."""
@@ -102,7 +103,7 @@ class EtcdStore:
         now = self._runtime.now()
         until = now + within
         if now >= self._sweep_at:
-            await self._sweep(now, now + within / 2)
+            await self._sweep(now, now + within / 2, but=self._states.get(ticket.id))
         while True:
             state = await self._state_for(name, ticket, until)
             try:
@@ -197,10 +198,10 @@ class EtcdStore:
         self._watch.forget()
         self._states = {}
 
-    def key_of(self, ticket: str) -> tuple[str, Kind] | None:
-        """Return the key of a ticket of this client and its kind, for guards."""
+    def guard_of(self, ticket: str) -> tuple[str, Kind, GuardedWrites] | None:
+        """Return the key of a ticket of this client, its kind, and the guarded writes under it."""
         state = self._states.get(ticket)
-        return None if state is None else (state.key, state.ticket.terms.mode.kind)
+        return None if state is None else (state.key, state.ticket.terms.mode.kind, state.guard(self._runtime))
 
     async def send(self, path: str, body: Json, *, within: float) -> Json:
         """Send a request of a guard."""
@@ -213,13 +214,13 @@ class EtcdStore:
 
     async def _state_for(self, name: str, ticket: Ticket, until: float) -> TicketState:
         """Return the ticket's state under a live, recently renewed session, and mark an acquire as under way."""
-        state, alone = self._states.get(ticket.id), ticket.terms.fixed
+        state, sessions = self._states.get(ticket.id), self._sessions
         if state is not None:
             if await self._begin_acquire(state, until):
                 return state
-            alone = alone or state.being_removed  # a late deletion must not find the new key
             self._forget(state)
-        session, renewal = await (self._sessions.own if alone else self._sessions.shared)(ticket.terms.lease, until)
+        session_for = sessions.own if ticket.terms.fixed else sessions.shared
+        session, renewal = await session_for(ticket.terms.lease, until)
         state = TicketState(self._runtime, name, ticket, session, renewal, self._keys)
         self._states[ticket.id] = state
         return state
@@ -230,11 +231,12 @@ class EtcdStore:
         Raises:
             StoreUnavailable: the removal is not confirmed.
         """
-        state.acquiring, usable = True, False
+        if not state.begin_acquire():
+            await self._ensure_removed(state, until)
+            return False
+        usable = False
         try:
-            if state.being_removed:
-                await self._ensure_removed(state, until)
-            elif (renewal := await self._sessions.fresh(state.session, until)) is not None:
+            if (renewal := await self._sessions.fresh(state.session, until)) is not None:
                 state.renewal, usable = renewal, True
         finally:
             state.acquiring = usable
@@ -266,17 +268,20 @@ class EtcdStore:
             state.unknown = True  # cancelled: the request may still arrive
             raise
 
-    async def _sweep(self, now: float, until: float) -> None:
-        """Delete the keys of expired tickets, as after a failed release: acquires may keep their session alive, too."""
+    async def _sweep(self, now: float, until: float, *, but: TicketState | None) -> None:
+        """Delete the keys of expired tickets, as after a failed release: acquires may keep their session alive, too.
+
+        Not that of the ticket ``but``, whose own acquire continues: if its session lives, it keeps its queue entry.
+        """
         self._sweep_at = now + SWEEP_PAUSE
         self._sessions.forget_ended(now)
-        if abandoned := self._begin_removals(now)[:SWEPT]:
+        if abandoned := self._begin_removals(now, asked={but})[:PER_REMOVAL]:
             not_removed = await self._renewals.remove_keys(abandoned, until)
             for one in abandoned:
                 if one not in not_removed:
                     self._forget(one)
 
-    def _begin_removals(self, now: float, asked: Set[TicketState | None] = frozenset()) -> list[TicketState]:
+    def _begin_removals(self, now: float, asked: Set[TicketState | None]) -> list[TicketState]:
         """Begin to remove the expired tickets, except those ``asked`` for; return those whose session may live on."""
         living = list[TicketState]()
         for one in list(self._states.values()):
@@ -319,6 +324,8 @@ class EtcdStore:
         return False
 
     def _forget(self, state: TicketState) -> None:
+        if state.being_removed:
+            self._sessions.retire(state.session)  # its acquire may continue, and must get another key
         if self._states.get(state.ticket.id) is state:
             del self._states[state.ticket.id]
         self._watch.stop(state)  # afterwards: an acquire under way may list it meanwhile

@@ -28,6 +28,7 @@ from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
+from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Stream, Unanswered
 from leasehold.stores.etcd.keys import Json, Keys, deleted, deletions, entry_key, key_of, only, put, revision_of, span
 from leasehold.stores.etcd.sessions import KeepAlive, Session
@@ -53,13 +54,14 @@ class TicketState:
     """A ticket of this client that etcd knows, or may know. ``notified`` is set before ``signal``, and read after."""
 
     __slots__ = (
-        *("acquiring", "being_removed", "blockers", "held", "key", "mark", "marks", "name", "notified", "queue"),
-        *("renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
+        *("acquiring", "being_removed", "blockers", "guarded", "held", "key", "mark", "marks", "name", "notified"),
+        *("_mutex", "queue", "renewal", "session", "signal", "ticket", "tombstone", "unknown", "until", "written"),
     )
 
     def __init__(
         self, runtime: Runtime, name: str, ticket: Ticket, session: Session, renewal: KeepAlive, keys: Keys
     ) -> None:
+        self._mutex = runtime.mutex()
         self.name = name
         self.ticket = ticket
         self.session = session
@@ -78,25 +80,41 @@ class TicketState:
         self.being_removed = False  # its key is being deleted: no acquire may succeed under it any more
         self.until = renewal.sent + renewal.length  # boot-time clock at which its lease ends, unless it is renewed
         self.blockers: frozenset[str] = frozenset()
+        self.guarded: GuardedWrites | None = None
         self.notified = False
         self.signal: Signal = runtime.signal()
+
+    def begin_acquire(self) -> bool:
+        """Mark an acquire as under way; return False if the removal of its key has begun, which may arrive late."""
+        with self._mutex:
+            self.acquiring = not self.being_removed
+            return self.acquiring
 
     def begin_removal(self, now: float) -> bool:
         """Begin to remove its key; return False if an acquire is under way, or has just succeeded under it.
 
-        An acquire sets ``acquiring`` before it reads ``being_removed``; here the order is the reverse. So at least one
-        of two threads sees the other. It sets ``until`` before it clears ``acquiring``.
+        An acquire that succeeds sets ``until`` before it clears ``acquiring``. A removal that has begun stays so.
         """
-        self.being_removed = True
-        if self.acquiring or now < self.until:
-            self.being_removed = False
-        return self.being_removed
+        with self._mutex:
+            if self.acquiring or now < self.until:
+                return False
+            self.being_removed = True
+            return True
+
+    def guard(self, runtime: Runtime) -> GuardedWrites:
+        """Return the guarded writes under it, the same for all guards."""
+        with self._mutex:
+            if self.guarded is None:
+                self.guarded = GuardedWrites(runtime, f"{self.tombstone}.guard", self.session.id)
+            return self.guarded
 
     def removal(self) -> list[Json]:
-        """Delete its key and its mark, and let an acquire request that arrives later do nothing."""
+        """Delete its key, its mark and its guards' count, and let an acquire request that arrives later do nothing."""
         operations = [deleted(only(self.key))]
         if self.ticket.terms.mode.kind is not Kind.MUTEX:
             operations.append(deleted(only(self.mark)))
+        if self.guarded is not None:
+            operations.append(deleted(only(self.guarded.key)))
         if self.unknown:
             operations.append(put(self.tombstone, b"", self.session.id))
         return operations
@@ -224,13 +242,14 @@ class Watch:
         """Open the watch and read it until it ends; return whether a message came."""
         until = self._runtime.now() + OPEN_WITHIN
         stream = await self._gateway.watch(deletions(span(self._keys.locks), self._next), until)
-        self._stream, received, rest = stream, False, b""
+        self._stream, received, rest, idle = stream, False, b"", False
         try:
             if self._closed:
                 return received
             while True:
                 data = await stream.read(LINGER)
                 if not data and not self._waiting:
+                    idle = True
                     return received
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
@@ -240,7 +259,8 @@ class Watch:
         finally:
             self._stream = None
             stream.close()
-            self._gateway.leave_watched_endpoint()
+            if not (idle or self._closed):
+                self._gateway.leave_watched_endpoint()
 
     def _receive(self, message: Json) -> bool:
         """Process one message; return whether it is more than the confirmation that the watch exists.

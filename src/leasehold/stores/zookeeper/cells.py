@@ -180,16 +180,20 @@ class Cells:
 def _found(node: Node, now: float) -> Found:
     """Return the cell of a node at that time by the server's clock."""
     head, _, value = node.data.partition(b"\n")
-    fields = json.loads(head)
-    if node.changed_ms / 1000 + fields["ttl"] <= now:
+    try:
+        fields = json.loads(head)
+        ttl, fence, base = float(fields["ttl"]), int(fields["fence"]), int(fields.get("base", 0))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        what = f"the node {node.path} of ZooKeeper has data that are not ours; find out which program writes it"
+        raise StoreUnavailable(what) from None
+    if node.changed_ms / 1000 + ttl <= now:
         return Found(EMPTY, node, over=True, base=node.version + 1)
-    base = fields.get("base", 0)
-    return Found(Cell(value, node.version - base + 1, fields["fence"]), node, base=base)
+    return Found(Cell(value, node.version - base + 1, fence), node, base=base)
 
 
 def _is_over(node: Node, now: float) -> bool:
     """Return whether a node is an expired cell; one that cannot be read is of another program, and stays."""
     try:
         return _found(node, now).over
-    except (ValueError, KeyError, TypeError):
+    except StoreUnavailable:
         return False

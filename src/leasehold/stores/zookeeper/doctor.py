@@ -1,7 +1,7 @@
 """Checks of `leasehold doctor` on an ensemble: version, members, ticks and timeouts, rights.
 
-It needs no special rights: a fact that the server does not report becomes a note. It creates and removes one node, the
-only proof that locks can be made.
+It needs no special rights: a fact that the server does not report becomes a note. It creates and removes a node
+for locks and one for cells, the only proof that both can be made.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ async def diagnose(queue_nodes: QueueNodes, settings: Settings, paths: Paths, un
     members = len(re.findall(rb"^server\.\d+=", config.data, re.M)) if isinstance(config, Node) else 0
     conf = dict(part.split("=", 1) for part in (await transport.command("conf", until)).splitlines() if "=" in part)
     server = await transport.command("srvr", until)
-    refused = await _refused(queue_nodes, paths, until)
+    refused, cells_refused = [await _refused(queue_nodes, each, until) for each in (paths.space, paths.clock)]
     return [
         _version(server),
         *_ensemble(server, members, len(settings.hosts)),
         _timeout(settings.session_timeout, session.timeout, conf),
         _tick(session.timeout, conf.get("tickTime", "")),
-        _rights(refused),
+        *_rights(refused, cells_refused),
         *_access(settings),
         Finding(Severity.OK, "round trip to the leader", f"{latency * 1000:.1f} ms"),
     ]
 
 
-async def _refused(queue_nodes: QueueNodes, paths: Paths, until: float) -> str | None:
+async def _refused(queue_nodes: QueueNodes, folder: str, until: float) -> str | None:
     """Create, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
     transport = queue_nodes.transport
     try:
-        path = (await queue_nodes.make_probe(paths.clock, "doctor-", until)).path
-        own = (transport.get(path), transport.set(path, b"x"), transport.children(paths.clock), transport.delete(path))
+        path = (await queue_nodes.make_probe(folder, "doctor-", until)).path
+        own = (transport.get(path), transport.set(path, b"x"), transport.children(folder), transport.delete(path))
         answers = await transport.ask_all(own, until)
     except LeaseholdError as error:
         return str(error)
@@ -128,11 +128,15 @@ def _tick(granted: float, tick: str) -> Finding:
     )
 
 
-def _rights(refused: str | None) -> Finding:
-    if refused is None:
-        return Finding(Severity.OK, "rights", "nodes can be created, read, written and removed")
-    remedy = "grant create, read, write and delete on the node in the URL, or name credentials that have them"
-    return Finding(Severity.ERROR, "rights", refused, "locks cannot be created there", remedy)
+def _rights(refused: str | None, cells_refused: str | None) -> Iterator[Finding]:
+    remedy = "grant create, read, write and delete on the {} in the URL, or name credentials that have them"
+    if refused is not None:
+        yield Finding(Severity.ERROR, "rights", refused, "locks cannot be created there", remedy.format("node"))
+        return
+    yield Finding(Severity.OK, "rights", "nodes can be created, read, written and removed")
+    if cells_refused is not None:  # with an empty namespace they are beside the URL's path
+        meaning = "locks work, but not versioned values, once, cached, scheduled, latches and barriers"
+        yield Finding(Severity.WARNING, "cells", cells_refused, meaning, remedy.format("parent of the node"))
 
 
 def _access(settings: Settings) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.waiting import TicketState
 
 RUNTIME = BlockingRuntime()
+KEYS = Keys("x/lock/", "x/cell/", "x/grave/", "x/mark/")
 
 
 def ticket_state(name: str, session: Any, keys: Keys, *, ends_in: float) -> TicketState:
@@ -56,6 +57,44 @@ def test_a_ticket_under_which_an_acquire_succeeds_meanwhile_is_not_removed() -> 
     assert isinstance(unanswered, StoreUnavailable)
     assert unknown is RenewalResult.UNKNOWN
     assert (removed, left, expired.being_removed) == ([], set(), False)
+
+
+def test_a_renewal_does_not_take_back_a_removal_while_the_acquire_waits_for_it() -> None:
+    """Its deletion may arrive late: the acquire must not go on under the same key."""
+    nothing: Any = None  # no request is sent
+    store = EtcdStore(RUNTIME, Settings("nowhere", (Endpoint("nowhere", 1),)), "test", nothing)
+    old = ticket_state("a", Session(7, 30, 30.0, RUNTIME.now()), store._keys, ends_in=-1.0)
+    store._states[old.ticket.id] = old
+    store._sessions._shared[30] = old.session
+    store._sweep_at = RUNTIME.now() + 60.0
+    removed, granted = list[TicketState](), list[bool]()
+
+    async def remove(those: Any, until: float) -> dict[TicketState, StoreUnavailable]:
+        if not removed:
+            removed.append(old)
+            await store.renew([("a", old.ticket)], within=5.0)  # of another thread, which runs now
+        return {}
+
+    async def grant(ttl: int, until: float, *, shared: bool) -> Session:
+        granted.append(shared)
+        raise StoreUnavailable("no session is granted here")
+
+    store._renewals.remove_keys = remove  # type: ignore[method-assign]
+    store._sessions._granted = grant  # type: ignore[method-assign]
+    assert old.begin_removal(RUNTIME.now()), "an earlier removal, without a response"
+    with pytest.raises(StoreUnavailable):
+        finish(store.try_acquire("a", old.ticket, join=True, within=5.0))
+    assert (old.being_removed, granted) == (True, [True]), "it asks for another session"
+
+
+def test_a_removal_waits_for_an_acquire_and_an_acquire_for_a_removal() -> None:
+    state = ticket_state("a", Session(7, 30, 30.0, RUNTIME.now()), KEYS, ends_in=-1.0)
+    assert state.begin_acquire()
+    assert not state.begin_removal(RUNTIME.now())
+    state.acquiring = False
+    assert state.begin_removal(RUNTIME.now())
+    assert not state.begin_acquire()
+    assert state.begin_removal(RUNTIME.now()), "the acquire is not under way: it has the key removed, too"
 
 
 @pytest.mark.parametrize("over", [True, False])
@@ -112,6 +151,31 @@ def test_an_acquire_of_another_ticket_removes_an_expired_one_and_wakes_its_waite
     assert removed == ([expired] if shared else [])
     assert list(store._states.values()) == [living]
     assert (expired.notified, living.notified) == (True, False)
+
+
+def test_a_close_revokes_all_leases_though_a_renewal_ends_one_meanwhile() -> None:
+    """As a thread of the watchdog may, which a close does not wait for."""
+    revoked = list[str]()
+
+    class Etcd:
+        async def call(self, path: str, body: Any, until: float) -> Any:
+            revoked.append(body["ID"])
+            return {}
+
+    etcd: Any = Etcd()
+    sessions = Sessions(RUNTIME, etcd, KEYS)
+
+    class Ending(Session):
+        @property
+        def until(self) -> float:
+            sessions.ended(gone)  # now, in another thread
+            return super().until
+
+    gone = Session(8, 30, 30.0, RUNTIME.now())
+    living = [Ending(7, 30, 30.0, RUNTIME.now()), gone, Session(9, 30, 30.0, RUNTIME.now())]
+    sessions._all.update(dict.fromkeys(living))
+    finish(sessions.revoke_all())
+    assert sorted(revoked) == ["7", "9"]
 
 
 def test_a_store_that_cannot_revoke_its_leases_closes_its_connections() -> None:

@@ -44,7 +44,7 @@ class Load:
         lease: seconds.
         names: how many locks of each kind.
         work: the longest time, in seconds, that a short hold is used.
-        patience: the longest timeout of an acquire.
+        patience: the longest timeout of an acquire; None: one that waits has no timeout.
         expiry_delay: seconds by which the store may be late to expire a lease.
         long: the fraction of holds that last longer than a renewal interval.
         longest: the most leases that a long hold lasts.
@@ -60,7 +60,7 @@ class Load:
     lease: float = 2.0
     names: int = 2
     work: float = 0.02
-    patience: float = 4.0
+    patience: float | None = 4.0
     expiry_delay: float = 0.0
     long: float = LONG
     longest: float = 1.0
@@ -162,7 +162,8 @@ class Worker:
 
     async def _acquire(self, n: int, target: Target, got: list[AsyncHold]) -> None:
         """Acquire, record the outcome, and put the hold into ``got``; nothing else refers to it then."""
-        timeout = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0) * self._load.patience
+        share = self._random.choice((0.0, 1.0, 1.0, 1.0)) * self._random.uniform(0.05, 1.0)
+        timeout = share and self._load.patience and share * self._load.patience
         try:
             with _current_acquire(self._journal, n):
                 hold = await target.lock.acquire(timeout=timeout)

@@ -64,6 +64,8 @@ def from_url(url: StoreURL) -> Settings:
     locks = url.options.get("locks")
     if locks is not None and not locks:
         raise ValueError(f"option 'locks' in the {url.scheme} URL is empty; leave it out, or name a prefix as /jobs/")
+    if locks and not locks.endswith("/"):  # the keys of other programs for a lock are below PREFIX/NAME
+        raise ValueError(f"option 'locks' in the {url.scheme} URL has no slash at its end; write locks={locks}/")
     context = _context(url)
     endpoints = tuple(
         Endpoint(_ascii(host, url), port or PORT, context) for host, port in url.hosts or (("localhost", None),)

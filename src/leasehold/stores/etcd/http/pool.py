@@ -13,7 +13,7 @@ CHUNK = 65_536
 """Bytes read at once."""
 
 IDLE_CONNECTIONS = 16
-"""Connections kept open for later requests; more than these are closed after use."""
+"""Connections kept open for later requests; of more, the one that is idle for longest is closed."""
 
 
 class Connection(ABC):
@@ -76,8 +76,11 @@ class Pool(ABC):
                 self._drop_idle(endpoint)  # they go to the same server: each would cost another attempt
             raise_unanswered(error)
             raise
-        if len(self._idle) < IDLE_CONNECTIONS and not self._closed and connection.http.next():
+        if not self._closed and connection.http.next():
             self._idle.append(connection)
+            for oldest in self._idle[:-IDLE_CONNECTIONS]:  # perhaps to a member that the client has left
+                if self._take(oldest):
+                    self.discard(oldest)
         else:
             self.discard(connection)
         if self._closed:
