@@ -168,7 +168,7 @@ def test_a_lock_on_redis_brings_what_its_server_needs(redis_server: RedisServer)
         f"import leasehold\nwith leasehold.Client.from_url({redis_server.url!r}) as c, c.lock('a'): pass"
     )
     assert len(ours(found)) <= MOST_OF_A_LOCK_ON_REDIS, sorted(ours(found))
-    unused = ("doctor", "sentinel", "cluster", "redlock", "strict.checks")
+    unused = ("doctor", "sentinel", "cluster", "redlock")
     assert not of(found, *(f"leasehold.stores.redis.{part}" for part in unused))
 
 

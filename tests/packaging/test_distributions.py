@@ -14,11 +14,13 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 600 * 1024, "frameworks": 332 * 1024}
+LARGEST = {"core": 600 * 1024, "frameworks": 340 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
     "leasehold/_pytest_plugin.py",
+    "leasehold/_runtimes/manual.py",
+    "leasehold/testing.py",
     "leasehold/guards/",
     "leasehold/integrations/",
     "leasehold/layouts/",
@@ -29,7 +31,7 @@ FRAMEWORKS = (
     "leasehold/stores/redis/doctor/",
     *(f"leasehold/stores/{store}/doctor.py" for store in ("etcd", "mysql", "postgres", "sqlite", "zookeeper")),
 )
-"""What is imported only with a framework, by a command, for another library's format, or by what checks tokens.
+"""What is imported only with a framework, by a command, by tests, for another library's format, or to check tokens.
 
 Hazelcast's store is such a format: it has none of its own, its locks are Java's ``FencedLock``.
 """

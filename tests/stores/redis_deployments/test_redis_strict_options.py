@@ -13,8 +13,8 @@ from strict_mode import LONGEST, url_of
 from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._model import Severity
 from leasehold.stores.redis.doctor.group_checks import cut_off
+from leasehold.stores.redis.doctor.strict import adjusted, state_finding
 from leasehold.stores.redis.openers import Strict
-from leasehold.stores.redis.strict.checks import adjusted, state_finding
 from leasehold_lab.servers import RedisReplicas, RedisServer
 
 # --- options -------------------------------------------------------------------------------------------------------

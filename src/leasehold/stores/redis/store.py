@@ -316,13 +316,12 @@ class RedisStore:
     # --- around the protocol -------------------------------------------------------------------------------------
 
     async def diagnose(self) -> list[Finding]:
-        from leasehold.stores.redis.doctor import doctor
-        from leasehold.stores.redis.strict import checks
+        from leasehold.stores.redis.doctor import doctor, strict
 
         found = await doctor.diagnose(self._runtime, self._transport, self._settings, self._namespace, self._channel)
         if (demanded := self._settings.strict) is None or self._strict is None:
             return found
-        return [*checks.adjusted(found, demanded), await checks.state(self._transport, demanded, self._strict.marker)]
+        return [*strict.adjusted(found, demanded), await strict.state(self._transport, demanded, self._strict.marker)]
 
     async def close(self) -> None:
         await self._transport.close()

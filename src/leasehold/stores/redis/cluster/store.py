@@ -43,7 +43,6 @@ from leasehold.stores.redis.connection.failover import Retries
 from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.redis.strict import checks
 
 AT_ONCE = 2
 """Redirections followed without a pause."""
@@ -140,11 +139,12 @@ class ClusterStore:
 
     async def diagnose(self) -> list[Finding]:
         from leasehold.stores.redis.doctor import cluster
+        from leasehold.stores.redis.doctor.strict import adjusted
 
         known = await self._refresh(cluster.WITHIN)
         strict = self._topology.settings(known.primaries[0]).strict
         found = await cluster.diagnose(self._runtime, self._make, self._topology, known, self._nodes.at)
-        return found if strict is None else checks.adjusted(found, strict)
+        return found if strict is None else adjusted(found, strict)
 
     async def close(self) -> None:
         await self._nodes.close()

@@ -11,7 +11,6 @@ from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
 from leasehold.stores.redis.store import RedisStore
-from leasehold.stores.redis.strict import checks
 
 LEAST = 0.05
 """Seconds: with less time left a claim is not worth sending."""
@@ -50,9 +49,10 @@ class SentinelStore(RedisStore):
 
     async def diagnose(self) -> list[Finding]:
         from leasehold.stores.redis.doctor import sentinel
+        from leasehold.stores.redis.doctor.strict import adjusted
 
         found = await super().diagnose()
         make = single_transport(self._runtime)
         group = await sentinel.diagnose(self._runtime, make, self._sentinels, self._watched, self._transport)
         strict = self._watched.server.strict
-        return [*found, *(group if strict is None else checks.adjusted(group, strict))]
+        return [*found, *(group if strict is None else adjusted(group, strict))]
