@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
+from leasehold._runtimes.base import Runtime
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Driver
 from leasehold.stores.hazelcast.tickets import TicketState
@@ -16,6 +17,7 @@ AT_ONCE = 100
 
 
 async def inspect(
+    runtime: Runtime,
     driver: Driver,
     group: Any,
     name_prefix: str,
@@ -23,17 +25,18 @@ async def inspect(
     mine: Mapping[tuple[int, int], TicketState],
     *,
     exact: bool,
-    now: float,
-    until: float,
+    within: float,
 ) -> list[View]:
     """Return the held locks whose names begin with ``prefix`` (``exact``: equal it), and our own waiters for them."""
     begins = name_prefix + prefix
     names = [begins]
     if not exact:
-        names = sorted(name for name in await driver.ask(*requests.names(group), until) if name.startswith(begins))
+        found_names = await driver.ask(*requests.names(group), runtime.now() + within)
+        names = sorted(name for name in found_names if name.startswith(begins))
     views = list[View]()
     for start in range(0, len(names), AT_ONCE):
-        some = names[start : start + AT_ONCE]
+        some, now = names[start : start + AT_ONCE], runtime.now()
+        until = now + within
         calls = [await driver.send(*requests.ownership(group, name), until) for name in some]
         for name, call in zip(some, calls, strict=True):
             found: requests.Ownership = await driver.answer(call, until)

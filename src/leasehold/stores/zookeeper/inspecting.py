@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from leasehold._model import META_LIMIT, Kind, LeaseTerms, LockMode, QueueEntry, Ticket, View
 from leasehold._rules import UNKNOWN
+from leasehold._runtimes.base import Runtime
 from leasehold.stores.zookeeper import order
 from leasehold.stores.zookeeper.connection.requests import Node, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
@@ -31,43 +32,47 @@ FOREIGN_LEASE = 30.0
 """Seconds shown as the lease of a holder whose node has none."""
 
 
-async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
+Ask = Callable[[Sequence[Any]], Awaitable[list[Any]]]
+
+
+async def inspect(
+    runtime: Runtime, transport: Transport, paths: Paths, prefix: str, *, exact: bool, within: float
+) -> list[View]:
     """Return the names in use."""
+
+    async def ask(requests: Sequence[Any]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), AT_ONCE):
+            answers += await transport.ask_all(requests[start : start + AT_ONCE], runtime.now() + within)
+        return answers
+
     names = [prefix]
     if not exact:
-        (parts,) = await transport.ask_all((transport.children(paths.space),), until)
+        (parts,) = await ask([transport.children(paths.space)])
         names = sorted(name for name in map(decode_part, names_in(parts)) if name.startswith(prefix))
-    requests = [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)]
-    _, *lists = await _ask(transport, requests, until)
+    _, *lists = await ask([transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)])
     found = {name: children for name, children in zip(names, map(names_in, lists), strict=True) if children}
-    views = [await _view(transport, paths.lock(name), name, children, until) for name, children in found.items()]
+    views = [await _view(transport, ask, paths.lock(name), name, children) for name, children in found.items()]
     return [view for view in views if view.holders or view.waiters]
 
 
-async def _ask(transport: Transport, requests: Sequence[Any], until: float) -> list[Any]:
-    answers: list[Any] = []
-    for start in range(0, len(requests), AT_ONCE):
-        answers += await transport.ask_all(requests[start : start + AT_ONCE], until)
-    return answers
-
-
-async def _view(transport: Transport, path: str, name: str, children: Sequence[str], until: float) -> View:
+async def _view(transport: Transport, ask: Ask, path: str, name: str, children: Sequence[str]) -> View:
     here = [child for child in children if child not in (LOCKS, LEASES)]
-    contenders, nodes = await _read(transport, path, here, until)
+    contenders, nodes = await _read(transport, ask, path, here)
     if contenders or len(here) == len(children):
         return _queue(name, contenders, nodes)
     locks, leases = f"{path}/{LOCKS}", f"{path}/{LEASES}"
-    queued, taken = await transport.ask_all((transport.children(locks), transport.children(leases)), until)
-    waiting, nodes = await _read(transport, locks, names_in(queued), until)
-    permits, more = await _read(transport, leases, names_in(taken), until)
+    queued, taken = await ask([transport.children(locks), transport.children(leases)])
+    waiting, nodes = await _read(transport, ask, locks, names_in(queued))
+    permits, more = await _read(transport, ask, leases, names_in(taken))
     return _semaphore(name, waiting, permits, {**nodes, **more})
 
 
 async def _read(
-    transport: Transport, folder: str, children: Sequence[str], until: float
+    transport: Transport, ask: Ask, folder: str, children: Sequence[str]
 ) -> tuple[list[Contender], dict[str, Node]]:
     """Return the contenders below a node, in order, and their nodes."""
-    answers = await _ask(transport, [transport.get(f"{folder}/{child}") for child in children], until)
+    answers = await ask([transport.get(f"{folder}/{child}") for child in children])
     nodes = {child_of(node.path): node for node in answers if isinstance(node, Node) and node.owner}
     return order.in_order(parse(child) for child in nodes), nodes
 
