@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.fast_path import release
-from leasehold._engine.lease import Lease, LeaseHandle
+from leasehold._engine.lease import LeaseHandle
 from leasehold._model import Kind, LockMode, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
@@ -149,7 +149,7 @@ class AsyncUpgradeableHold(AsyncHold):
             raise
         return await self._release_dropped(writing) and confirmed
 
-    async def _release_dropped(self, writing: list[tuple[weakref.ref[AsyncHold], Lease, object]]) -> bool:
+    async def _release_dropped(self, writing: Iterable[Any]) -> bool:
         confirmed = True
         for ref, lease, _ in writing:
             entry = lease.entry

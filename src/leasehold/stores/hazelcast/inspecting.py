@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
-from leasehold._runtimes.base import Runtime
 from leasehold.stores.hazelcast.connection import requests
 from leasehold.stores.hazelcast.connection.driver import Driver
 from leasehold.stores.hazelcast.tickets import TicketState
@@ -17,7 +16,6 @@ AT_ONCE = 100
 
 
 async def inspect(
-    runtime: Runtime,
     driver: Driver,
     group: Any,
     name_prefix: str,
@@ -25,25 +23,27 @@ async def inspect(
     mine: Mapping[tuple[int, int], TicketState],
     *,
     exact: bool,
+    now: Callable[[], float],
     within: float,
 ) -> list[View]:
     """Return the held locks whose names begin with ``prefix`` (``exact``: equal it), and our own waiters for them."""
     begins = name_prefix + prefix
     names = [begins]
     if not exact:
-        found_names = await driver.ask(*requests.names(group), runtime.now() + within)
-        names = sorted(name for name in found_names if name.startswith(begins))
+        known = await driver.ask(*requests.names(group), now() + within)
+        names = sorted(name for name in known if name.startswith(begins))
     views = list[View]()
     for start in range(0, len(names), AT_ONCE):
-        some, now = names[start : start + AT_ONCE], runtime.now()
-        until = now + within
+        some, until = names[start : start + AT_ONCE], now() + within
         calls = [await driver.send(*requests.ownership(group, name), until) for name in some]
         for name, call in zip(some, calls, strict=True):
             found: requests.Ownership = await driver.answer(call, until)
             if found.fence:
-                holder = _entry(found, mine.get((found.session, found.thread)), now)
+                holder = _entry(found, mine.get((found.session, found.thread)), now())
                 waiters = [state for state in mine.values() if state.lock == name and state.waiting is not None]
-                queue = tuple(QueueEntry(state.ticket, order, state.until - now) for order, state in enumerate(waiters))
+                queue = tuple(
+                    QueueEntry(state.ticket, order, state.until - now()) for order, state in enumerate(waiters)
+                )
                 views.append(View(name.removeprefix(name_prefix), Kind.MUTEX, found.fence, (holder,), queue))
     return views
 

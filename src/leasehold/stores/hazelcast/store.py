@@ -283,12 +283,13 @@ class FencedLockStore:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
+        now = self._runtime.now
         mine = {(state.session.id, state.thread): state for state in list(self._states.values())}
         return await self._sessions.in_group(
             lambda group: inspecting.inspect(
-                self._runtime, self._driver, group, self._name_prefix, prefix, mine, exact=exact, within=within
+                self._driver, group, self._name_prefix, prefix, mine, exact=exact, now=now, within=within
             ),
-            self._runtime.now() + within,
+            now() + within,
         )
 
     async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasehold._model import META_LIMIT, Kind, LeaseTerms, LockMode, QueueEntry, Ticket, View
 from leasehold._rules import UNKNOWN
-from leasehold._runtimes.base import Runtime
 from leasehold.stores.zookeeper import order
 from leasehold.stores.zookeeper.connection.requests import Node, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
@@ -32,47 +31,46 @@ FOREIGN_LEASE = 30.0
 """Seconds shown as the lease of a holder whose node has none."""
 
 
-Ask = Callable[[Sequence[Any]], Awaitable[list[Any]]]
+Until = Callable[[], float]  # the end of a request that begins now: many names take several
 
 
-async def inspect(
-    runtime: Runtime, transport: Transport, paths: Paths, prefix: str, *, exact: bool, within: float
-) -> list[View]:
+async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: Until) -> list[View]:
     """Return the names in use."""
-
-    async def ask(requests: Sequence[Any]) -> list[Any]:
-        answers: list[Any] = []
-        for start in range(0, len(requests), AT_ONCE):
-            answers += await transport.ask_all(requests[start : start + AT_ONCE], runtime.now() + within)
-        return answers
-
     names = [prefix]
     if not exact:
-        (parts,) = await ask([transport.children(paths.space)])
+        (parts,) = await transport.ask_all((transport.children(paths.space),), until())
         names = sorted(name for name in map(decode_part, names_in(parts)) if name.startswith(prefix))
-    _, *lists = await ask([transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)])
+    requests = [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)]
+    _, *lists = await _ask(transport, requests, until)
     found = {name: children for name, children in zip(names, map(names_in, lists), strict=True) if children}
-    views = [await _view(transport, ask, paths.lock(name), name, children) for name, children in found.items()]
+    views = [await _view(transport, paths.lock(name), name, children, until) for name, children in found.items()]
     return [view for view in views if view.holders or view.waiters]
 
 
-async def _view(transport: Transport, ask: Ask, path: str, name: str, children: Sequence[str]) -> View:
+async def _ask(transport: Transport, requests: Sequence[Any], until: Until) -> list[Any]:
+    answers: list[Any] = []
+    for start in range(0, len(requests), AT_ONCE):
+        answers += await transport.ask_all(requests[start : start + AT_ONCE], until())
+    return answers
+
+
+async def _view(transport: Transport, path: str, name: str, children: Sequence[str], until: Until) -> View:
     here = [child for child in children if child not in (LOCKS, LEASES)]
-    contenders, nodes = await _read(transport, ask, path, here)
+    contenders, nodes = await _read(transport, path, here, until)
     if contenders or len(here) == len(children):
         return _queue(name, contenders, nodes)
     locks, leases = f"{path}/{LOCKS}", f"{path}/{LEASES}"
-    queued, taken = await ask([transport.children(locks), transport.children(leases)])
-    waiting, nodes = await _read(transport, ask, locks, names_in(queued))
-    permits, more = await _read(transport, ask, leases, names_in(taken))
+    queued, taken = await transport.ask_all((transport.children(locks), transport.children(leases)), until())
+    waiting, nodes = await _read(transport, locks, names_in(queued), until)
+    permits, more = await _read(transport, leases, names_in(taken), until)
     return _semaphore(name, waiting, permits, {**nodes, **more})
 
 
 async def _read(
-    transport: Transport, ask: Ask, folder: str, children: Sequence[str]
+    transport: Transport, folder: str, children: Sequence[str], until: Until
 ) -> tuple[list[Contender], dict[str, Node]]:
     """Return the contenders below a node, in order, and their nodes."""
-    answers = await ask([transport.get(f"{folder}/{child}") for child in children])
+    answers = await _ask(transport, [transport.get(f"{folder}/{child}") for child in children], until)
     nodes = {child_of(node.path): node for node in answers if isinstance(node, Node) and node.owner}
     return order.in_order(parse(child) for child in nodes), nodes
 

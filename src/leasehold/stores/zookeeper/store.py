@@ -213,7 +213,10 @@ class ZooKeeperStore:
     # --- inspection and cells ------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
-        return await inspecting.inspect(self._runtime, self._transport, self._paths, prefix, exact=exact, within=within)
+        def until() -> float:
+            return self._runtime.now() + within
+
+        return await inspecting.inspect(self._transport, self._paths, prefix, exact=exact, until=until)
 
     async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:
         return await self._cells.change(name, change, self._runtime.now() + within)

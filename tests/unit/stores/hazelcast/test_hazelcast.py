@@ -241,7 +241,7 @@ def test_a_list_may_take_longer_than_each_of_its_requests() -> None:
         def now(self) -> float:
             return self.time
 
-        async def ask(self, request: object, read: object, until: float) -> list[str]:
+        async def ask(self, request: object, read: object, until: float) -> Any:
             return await self.answer(names, until)
 
         async def send(self, request: object, read: object, until: float) -> Ownership:
@@ -254,7 +254,7 @@ def test_a_list_may_take_longer_than_each_of_its_requests() -> None:
             return call
 
     slow: Any = Slow()
-    views = run_sync(inspecting.inspect(slow, slow, group_id, "", "", {}, exact=False, within=5.0))
+    views = run_sync(inspecting.inspect(slow, group_id, "", "", {}, exact=False, now=slow.now, within=5.0))
     assert [view.name for view in views] == names
     assert slow.time > 12.0
 
