@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,43 @@ def test_an_upgrade_that_was_lost_is_reported_at_the_end(locks: Client) -> None:
         write()
     with locks.rw_lock("a").upgradeable() as hold:
         assert hold.upgrade() is not None
+
+
+def test_a_cancelled_release_frees_the_upgrade_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whichever step; a coroutine that is closed with its event loop awaits nothing more."""
+    release = MemoryStore.release
+
+    async def slow(*args: Any, **options: Any) -> bool:
+        await asyncio.sleep(0)
+        freed = await release(*args, **options)
+        await asyncio.sleep(0)
+        return freed
+
+    async def body() -> None:
+        space = Memory(f"rw-{os.urandom(4).hex()}")
+        async with AsyncClient(space) as client, AsyncClient(space) as other:
+            steps, task = 0, None
+            while task is None or task.cancelled():
+                hold = await client.rw_lock("a").upgradeable().acquire()
+                assert hold is not None
+                assert await hold.upgrade() is not None
+                task = asyncio.create_task(hold.release())
+                for _ in range(steps := steps + 1):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                async with other.rw_lock("a", timeout=0).writer():
+                    pass
+            assert steps > 3
+            hold = await client.rw_lock("b").upgradeable().acquire()
+            assert hold is not None
+            assert await hold.upgrade() is not None
+            closed = hold.release()
+            closed.send(None)
+            closed.close()
+
+    monkeypatch.setattr(MemoryStore, "release", slow)
+    asyncio.run(body())
 
 
 def test_an_upgrade_that_was_released_is_not_kept(locks: Client) -> None:
