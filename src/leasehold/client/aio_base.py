@@ -151,6 +151,8 @@ class AsyncClientBase:
     async def holds(self, prefix: str = "") -> list[LockInfo]:
         """Return all names that begin with ``prefix`` and are held, waited for or kept free, in order of name.
 
+        Each of its requests may take 5 s, or ``response_timeout`` if that is longer.
+
         Raises:
             StoreUnavailable: the store did not answer.
         """

@@ -141,15 +141,16 @@ class AsyncIOExecutor(on_loop.AsyncIOExecutor):  # type: ignore[misc]
 
     def shutdown(self, wait: bool = True) -> None:
         """End, as APScheduler's does, which cancels all runs. A function that runs in a thread goes on."""
-        self._ending = set(self._pending_futures)
+        self._ending = {run for run in (*self._ending, *self._pending_futures) if not run.done()}
         super().shutdown(wait)
         self._closed.set()
 
     async def wait_closed(self) -> None:
         """Wait for the scheduler's shutdown, and until all runs have ended and released: then close the client."""
         await self._closed.wait()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        here = asyncio.get_running_loop()
+        if ending := [run for run in self._ending if run.get_loop() is here]:
+            await asyncio.wait(ending)
 
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         submitted = _SubmittedJob(job)

@@ -59,7 +59,8 @@ class Recorder:
         Args:
             path: of the file; its folder must exist. It is readable for its owner alone.
             max_bytes: the size at which the next file begins.
-            files: how many there are at most, with the present one.
+            files: how many there are at most, with the present one. With 1, a line that another process writes just
+                when a full file is removed goes with it.
 
         Raises:
             OSError: the file cannot be opened.

@@ -242,6 +242,10 @@ def test_a_shutdown_releases_when_the_functions_in_threads_have_ended() -> None:
             while not began.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             worker.shutdown()
+            await asyncio.sleep(0)  # the scheduler shuts down in a callback
+            worker.start()
+            worker.shutdown()  # this one finds no runs
+            await asyncio.sleep(0)
             for _ in range(100):  # as the end of `asyncio.run` does, again and again
                 await asyncio.sleep(0)
                 for run in executor._ending:
@@ -252,6 +256,20 @@ def test_a_shutdown_releases_when_the_functions_in_threads_have_ended() -> None:
             await executor.wait_closed()
             assert order == ["ended", "released"]
 
+    asyncio.run(main())
+
+
+def test_an_executor_does_not_wait_for_the_runs_of_another_event_loop() -> None:
+    executor = AsyncIOExecutor(AsyncClient.from_url("memory:"), at_most=60)
+
+    async def main() -> None:
+        worker = AsyncIOScheduler(executors={"default": executor})
+        worker.start()
+        worker.shutdown()
+        await asyncio.wait_for(executor.wait_closed(), WITHIN)
+        executor._ending.add(asyncio.get_running_loop().create_future())  # of a function that still runs in a thread
+
+    asyncio.run(main())
     asyncio.run(main())
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -177,7 +177,15 @@ def test_an_outage_while_a_node_stands_by_does_not_count_when_it_leads(
 EVENTS: list[Event] = []
 
 
-@pytest.mark.parametrize("given", [EVENTS.append, f"{__name__}.EVENTS", f"{__name__}:observe"])
+@dataclass
+class Observer:
+    """A callable without a hash."""
+
+    def __call__(self, event: Event) -> None:
+        EVENTS.append(event)
+
+
+@pytest.mark.parametrize("given", [EVENTS.append, Observer(), f"{__name__}.EVENTS", f"{__name__}:observe"])
 def test_an_observer_gets_the_events_of_tasks_and_of_beat(app: Celery, given: Any) -> None:
     EVENTS.clear()
     app.conf.leasehold_observer = given

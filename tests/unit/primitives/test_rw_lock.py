@@ -3,11 +3,13 @@
 import asyncio
 import os
 import threading
+from typing import Any
 
 import pytest
 
 from leasehold import AsyncClient, Client, LeaseLost, NotHeld, Unsupported
 from leasehold._model import Capabilities
+from leasehold.events import Event, Lost
 from leasehold.primitives.locks.rw_lock import UpgradeableHold
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
@@ -131,8 +133,9 @@ def test_an_upgrade_lasts_as_long_as_the_upgradeable_hold(end: str) -> None:
     """``if await hold.upgrade():`` keeps no hold of the writer."""
 
     async def body(harness: Harness) -> None:
-        space = Memory("upgrades")
-        lock, other = (harness.client(space).rw_lock("a", lease=3.0) for _ in range(2))
+        space, events = Memory("upgrades"), list[Event]()
+        lock = harness.client(space, observer=events.append).rw_lock("a", lease=3.0)
+        other = harness.client(space).rw_lock("a", lease=3.0)
         side = lock.upgradeable()
         hold = await (side.acquire() if end in ("release", "drop") else harness.spawn(side.acquire).result())
         assert hold is not None
@@ -141,11 +144,79 @@ def test_an_upgrade_lasts_as_long_as_the_upgradeable_hold(end: str) -> None:
         assert await other.reader().acquire(timeout=30) is None
         if end == "drop":
             del hold, side
-        else:
-            await hold.release()
-        assert await other.writer().acquire(timeout=10) is not None
+            assert await other.writer().acquire(timeout=10) is not None
+            return
+        assert await hold.release()
+        writing = await other.writer().acquire(timeout=0)
+        assert writing is not None, "free at once"
+        await harness.sleep(2.0)
+        await writing.release()
+        assert await lock.upgradeable().acquire(timeout=0) is not None
+        assert [event for event in events if isinstance(event, Lost)] == []
 
     SimulatedHarness().run(body)
+
+
+def test_an_upgrade_that_the_program_keeps_outlasts_those_that_it_dropped(locks: Client) -> None:
+    lock = locks.rw_lock("a")
+    with lock.upgradeable() as hold:
+        writing = hold.upgrade()
+        assert hold.upgrade() is not None
+    assert writing is not None
+    assert elsewhere(lambda: lock.reader().acquire(blocking=False)) is None, "still the writer's"
+    writing.release()
+    assert elsewhere(lambda: lock.reader().acquire(blocking=False).release()) is True  # type: ignore[union-attr]
+
+
+def test_an_upgrade_that_was_lost_is_reported_at_the_end(locks: Client) -> None:
+    def write() -> None:
+        with locks.rw_lock("a").upgradeable() as hold:
+            writing = hold.upgrade()
+            assert writing is not None
+            assert locks.force_release("a", writing.token)
+            del writing
+
+    with pytest.raises(LeaseLost):
+        write()
+    with locks.rw_lock("a").upgradeable() as hold:
+        assert hold.upgrade() is not None
+
+
+def test_a_cancelled_release_frees_the_upgrade_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whichever step; a coroutine that is closed with its event loop awaits nothing more."""
+    release = MemoryStore.release
+
+    async def slow(*args: Any, **options: Any) -> bool:
+        await asyncio.sleep(0)
+        freed = await release(*args, **options)
+        await asyncio.sleep(0)
+        return freed
+
+    async def body() -> None:
+        space = Memory(f"rw-{os.urandom(4).hex()}")
+        async with AsyncClient(space) as client, AsyncClient(space) as other:
+            steps, task = 0, None
+            while task is None or task.cancelled():
+                hold = await client.rw_lock("a").upgradeable().acquire()
+                assert hold is not None
+                assert await hold.upgrade() is not None
+                task = asyncio.create_task(hold.release())
+                for _ in range(steps := steps + 1):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                async with other.rw_lock("a", timeout=0).writer():
+                    pass
+            assert steps > 3
+            hold = await client.rw_lock("b").upgradeable().acquire()
+            assert hold is not None
+            assert await hold.upgrade() is not None
+            closed = hold.release()
+            closed.send(None)
+            closed.close()
+
+    monkeypatch.setattr(MemoryStore, "release", slow)
+    asyncio.run(body())
 
 
 def test_an_upgrade_that_was_released_is_not_kept(locks: Client) -> None:

@@ -36,7 +36,7 @@ def client_of(app: Any) -> Client:
 def client_at(conf: Any, url: str | None) -> Client:
     """Return the client of this process for a store, with the other settings of an app."""
     namespace, given = conf.get("leasehold_namespace") or "default", conf.get("leasehold_observer")
-    key = os.getpid(), url, namespace, given
+    key = os.getpid(), url, namespace, given if isinstance(given, str) else id(given)  # not all have a hash
     found = _clients.get(key)
     if found is None:
         observer: Any = None if given is None else symbol_by_name(given)

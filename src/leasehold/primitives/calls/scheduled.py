@@ -30,7 +30,8 @@ A run with a tick after one without is refused until that stamp expires. The sta
 without a tick after one with a tick, nor about ticks of different kinds: these raise.
 
 The lease is short and renewed: a dead instance does not block the next tick. Renewal stops so that the lease ends
-``at_most`` seconds after the start; a third of the lease later at most if renewals were late.
+``at_most`` seconds after the start; a third of the lease later at most if renewals were late, or came early
+with those of other locks.
 
 A store that carries nothing but such runs (`Capabilities.only_runs`) keeps no stamps: it keeps the name taken for
 ``at_least`` after the start, whatever happens. There are no ticks then.

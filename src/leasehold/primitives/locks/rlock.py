@@ -75,6 +75,8 @@ class Entry:
             if entry[1]() is hold and (hold is not None or entry[0] is asked):
                 self._holds.remove(entry)
                 break
+        else:
+            return True  # another call has removed it
         if self._open.pop():
             return True
         self.lease.entry = None  # else the two keep each other alive until a garbage collection

@@ -24,18 +24,20 @@ do not wait themselves, and there is no deadlock.
 from __future__ import annotations
 
 import enum
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from leasehold._engine.engine import Engine
+from leasehold._engine.fast_path import release
 from leasehold._engine.lease import LeaseHandle
 from leasehold._model import Kind, LockMode, NotAcquired
 from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Seconds
-from leasehold.errors import Unsupported
+from leasehold.errors import LeaseLost, Unsupported
 from leasehold.primitives.bases import AsyncNamed, NamedFacade
 from leasehold.primitives.locks.hold import AsyncHold, Hold
 from leasehold.primitives.locks.lock import Mutex
@@ -122,7 +124,7 @@ class AsyncUpgradeableHold(AsyncHold):
         self.raise_if_lost()
         # Not for the calling task: the hold may have been passed to one that has no entry here.
         limit, writing = self._writer._limit(True, timeout), self._writing
-        for hold in [each for each in writing if each._released]:
+        for hold in [each for each in writing if each._released or each._has_ended()]:
             with suppress(ValueError):  # another thread has removed it
                 writing.remove(hold)
         got = await self._writer._acquire_for(self._entry.caller, limit, checked(cancel))
@@ -133,9 +135,28 @@ class AsyncUpgradeableHold(AsyncHold):
         return got  # in the next statement: see `HoldList.owned`
 
     async def release(self) -> bool:
-        """Release; further calls do nothing. As `AsyncHold.release`. The writer's hold has a release of its own."""
+        """Release, also the writer's holds that nothing else refers to. As `AsyncHold.release`."""
+        # With their handles, else the watchdog might report them as lost just now.
+        writing = [(weakref.ref(hold), hold._lease, hold._lease.handle()) for hold in self._writing]
         self._writing = []
-        return await super().release()
+        try:
+            confirmed = await super().release()
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+            raise
+        except BaseException:
+            with suppress(LeaseLost):
+                await self._release_dropped(writing)
+            raise
+        return await self._release_dropped(writing) and confirmed
+
+    async def _release_dropped(self, writing: Iterable[Any]) -> bool:
+        confirmed = True
+        for ref, lease, _ in writing:
+            entry = lease.entry
+            if ref() is None and isinstance(entry, Entry) and not entry.remove(None, Role.WRITER):
+                self._writer._entries.drop(entry)
+                confirmed = await release(self._engine, lease)
+        return confirmed
 
 
 class AsyncUpgradeableSide(AsyncRWLockSide):

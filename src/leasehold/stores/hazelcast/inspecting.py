@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, QueueEntry, Ticket, View
@@ -23,24 +23,27 @@ async def inspect(
     mine: Mapping[tuple[int, int], TicketState],
     *,
     exact: bool,
-    now: float,
-    until: float,
+    now: Callable[[], float],
+    within: float,
 ) -> list[View]:
     """Return the held locks whose names begin with ``prefix`` (``exact``: equal it), and our own waiters for them."""
     begins = name_prefix + prefix
     names = [begins]
     if not exact:
-        names = sorted(name for name in await driver.ask(*requests.names(group), until) if name.startswith(begins))
+        known = await driver.ask(*requests.names(group), now() + within)
+        names = sorted(name for name in known if name.startswith(begins))
     views = list[View]()
     for start in range(0, len(names), AT_ONCE):
-        some = names[start : start + AT_ONCE]
+        some, until = names[start : start + AT_ONCE], now() + within
         calls = [await driver.send(*requests.ownership(group, name), until) for name in some]
         for name, call in zip(some, calls, strict=True):
             found: requests.Ownership = await driver.answer(call, until)
             if found.fence:
-                holder = _entry(found, mine.get((found.session, found.thread)), now)
+                holder = _entry(found, mine.get((found.session, found.thread)), now())
                 waiters = [state for state in mine.values() if state.lock == name and state.waiting is not None]
-                queue = tuple(QueueEntry(state.ticket, order, state.until - now) for order, state in enumerate(waiters))
+                queue = tuple(
+                    QueueEntry(state.ticket, order, state.until - now()) for order, state in enumerate(waiters)
+                )
                 views.append(View(name.removeprefix(name_prefix), Kind.MUTEX, found.fence, (holder,), queue))
     return views
 

@@ -283,13 +283,13 @@ class FencedLockStore:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
-        until = self._runtime.now() + within
+        now = self._runtime.now
         mine = {(state.session.id, state.thread): state for state in list(self._states.values())}
         return await self._sessions.in_group(
             lambda group: inspecting.inspect(
-                self._driver, group, self._name_prefix, prefix, mine, exact=exact, now=self._runtime.now(), until=until
+                self._driver, group, self._name_prefix, prefix, mine, exact=exact, now=now, within=within
             ),
-            until,
+            now() + within,
         )
 
     async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:

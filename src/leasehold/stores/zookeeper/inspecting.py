@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasehold._model import META_LIMIT, Kind, LeaseTerms, LockMode, QueueEntry, Ticket, View
@@ -31,11 +31,14 @@ FOREIGN_LEASE = 30.0
 """Seconds shown as the lease of a holder whose node has none."""
 
 
-async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: float) -> list[View]:
+Until = Callable[[], float]  # the end of a request that begins now: many names take several
+
+
+async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: bool, until: Until) -> list[View]:
     """Return the names in use."""
     names = [prefix]
     if not exact:
-        (parts,) = await transport.ask_all((transport.children(paths.space),), until)
+        (parts,) = await transport.ask_all((transport.children(paths.space),), until())
         names = sorted(name for name in map(decode_part, names_in(parts)) if name.startswith(prefix))
     requests = [transport.sync(paths.space), *(transport.children(paths.lock(name)) for name in names)]
     _, *lists = await _ask(transport, requests, until)
@@ -44,27 +47,27 @@ async def inspect(transport: Transport, paths: Paths, prefix: str, *, exact: boo
     return [view for view in views if view.holders or view.waiters]
 
 
-async def _ask(transport: Transport, requests: Sequence[Any], until: float) -> list[Any]:
+async def _ask(transport: Transport, requests: Sequence[Any], until: Until) -> list[Any]:
     answers: list[Any] = []
     for start in range(0, len(requests), AT_ONCE):
-        answers += await transport.ask_all(requests[start : start + AT_ONCE], until)
+        answers += await transport.ask_all(requests[start : start + AT_ONCE], until())
     return answers
 
 
-async def _view(transport: Transport, path: str, name: str, children: Sequence[str], until: float) -> View:
+async def _view(transport: Transport, path: str, name: str, children: Sequence[str], until: Until) -> View:
     here = [child for child in children if child not in (LOCKS, LEASES)]
     contenders, nodes = await _read(transport, path, here, until)
     if contenders or len(here) == len(children):
         return _queue(name, contenders, nodes)
     locks, leases = f"{path}/{LOCKS}", f"{path}/{LEASES}"
-    queued, taken = await transport.ask_all((transport.children(locks), transport.children(leases)), until)
+    queued, taken = await transport.ask_all((transport.children(locks), transport.children(leases)), until())
     waiting, nodes = await _read(transport, locks, names_in(queued), until)
     permits, more = await _read(transport, leases, names_in(taken), until)
     return _semaphore(name, waiting, permits, {**nodes, **more})
 
 
 async def _read(
-    transport: Transport, folder: str, children: Sequence[str], until: float
+    transport: Transport, folder: str, children: Sequence[str], until: Until
 ) -> tuple[list[Contender], dict[str, Node]]:
     """Return the contenders below a node, in order, and their nodes."""
     answers = await _ask(transport, [transport.get(f"{folder}/{child}") for child in children], until)

@@ -213,7 +213,9 @@ class ZooKeeperStore:
     # --- inspection and cells ------------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, *, exact: bool = False, within: float = RESPONSE_TIMEOUT) -> list[View]:
-        until = self._runtime.now() + within
+        def until() -> float:
+            return self._runtime.now() + within
+
         return await inspecting.inspect(self._transport, self._paths, prefix, exact=exact, until=until)
 
     async def compare_and_set(self, name: str, change: Change, *, within: float = RESPONSE_TIMEOUT) -> Cell:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client, MissingDriver, StoreUnavailable, Unsupported
+from leasehold._runtimes.base import run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreRefused
 from leasehold.stores import registry
@@ -17,6 +18,7 @@ from leasehold.stores.hazelcast import Hazelcast, inspecting
 from leasehold.stores.hazelcast.connection import errors, requests
 from leasehold.stores.hazelcast.connection.driver import Call
 from leasehold.stores.hazelcast.connection.modules import module
+from leasehold.stores.hazelcast.connection.requests import Ownership
 from leasehold.stores.hazelcast.sessions import Session
 from leasehold.stores.hazelcast.store import FencedLockStore
 from leasehold.stores.hazelcast.tickets import took_lock
@@ -225,6 +227,36 @@ def test_a_claim_is_settled_by_an_answer_alone(result: Any, answered: bool, took
     else:
         future.set_result(result)
     assert (call.answered(), took_lock(call)) == (answered, took)
+
+
+def test_a_list_may_take_longer_than_each_of_its_requests() -> None:
+    names = [f"n{number:03}" for number in range(2 * inspecting.AT_ONCE + 1)]
+
+    class Slow:
+        """Takes four seconds for the names, and for each lot of locks that are asked for together."""
+
+        def __init__(self) -> None:
+            self.time, self.sent = 0.0, 0
+
+        def now(self) -> float:
+            return self.time
+
+        async def ask(self, request: object, read: object, until: float) -> Any:
+            return await self.answer(names, until)
+
+        async def send(self, request: object, read: object, until: float) -> Ownership:
+            self.sent += 1
+            return Ownership(self.sent, 1, 1)
+
+        async def answer(self, call: Any, until: float) -> Any:
+            self.time += 4.0 if call is names else 4.0 / inspecting.AT_ONCE
+            assert self.time <= until, "did not answer in time"
+            return call
+
+    slow: Any = Slow()
+    views = run_sync(inspecting.inspect(slow, group_id, "", "", {}, exact=False, now=slow.now, within=5.0))
+    assert [view.name for view in views] == names
+    assert slow.time > 12.0
 
 
 def test_the_id_of_a_holder_that_is_shown_names_its_owner() -> None:
