@@ -4,12 +4,15 @@ A process of the prefork pool ends by `os._exit()`, without `atexit`; Celery's s
 Other processes, as those of a web server that sends tasks, close their client when the interpreter ends.
 """
 
+# pyright: basic
+# Celery has no types: each of its names is unknown to a strict check.
+
 from __future__ import annotations
 
 import os
 from typing import Any, cast
 
-from celery import signals  # pyright: ignore[reportMissingTypeStubs]
+from celery import signals
 from celery.utils.imports import symbol_by_name
 
 from leasehold import Client

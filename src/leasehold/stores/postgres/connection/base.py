@@ -246,7 +246,6 @@ class PostgresTransport(ABC):
         """
         if self._closed:
             raise no_answer(self.where, "the client is closed", unknown=False)
-        failed: StoreUnavailable | None = None
         there = settings or self.settings
         try:
             connection = await self._endpoints.first(there, self._attempt, until)
@@ -254,13 +253,13 @@ class PostgresTransport(ABC):
             failed = cannot_connect(there.where, str(error))
         except ServerError as error:
             failed = refused(there.where, error)
-        if failed is not None:
-            raise failed  # out here it has no context
-        if settings is None:
-            self.facts = connection.facts
-            if connection.facts["pooled"]:
-                self._subscriptions.found_pooler()
-        return connection
+        else:
+            if settings is None:
+                self.facts = connection.facts
+                if connection.facts["pooled"]:
+                    self._subscriptions.found_pooler()
+            return connection
+        raise failed  # out here it has no context
 
     async def _attempt(self, settings: Settings, endpoint: Endpoint, until: float) -> Connection:
         connection = await self._connected(settings, endpoint, until)
