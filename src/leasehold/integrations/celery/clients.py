@@ -42,7 +42,7 @@ def client_at(conf: Any, url: str | None) -> Client:
     key = os.getpid(), url, namespace, given if isinstance(given, str) else id(given)  # not all have a hash
     found = _clients.get(key)
     if found is None:
-        observer: Any = None if given is None else symbol_by_name(given)
+        observer = None if given is None else cast("Any", symbol_by_name)(given)
         if observer is not None and not callable(observer):
             raise TypeError(f"leasehold_observer must be a function of one event, or its dotted path, not {given!r}")
         made = Client.from_url(url, namespace=namespace, observer=observer)

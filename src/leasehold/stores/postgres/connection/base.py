@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.errors import LeaseholdError, Unsupported
 from leasehold.stores._sql.transport import GRACE, OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
 from leasehold.stores.postgres.connection.endpoints import Endpoint, Endpoints
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
