@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from socket import gaierror
 from typing import cast
 
 import pytest
@@ -30,6 +31,8 @@ class Servers:
     def __init__(self, **replies: str) -> None:
         self.replies = replies
         self.slow_names: set[str] = set()
+        self.blocked_names: dict[str, float] = {}
+        self.slow: dict[str, float] = {}
         self.tried: list[tuple[str, float]] = []
         self._now = 0.0
         self.jitter = random.Random(1).random
@@ -47,13 +50,17 @@ class Servers:
         if host in self.slow_names:
             self._wait(host, within)
             raise TimeoutError
+        if host in self.blocked_names:  # a blocking client waits until the resolver gives up
+            self._wait(host, self.blocked_names[host])
+            raise gaierror(-3, "Temporary failure in name resolution")
         return DNS[host]
 
     async def _attempt(self, settings: Settings, endpoint: Endpoint, until: float) -> str:
         place = endpoint.address or endpoint.host
         reply = self.replies.get(place.replace("10.0.0.", "at"))
-        self._wait(place, 0.0 if reply is not None else until - self._now)
-        if reply is None:
+        needed = self.slow.get(place, 0.0 if reply is not None else WITHIN * 9)
+        self._wait(place, min(needed, until - self._now))
+        if reply is None or self._now >= until:
             raise TimeoutError
         if reply:
             raise Broken(reply.format(place))
@@ -108,6 +115,51 @@ def test_dns_that_is_silent_for_one_name_does_not_take_all_the_time() -> None:
     assert servers.tried == [("one", WITHIN / 2), ("10.0.0.4", 0.0)]
     assert servers.connect(url("one,three")) == "10.0.0.4"
     assert servers.tried == [("10.0.0.4", 0.0)]
+
+
+def test_a_slow_server_is_reached_by_the_next_call_and_from_then_on() -> None:
+    """Its name has two addresses of the same machine, which needs longer than half of the time to let a client in."""
+    servers = Servers(at2="", at3="")
+    servers.slow = {"10.0.0.2": 3.6, "10.0.0.3": 3.6}
+    with pytest.raises(Broken, match="timed out"):
+        servers.connect(url("two"))
+    for _ in range(3):
+        assert servers.connect(url("two")) == "10.0.0.2"
+        assert servers.tried == [("10.0.0.2", 3.6)]
+    servers.slow.clear()  # it is quick again
+    for _ in range(2):
+        assert servers.connect(url("two")) == "10.0.0.2"
+    assert not set(servers._endpoints._silent) & {Endpoint("two", "", "10.0.0.2")}
+
+
+def test_a_dead_host_costs_the_slow_one_behind_it_one_call_more() -> None:
+    servers = Servers(at4="")
+    servers.slow = {"10.0.0.4": 3.6}
+    for _ in range(2):
+        with pytest.raises(Broken, match="timed out"):
+            servers.connect(url("one,three"))
+    for _ in range(3):
+        assert servers.connect(url("one,three")) == "10.0.0.4"
+
+
+def test_a_slow_primary_before_a_standby_is_reached_by_each_call_but_the_first() -> None:
+    servers = Servers(at1="", at4=READ_ONLY)
+    servers.slow = {"10.0.0.1": 3.6}
+    with pytest.raises(Broken, match="read-only"):
+        servers.connect(url("one,three"))
+    for _ in range(3):
+        assert servers.connect(url("one,three")) == "10.0.0.1"
+        assert [place for place, _ in servers.tried] == ["10.0.0.4", "10.0.0.1"]
+
+
+def test_a_name_that_blocked_the_lookup_is_tried_last_although_the_lookup_failed() -> None:
+    servers = Servers(at4="")
+    servers.blocked_names["one"] = 1.2 * WITHIN
+    with pytest.raises(Broken, match="could not translate"):
+        servers.connect(url("one,three"))
+    for _ in range(2):
+        assert servers.connect(url("one,three")) == "10.0.0.4"
+        assert servers.tried == [("10.0.0.4", 0.0)]
 
 
 @pytest.mark.parametrize(

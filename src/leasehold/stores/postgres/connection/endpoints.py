@@ -4,8 +4,7 @@ libpq tries a list of hosts by itself. But when it is driven without blocking, a
 its connect_timeout limits its blocking calls only. So a first host that is silent, such as one without power, would
 take all the time of each call, and the next would never be asked.
 
-* Each endpoint gets the time that is left, divided by the number of endpoints that are left.
-* An endpoint that was silent is tried last from then on, until it answers. So later connections do not wait for it.
+* Each endpoint gets its share of the time, and a silent one is tried last: see `Silent`.
 * A refused login ends the list, as in libpq. A server that is starting, or of another kind than
   ``target_session_attrs`` asks for, does not. Nor does a standby.
 * Locks need a primary, so ``prefer-standby``, which a single host of either kind satisfies, prefers nothing.
@@ -21,14 +20,12 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.silent import Silent
 from leasehold.stores.postgres.connection.errors import Broken, ends_the_list
 from leasehold.stores.postgres.connection.settings import Settings
 
 C = TypeVar("C")
 Made_co = TypeVar("Made_co", covariant=True)
-
-MOST_SILENT = 100
-"""Silent endpoints that are remembered: a name may have ever new addresses. Then all are forgotten."""
 
 
 class Endpoint(NamedTuple):
@@ -76,7 +73,7 @@ class Endpoints:
     def __init__(self, runtime: Runtime, lookup: Lookup) -> None:
         self._runtime = runtime
         self._lookup = lookup
-        self._silent = set[Endpoint]()
+        self._silent = Silent[Endpoint]()
 
     async def first(self, settings: Settings, attempt: Attempt[C], until: float) -> C:
         """Return the connection to the first endpoint that can be used.
@@ -85,34 +82,30 @@ class Endpoints:
             Broken: there was none in time; the text has the reason of each.
             Exception: whatever else an attempt raises; it ends the list.
         """
-        waiting, failed = self._in_order(endpoints_of(settings), settings), list[str]()
+        waiting, failed, share = self._in_order(endpoints_of(settings), settings), list[str](), until
         while waiting:
             now = self._runtime.now()
             if now >= until:
                 failed.append("timed out")
                 break
-            limit = now + (until - now) / len(waiting)
+            limit, share = self._silent.limit(waiting, now, until), min(share, (until - now) / len(waiting))
             endpoint = waiting.pop(0)
             try:
                 if endpoint.is_name:
                     addresses = await self._resolved(endpoint.host, limit - now)
                     found = [endpoint._replace(address=address) for address in addresses]
-                    waiting = self._silent_last([*self._in_order(found, settings), *waiting])
-                    self._silent.discard(endpoint)
+                    waiting = self._silent.last([*self._in_order(found, settings), *waiting])
                 else:
                     connection = await attempt(settings, endpoint, limit)
-                    self._silent.discard(endpoint)
+                    self._silent.note(endpoint, share, now, self._runtime.now(), answered=True)
                     return connection
             except TimeoutError:
-                if len(self._silent) >= MOST_SILENT:
-                    self._silent.clear()
-                self._silent.add(endpoint)
                 failed.append(endpoint.silence)
             except Broken as error:
-                self._silent.discard(endpoint)
                 failed.append(str(error))
                 if ends_the_list(str(error)):
-                    break
+                    waiting.clear()
+            self._silent.note(endpoint, share, now, self._runtime.now())
         raise Broken(" ".join(failed))
 
     async def _resolved(self, host: str, within: float) -> Sequence[str]:
@@ -125,10 +118,7 @@ class Endpoints:
 
     def _in_order(self, endpoints: Iterable[Endpoint], settings: Settings) -> list[Endpoint]:
         random = settings.options.get("load_balance_hosts") == "random"
-        return self._silent_last(sorted(endpoints, key=lambda _: self._runtime.jitter() if random else 0.0))
-
-    def _silent_last(self, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
-        return sorted(endpoints, key=lambda endpoint: endpoint in self._silent)
+        return self._silent.last(sorted(endpoints, key=lambda _: self._runtime.jitter() if random else 0.0))
 
 
 def endpoints_of(settings: Settings) -> list[Endpoint]:
