@@ -1,9 +1,9 @@
-"""Which of the hosts and addresses of a server took too long, for one client."""
+"""The addresses of a server, and which of them took too long, for one client."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound=Hashable)
 
@@ -39,3 +39,8 @@ class Silent(dict[E, float]):
         if len(self) >= MOST:
             self.clear()
         self[endpoint] = 0.0 if answered else now
+
+
+def addresses_in(found: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return the addresses in what a resolver found, in its order; a local one has the number of its interface."""
+    return list(dict.fromkeys("%".join(map(str, (info[4][0], *filter(None, info[4][3:])))) for info in found))

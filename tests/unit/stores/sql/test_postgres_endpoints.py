@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from socket import gaierror
+from socket import AF_INET, AF_INET6, gaierror
 from typing import cast
 
 import pytest
@@ -13,6 +13,7 @@ pytest.importorskip("psycopg")
 
 from leasehold._runtimes.base import Runtime, finish
 from leasehold._url import parse
+from leasehold.stores._sql.silent import addresses_in
 from leasehold.stores.postgres.connection.endpoints import Endpoint, Endpoints, endpoints_of
 from leasehold.stores.postgres.connection.errors import Broken
 from leasehold.stores.postgres.connection.settings import Settings, from_url
@@ -20,6 +21,7 @@ from leasehold.stores.postgres.connection.settings import Settings, from_url
 WITHIN = 6.0
 DNS = {"one": ["10.0.0.1"], "two": ["10.0.0.2", "10.0.0.3"], "three": ["10.0.0.4"]}
 REFUSED = "connection to server at {} failed: Connection refused"
+LDAP = 'connection to server at {} failed: FATAL: LDAP authentication failed for user "app"'
 NO_LOGIN = 'connection to server at {} failed: FATAL: role "stranger" does not exist'
 READ_ONLY = "connection to server at {} failed: session is read-only"
 STARTING = "connection to server at {} failed: FATAL: the database system is starting up"
@@ -163,14 +165,14 @@ def test_a_name_that_blocked_the_lookup_is_tried_last_although_the_lookup_failed
 
 
 @pytest.mark.parametrize(
-    ("reply", "goes_on"), [(NO_LOGIN, False), (REFUSED, True), (READ_ONLY, True), (STARTING, True)]
+    ("reply", "goes_on"), [(NO_LOGIN, False), (LDAP, False), (REFUSED, True), (READ_ONLY, True), (STARTING, True)]
 )
 def test_a_refused_login_ends_the_list_as_in_libpq(reply: str, goes_on: bool) -> None:
     servers = Servers(at1=reply, at4="")
     if goes_on:
         assert servers.connect(url("one,three")) == "10.0.0.4"
     else:
-        with pytest.raises(Broken, match="does not exist"):
+        with pytest.raises(Broken, match="FATAL"):
             servers.connect(url("one,three"))
         assert servers.tried == [("10.0.0.1", 0.0)]
 
@@ -182,6 +184,13 @@ def test_a_random_order_is_one_of_hosts_and_of_addresses() -> None:
         first.add(servers.connect(url("one,two,three", "?load_balance_hosts=random")))
     assert first == {"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"}
     assert {servers.connect(url("one,two,three")) for _ in range(5)} == {"10.0.0.1"}
+
+
+def test_a_random_order_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGLOADBALANCEHOSTS", "random")
+    servers = Servers(at1="", at4="")
+    assert {servers.connect(url("one,three")) for _ in range(40)} == {"10.0.0.1", "10.0.0.4"}
+    assert {servers.connect(url("one,three", "?load_balance_hosts=disable")) for _ in range(5)} == {"10.0.0.1"}
 
 
 def test_no_time_is_no_silence() -> None:
@@ -236,3 +245,17 @@ def test_an_address_from_the_environment_is_left_to_libpq(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("host", ["/run/postgresql", "@abstract", "10.0.0.1", "::1", "fe80::1%eth0", ""])
 def test_what_is_no_name(host: str) -> None:
     assert not Endpoint(host).is_name
+
+
+def test_a_list_of_ports_from_the_environment_is_left_to_libpq(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "5433,5434")
+    assert endpoints_of(url("a,b")) == [Endpoint()]
+    assert endpoints_of(url("a:1,b:2")) == [Endpoint("a", "1"), Endpoint("b", "2")]
+    monkeypatch.setenv("PGPORT", "5433")
+    assert endpoints_of(url("a,b")) == [Endpoint("a"), Endpoint("b")]
+    assert Endpoint("a", "", "10.0.0.1").failed("why") == 'connection to server at "a" (10.0.0.1) failed: why'
+
+
+def test_an_address_that_the_resolver_found_twice_is_tried_once() -> None:
+    found = [(AF_INET, 1, 6, "", ("10.0.0.1", 0)), (AF_INET, 1, 6, "", ("10.0.0.1", 0))]
+    assert addresses_in([*found, (AF_INET6, 1, 6, "", ("fe80::1", 0, 0, 2))]) == ["10.0.0.1", "fe80::1%2"]

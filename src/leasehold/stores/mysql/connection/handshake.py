@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
+from leasehold.stores._sql.silent import addresses_in
 from leasehold.stores._sql.transport import Outcome, Refused, Statement
 from leasehold.stores.mysql.connection.base import (
     NO_ANSWER_REMEDY,
@@ -132,8 +133,7 @@ async def _addresses(settings: Settings, runtime: Runtime, until: float, resolve
         raise cannot_connect(late, settings.where) from None
     except (OSError, UnicodeError) as error:
         raise cannot_connect(error, settings.where) from None
-    # The number of a local address's interface comes apart from it.
-    return list(dict.fromkeys("%".join(map(str, (info[4][0], *filter(None, info[4][3:])))) for info in found))
+    return addresses_in(found)
 
 
 async def _opened(

@@ -46,15 +46,15 @@ class Endpoint(NamedTuple):
         """Whether its addresses must be looked up."""
         return bool(self.host) and not self.address and not self.host.startswith(("/", "@")) and not _is_ip(self.host)
 
-    @property
-    def silence(self) -> str:
-        """The error of one that did not answer in time, as libpq words its own."""
+    def failed(self, why: str) -> str:
+        """Return an error's text as libpq words its own, with the host."""
         if self.is_name:
-            return f'could not translate host name "{self.host}": the DNS did not answer in time'
+            return f'could not translate host name "{self.host}": {why}'
         if not self.host and not self.address:
-            return "timed out"
+            return why
         by = f" ({self.address})" if self.host and self.address else ""
-        return f'connection to server at "{self.host or self.address}"{by}, port {self.port or 5432} failed: timed out'
+        port = f", port {self.port}" if self.port else ""
+        return f'connection to server at "{self.host or self.address}"{by}{port} failed: {why}'
 
 
 class Attempt(Protocol[Made_co]):
@@ -100,7 +100,7 @@ class Endpoints:
                     self._silent.note(endpoint, share, now, self._runtime.now(), answered=True)
                     return connection
             except TimeoutError:
-                failed.append(endpoint.silence)
+                failed.append(endpoint.failed("the DNS did not answer in time" if endpoint.is_name else "timed out"))
             except Broken as error:
                 failed.append(str(error))
                 if ends_the_list(str(error)):
@@ -117,7 +117,7 @@ class Endpoints:
             raise Broken(f'could not translate host name "{host}": {error}') from None
 
     def _in_order(self, endpoints: Iterable[Endpoint], settings: Settings) -> list[Endpoint]:
-        random = settings.options.get("load_balance_hosts") == "random"
+        random = (settings.options.get("load_balance_hosts") or os.environ.get("PGLOADBALANCEHOSTS")) == "random"
         return self._silent.last(sorted(endpoints, key=lambda _: self._runtime.jitter() if random else 0.0))
 
 
@@ -129,15 +129,11 @@ def endpoints_of(settings: Settings) -> list[Endpoint]:
     addresses = addresses * number if addresses == [""] else addresses
     ports = ports * number if len(ports) == 1 else ports
     elsewhere = "service" in settings.options or ("PGHOSTADDR" in os.environ and "hostaddr" not in settings.options)
+    elsewhere |= ports[0] == "" and "," in os.environ.get("PGPORT", "")
     gaps = any("" in values and any(values) for values in (hosts, ports, addresses))
     if elsewhere or gaps or not number == len(hosts) == len(ports) == len(addresses):
         return [Endpoint()]  # libpq knows what a gap stands for, and says what is wrong with lists of other lengths
     return [Endpoint(*one) for one in zip(hosts, ports, addresses, strict=True)]
-
-
-def addresses_in(found: Iterable[tuple[Any, ...]]) -> Sequence[str]:
-    """Return the addresses in what a resolver found, in its order."""
-    return [str(ip_address(str(info[4][0]).partition("%")[0])) for info in found]
 
 
 def _is_ip(host: str) -> bool:
