@@ -80,6 +80,7 @@ HINTS = {
     "Lost connection": "it closed the connection; look at its log",
     "index out of range": METHOD,
     "Negative size": METHOD,
+    "called by a signal handler": "a listener of do_connect cannot use locks of a blocking client; call them before",
 }
 """What to do about a failed connection, by a part of the error's text. The first match counts."""
 
