@@ -13,7 +13,7 @@ pytest.importorskip("psycopg")
 
 from leasehold._runtimes.base import Runtime, finish
 from leasehold._url import parse
-from leasehold.stores._sql.silent import addresses_in
+from leasehold.stores._sql.transport import addresses_in
 from leasehold.stores.postgres.connection.endpoints import Endpoint, Endpoints, endpoints_of
 from leasehold.stores.postgres.connection.errors import Broken
 from leasehold.stores.postgres.connection.settings import Settings, from_url

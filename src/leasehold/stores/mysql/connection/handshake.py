@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
-from leasehold.stores._sql.silent import addresses_in
-from leasehold.stores._sql.transport import Outcome, Refused, Statement
+from leasehold.stores._sql.transport import Outcome, Refused, Statement, addresses_in
 from leasehold.stores.mysql.connection.base import (
     NO_ANSWER_REMEDY,
     REMEDIES,

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from leasehold._url import StoreURL, Veiled, address, is_local, switch
-from leasehold.stores._sql.silent import Silent
+from leasehold.stores._sql.transport import Silent
 
 PORT = 3306
 

@@ -6,7 +6,7 @@ import select
 import socket
 from collections.abc import Sequence
 
-from leasehold.stores._sql.silent import addresses_in
+from leasehold.stores._sql.transport import addresses_in
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.exchange import SocketWait
 

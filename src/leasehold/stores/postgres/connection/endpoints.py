@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
-from leasehold.stores._sql.silent import Silent
+from leasehold.stores._sql.transport import Silent
 from leasehold.stores.postgres.connection.errors import Broken, ends_the_list
 from leasehold.stores.postgres.connection.settings import Settings
 
