@@ -8,6 +8,9 @@ from typing import Any
 import pymysql
 import pytest
 import sqlalchemy
+from sqlalchemy.dialects.mysql.base import MySQLDialect
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
@@ -33,6 +36,8 @@ class Base(DeclarativeBase):
 
 class Wrapped:
     """A connection of a pool or of a tracer, of which nothing is known."""
+
+    dialect: Any
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -79,6 +84,16 @@ def test_a_connection_out_of_sqlalchemys_pool_is_known(mariadb_server: MariaDBSe
     assert dialect_of(connection) == "mysql"
     connection.close()
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("parent", "known"), [(PGDialect, "postgresql"), (MySQLDialect, "mysql"), (DefaultDialect, "")]
+)
+def test_a_dialect_of_another_name_is_known_by_what_it_derives_from(parent: type[Any], known: str) -> None:
+    """As the dialect of CockroachDB, which speaks PostgreSQL's protocol."""
+    connection = Wrapped(None)
+    connection.dialect = type("Another", (parent,), {"name": "another"})()
+    assert dialect_of(connection) == known
 
 
 def test_a_session_that_does_not_know_itself_says_so() -> None:

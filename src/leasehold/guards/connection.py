@@ -45,7 +45,7 @@ Calls = Generator[Any, Any, T]
 """Yields what each call of a driver returned, and receives that or, of an awaitable, its result."""
 
 DIALECTS = {
-    "postgresql": ("postgres", "psycopg", "asyncpg", "pg8000"),
+    "postgresql": ("postgres", "psycopg", "asyncpg", "pg8000", "aiopg", "pgdb"),
     "mysql": ("mysql", "mariadb", "asyncmy"),
     "sqlite": ("sqlite", "apsw", "sqlcipher"),
 }
@@ -56,7 +56,8 @@ def dialect_of(connection: Any) -> str:
     engine = connection.get_bind() if _is_session(connection) else connection  # a session may route, without a `bind`
     raw = getattr(connection, "driver_connection", connection)  # behind a connection of SQLAlchemy's pool
     django = getattr(connection, "db", connection)  # a cursor of Django leads to its connection
-    known = getattr(getattr(engine, "dialect", None), "name", ""), getattr(django, "vendor", ""), _package(raw)
+    dialect = getattr(engine, "dialect", None)  # one of another name may derive from that of PostgreSQL, or of MySQL
+    known = getattr(dialect, "name", ""), _package(dialect), getattr(django, "vendor", ""), _package(raw)
     words = " ".join(map(str, known)).lower()
     return next((name for name, marks in DIALECTS.items() if any(mark in words for mark in marks)), "")
 

@@ -111,7 +111,8 @@ async def acreate(connection: Any) -> None:
 def _dialect(connection: Any) -> str:
     if not (found := dialect_of(connection)):  # by the statements of PostgreSQL, MySQL would pass over a stale write
         kind = type(connection).__name__
-        raise TypeError(f"cannot tell which database a {kind} leads to; pass the connection of its driver instead")
+        known = "guards know PostgreSQL, MySQL, MariaDB and SQLite"
+        raise TypeError(f"cannot tell which database a {kind} leads to; pass the connection of its driver; {known}")
     return found
 
 

@@ -185,3 +185,27 @@ def test_a_host_is_reached_at_its_second_address(
         if first == "nobody":
             listening.close()
         harness.run(body)
+
+
+@both
+def test_a_host_with_one_address_is_looked_up_once_for_a_connection(
+    server: MariaDBServer, namespace: str, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second lookup, by the driver, took what a slow DNS had left of the time."""
+    real, asked = socket.getaddrinfo, []
+
+    def resolve(host: Any, port: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if host not in ("db.test", b"db.test"):
+            return real(host, port, *args, **kwargs)
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(server.url.replace("127.0.0.1", "db.test"), namespace=namespace)
+        hold = await client.lock("x").acquire(timeout=5.0)
+        assert hold is not None
+        assert len(asked) == 1
+        await hold.release()
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    harness.run(body)

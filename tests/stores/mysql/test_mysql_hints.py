@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import sqlalchemy
 
-from leasehold import StoreUnavailable
+from leasehold import Client, StoreUnavailable
 from leasehold.stores._sql.transport import Refused
 from leasehold.stores.mysql.connection.handshake import HINTS
 from leasehold_lab.proxy.proxy import FaultProxy
@@ -159,6 +160,17 @@ def hangs_up(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
         return refusals(server.url.replace(f":{server.port}/", f":{proxy.port}/"))
 
 
+def locks_in_a_listener(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
+    """An engine fetches a token of its cloud for each connection, and a lock keeps others from doing so, too."""
+    server: MariaDBServer = request.getfixturevalue("server")
+    engine = sqlalchemy.create_engine(server.url.replace("mysql:", "mysql+pymysql:"))
+    with Client.from_url("memory:") as other, Client.from_client(engine) as client:
+        sqlalchemy.event.listen(engine, "do_connect", lambda *_: other.lock("token").acquire())
+        with pytest.raises(StoreUnavailable) as caught:
+            client.lock("x").acquire(timeout=5)
+    return [caught.value]
+
+
 PROVOKED: dict[str, Provoked] = {
     "mismatch": another_host,
     "CERTIFICATE_VERIFY_FAILED": another_authority,
@@ -178,6 +190,7 @@ PROVOKED: dict[str, Provoked] = {
     "Lost connection": hangs_up,
     "index out of range": unknown_method,
     "Negative size": unknown_method,
+    "called by a signal handler": locks_in_a_listener,
 }
 
 

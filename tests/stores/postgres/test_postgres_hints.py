@@ -258,6 +258,7 @@ def silent_dns(request: pytest.FixtureRequest) -> Sequence[StoreUnavailable]:
 PROVOKED: dict[str, Provoked] = {
     "the DNS did not answer": silent_dns,
     "password authentication failed": at("app:wrong", mode=SCRAM),
+    "authentication failed for user": at("app", mode="host all all 127.0.0.1/32 ident"),  # nobody answers that
     "no password supplied": at("app", mode=SCRAM),
     "no pg_hba.conf entry": at("app", mode="host all somebody 127.0.0.1/32 trust"),
     "pg_hba.conf rejects": at("app", mode="host all all 127.0.0.1/32 reject"),
@@ -292,6 +293,7 @@ PROVOKED: dict[str, Provoked] = {
 LASTING = frozenset(
     {
         *("password authentication failed", "no password supplied", "no pg_hba.conf entry", "pg_hba.conf rejects"),
+        "authentication failed for user",
         *("is not permitted to log in", 'role ".*" does not exist', 'database ".*" does not exist'),
         "permission denied for database",
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
@@ -11,6 +11,7 @@ from leasehold import errors
 from leasehold._runtimes.base import Runtime, Signal
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Hashable)
 
 Value = int | str | bytes | None
 """What goes into a statement and comes back in a row."""
@@ -189,3 +190,33 @@ class Semaphore:
                 self._taken.append(waiting.permit)
                 waiting.signal.set()
             self._queue.popleft()
+
+
+class Silent(dict[E, float]):
+    """When each endpoint took its whole share of a call; 0 if it answered then. Used by many threads or tasks at once.
+
+    Each gets an equal share of the time that is left. One that took all of it is tried last, until it is quick. If only
+    such ones are left, the server may be slow: the one that waited longest, or had answered, gets all the time.
+    """
+
+    def last(self, endpoints: Iterable[E]) -> list[E]:
+        """Return the endpoints in the order in which they are tried."""
+        return sorted(endpoints, key=lambda one: (one in self, self.get(one, 0.0)))
+
+    def limit(self, waiting: Sequence[E], now: float, until: float) -> float:
+        """Return the time until which the first of these may take."""
+        return until if all(one in self for one in waiting) else now + (until - now) / len(waiting)
+
+    def note(self, endpoint: E, share: float, began: float, now: float, *, answered: bool = False) -> None:
+        """Remember an endpoint that took its whole share, however that ended; forget any other."""
+        if now - began < share * 0.99:  # the clocks of a runtime differ a little
+            self.pop(endpoint, None)
+            return
+        if len(self) >= 100:  # a name may have ever new addresses
+            self.clear()
+        self[endpoint] = 0.0 if answered else now
+
+
+def addresses_in(found: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return the addresses in what a resolver found, in its order; a local one has the number of its interface."""
+    return list(dict.fromkeys("%".join(map(str, (info[4][0], *filter(None, info[4][3:])))) for info in found))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.mysql.connection.base import Greeting, Refusal, Rows
-from leasehold.stores.mysql.connection.handshake import addresses_in, failure, opened
+from leasehold.stores.mysql.connection.handshake import failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 asyncmy: Any = import_module("asyncmy")
@@ -105,16 +104,16 @@ class AioConnection:
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> AioConnection:
     """Open a connection; see `opened`."""
-    found, until = list[str](), runtime.now() + within
-    if settings.name and "ssl" not in settings.options:  # the driver begins TLS too early on a socket that it is given
-        with suppress(OSError, UnicodeError):  # the driver says it better
-            async with asyncio.timeout(within):
-                resolve = asyncio.get_running_loop().getaddrinfo
-                found = addresses_in(await resolve(settings.name, settings.port, type=socket.SOCK_STREAM))
-    left = max(until - runtime.now(), 0.001)
     return await opened(
-        settings, runtime, left, addresses=found, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError
+        settings, runtime, within, resolve=_resolve, dial=_open, wrap=AioConnection, driver_error=errors.MySQLError
     )
+
+
+async def _resolve(settings: Settings, within: float) -> list[Any]:
+    if "ssl" in settings.options:  # the driver begins TLS too early on a socket that it is given
+        return []
+    async with asyncio.timeout(within):
+        return await asyncio.get_running_loop().getaddrinfo(settings.name, settings.port, type=socket.SOCK_STREAM)
 
 
 async def _open(settings: Settings, address: str, within: float) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
 from leasehold._url import Veiled
 from leasehold.stores.mysql.connection.base import Greeting, NoAnswer, Refusal, Rows
-from leasehold.stores.mysql.connection.handshake import addresses_in, failure, opened
+from leasehold.stores.mysql.connection.handshake import failure, opened
 from leasehold.stores.mysql.connection.settings import Settings
 
 pymysql: Any = import_module("pymysql")
@@ -127,14 +126,14 @@ class BlockingConnection:
 
 async def connect(settings: Settings, runtime: Runtime, within: float) -> BlockingConnection:
     """Open a connection; see `opened`."""
-    found, until = list[str](), runtime.now() + within
-    if settings.name:
-        with suppress(OSError, UnicodeError):  # the driver says it better
-            found = addresses_in(socket.getaddrinfo(settings.name, settings.port, type=socket.SOCK_STREAM))
-    left = max(until - runtime.now(), 0.001)
     return await opened(
-        settings, runtime, left, addresses=found, dial=_open, wrap=BlockingConnection, driver_error=pymysql.MySQLError
-    )
+        settings, runtime, within, resolve=_resolve, dial=_open, wrap=BlockingConnection,
+        driver_error=pymysql.MySQLError,
+    )  # fmt: skip
+
+
+async def _resolve(settings: Settings, within: float) -> list[Any]:
+    return socket.getaddrinfo(settings.name, settings.port, type=socket.SOCK_STREAM)
 
 
 async def _open(settings: Settings, address: str, within: float) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
-from leasehold.stores._sql.transport import Outcome, Refused, Statement
+from leasehold.stores._sql.transport import Outcome, Refused, Statement, addresses_in
 from leasehold.stores.mysql.connection.base import (
     NO_ANSWER_REMEDY,
     REMEDIES,
@@ -27,6 +27,7 @@ from leasehold.stores.mysql.connection.base import (
 from leasehold.stores.mysql.connection.settings import Settings
 
 L = TypeVar("L", bound=Connection)
+Resolve = Callable[[Settings, float], Awaitable[Sequence[tuple[Any, ...]]]]
 
 OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 """The oldest supported servers: older ones get no more security fixes."""
@@ -78,6 +79,7 @@ HINTS = {
     "Lost connection": "it closed the connection; look at its log",
     "index out of range": METHOD,
     "Negative size": METHOD,
+    "called by a signal handler": "a listener of do_connect cannot use locks of a blocking client; call them before",
 }
 """What to do about a failed connection, by a part of the error's text. The first match counts."""
 
@@ -87,33 +89,51 @@ async def opened(
     runtime: Runtime,
     within: float,
     *,
-    addresses: Sequence[str],
+    resolve: Resolve,
     dial: Callable[[Settings, str, float], Awaitable[Any]],
     wrap: Callable[[Any, Runtime], L],
     driver_error: type[Exception],
 ) -> L:
     """Open a connection, set up its session and check which server answers.
 
-    Of several ``addresses`` each is tried for its share of the time: the drivers have no limit for each, and would wait
-    for a silent first one. With one or none the driver looks the host up. ``dial`` makes a connection of the driver, to
-    an address if it is not empty, within so many seconds. ``wrap`` adapts it.
+    ``resolve`` looks the host up. Each address gets its share of the time, see `Silent`: the drivers have no limit for
+    each, and would wait for a silent first one. If it finds none, the driver looks the host up. ``dial`` makes a
+    connection of the driver, to an address if it is not empty, within so many seconds. ``wrap`` adapts it.
 
     Raises:
         StoreUnavailable: no server answers, or none that can be used.
     """
     until = runtime.now() + within
-    left = sorted(addresses, key=lambda address: address in settings.silent) if len(addresses) > 1 else [""]
+    left = settings.silent.last(await _addresses(settings, runtime, until, resolve)) or [""]
+    share = (until - runtime.now()) / len(left)
     while True:
-        limit = runtime.now() + max((until - runtime.now()) / len(left), 0.001)
+        now = runtime.now()
+        limit = max(settings.silent.limit(left, now, until), now + 0.001)
         address = left.pop(0)
         try:
             connection = await _opened(settings, runtime, limit, partial(dial, settings, address), wrap, driver_error)
-            settings.silent.discard(address)
+            settings.silent.note(address, share, now, runtime.now(), answered=True)
             return connection
         except StoreUnavailable as error:
-            (settings.silent.add if runtime.now() >= limit else settings.silent.discard)(address)
-            if not left or isinstance(error, Refused) or runtime.now() >= until:
+            ended = runtime.now()
+            settings.silent.note(address, share, now, ended)
+            if not left or isinstance(error, Refused) or ended >= until:
                 raise
+
+
+async def _addresses(settings: Settings, runtime: Runtime, until: float, resolve: Resolve) -> list[str]:
+    if not settings.name:
+        return []
+    try:
+        found = await resolve(settings, until - runtime.now())
+        if runtime.now() >= until:
+            raise TimeoutError
+    except TimeoutError:
+        late = TimeoutError("Temporary failure in name resolution: no answer in time")
+        raise cannot_connect(late, settings.where) from None
+    except (OSError, UnicodeError) as error:
+        raise cannot_connect(error, settings.where) from None
+    return addresses_in(found)
 
 
 async def _opened(
@@ -143,11 +163,6 @@ async def _opened(
             raise cannot_connect(error, settings.where) from error
         raise
     return connection
-
-
-def addresses_in(found: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return the addresses in what a resolver found, in its order."""
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def opening() -> bytes:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from leasehold._url import StoreURL, Veiled, address, is_local, switch
+from leasehold.stores._sql.transport import Silent
 
 PORT = 3306
 
@@ -29,14 +30,14 @@ class Settings:
         options: ``host``, ``port``, ``unix_socket``, ``user``, ``password``, ``database``, ``ssl``, as the drivers name
             them.
         connect: makes the connections instead, by a user's own engine.
-        silent: addresses of the host that did not answer in time; they are tried last, until they do.
+        silent: addresses of the host that did not answer in time.
     """
 
     where: str
     database: str
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
     connect: Connect | None = field(default=None, repr=False)
-    silent: set[str] = field(default_factory=set, repr=False, compare=False)
+    silent: Silent[str] = field(default_factory=Silent, repr=False, compare=False)
 
     @property
     def local(self) -> bool:

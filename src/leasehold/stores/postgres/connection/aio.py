@@ -12,8 +12,8 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
+from leasehold.stores._sql.transport import addresses_in
 from leasehold.stores.postgres.connection.base import PostgresTransport
-from leasehold.stores.postgres.connection.endpoints import addresses_in
 from leasehold.stores.postgres.connection.exchange import READ, WRITE, SocketWait
 
 

@@ -264,7 +264,7 @@ class PostgresTransport(ABC):
     async def _attempt(self, settings: Settings, endpoint: Endpoint, until: float) -> Connection:
         connection = await self._connected(settings, endpoint, until)
         try:
-            await self._greet(connection, until)
+            await self._greet(connection, endpoint, until)
         finally:
             if not connection.facts:
                 self.drop(connection)
@@ -276,14 +276,14 @@ class PostgresTransport(ABC):
             self._connections.add(connection)
         return connection
 
-    async def _greet(self, connection: Connection, until: float) -> None:
+    async def _greet(self, connection: Connection, endpoint: Endpoint, until: float) -> None:
         ((row,),) = await self.run(connection.exchange([WHO]), until)
         backend, version, standby, read_only, started = row
         pooled = backend != connection.backend
         if version < OLDEST:
             raise Unsupported(f"the server at {self.where} is PostgreSQL {version // 10000}; locks need 10 or later")
         if standby:
-            raise Broken("the server is a standby, which is read-only")
+            raise Broken(endpoint.failed("the server is a standby, which is read-only"))
         if not pooled:
             await self.run(connection.exchange(SESSION_SETTINGS), until)
             connection.prepares = True

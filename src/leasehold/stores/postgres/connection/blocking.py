@@ -6,8 +6,8 @@ import select
 import socket
 from collections.abc import Sequence
 
+from leasehold.stores._sql.transport import addresses_in
 from leasehold.stores.postgres.connection.base import PostgresTransport
-from leasehold.stores.postgres.connection.endpoints import addresses_in
 from leasehold.stores.postgres.connection.exchange import SocketWait
 
 

@@ -4,8 +4,7 @@ libpq tries a list of hosts by itself. But when it is driven without blocking, a
 its connect_timeout limits its blocking calls only. So a first host that is silent, such as one without power, would
 take all the time of each call, and the next would never be asked.
 
-* Each endpoint gets the time that is left, divided by the number of endpoints that are left.
-* An endpoint that was silent is tried last from then on, until it answers. So later connections do not wait for it.
+* Each endpoint gets its share of the time, and a silent one is tried last: see `Silent`.
 * A refused login ends the list, as in libpq. A server that is starting, or of another kind than
   ``target_session_attrs`` asks for, does not. Nor does a standby.
 * Locks need a primary, so ``prefer-standby``, which a single host of either kind satisfies, prefers nothing.
@@ -21,14 +20,12 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leasehold._runtimes.base import Runtime
+from leasehold.stores._sql.transport import Silent
 from leasehold.stores.postgres.connection.errors import Broken, ends_the_list
 from leasehold.stores.postgres.connection.settings import Settings
 
 C = TypeVar("C")
 Made_co = TypeVar("Made_co", covariant=True)
-
-MOST_SILENT = 100
-"""Silent endpoints that are remembered: a name may have ever new addresses. Then all are forgotten."""
 
 
 class Endpoint(NamedTuple):
@@ -49,15 +46,15 @@ class Endpoint(NamedTuple):
         """Whether its addresses must be looked up."""
         return bool(self.host) and not self.address and not self.host.startswith(("/", "@")) and not _is_ip(self.host)
 
-    @property
-    def silence(self) -> str:
-        """The error of one that did not answer in time, as libpq words its own."""
+    def failed(self, why: str) -> str:
+        """Return an error's text as libpq words its own, with the host."""
         if self.is_name:
-            return f'could not translate host name "{self.host}": the DNS did not answer in time'
+            return f'could not translate host name "{self.host}": {why}'
         if not self.host and not self.address:
-            return "timed out"
+            return why
         by = f" ({self.address})" if self.host and self.address else ""
-        return f'connection to server at "{self.host or self.address}"{by}, port {self.port or 5432} failed: timed out'
+        port = f", port {self.port}" if self.port else ""
+        return f'connection to server at "{self.host or self.address}"{by}{port} failed: {why}'
 
 
 class Attempt(Protocol[Made_co]):
@@ -76,7 +73,7 @@ class Endpoints:
     def __init__(self, runtime: Runtime, lookup: Lookup) -> None:
         self._runtime = runtime
         self._lookup = lookup
-        self._silent = set[Endpoint]()
+        self._silent = Silent[Endpoint]()
 
     async def first(self, settings: Settings, attempt: Attempt[C], until: float) -> C:
         """Return the connection to the first endpoint that can be used.
@@ -85,34 +82,30 @@ class Endpoints:
             Broken: there was none in time; the text has the reason of each.
             Exception: whatever else an attempt raises; it ends the list.
         """
-        waiting, failed = self._in_order(endpoints_of(settings), settings), list[str]()
+        waiting, failed, share = self._in_order(endpoints_of(settings), settings), list[str](), until
         while waiting:
             now = self._runtime.now()
             if now >= until:
                 failed.append("timed out")
                 break
-            limit = now + (until - now) / len(waiting)
+            limit, share = self._silent.limit(waiting, now, until), min(share, (until - now) / len(waiting))
             endpoint = waiting.pop(0)
             try:
                 if endpoint.is_name:
                     addresses = await self._resolved(endpoint.host, limit - now)
                     found = [endpoint._replace(address=address) for address in addresses]
-                    waiting = self._silent_last([*self._in_order(found, settings), *waiting])
-                    self._silent.discard(endpoint)
+                    waiting = self._silent.last([*self._in_order(found, settings), *waiting])
                 else:
                     connection = await attempt(settings, endpoint, limit)
-                    self._silent.discard(endpoint)
+                    self._silent.note(endpoint, share, now, self._runtime.now(), answered=True)
                     return connection
             except TimeoutError:
-                if len(self._silent) >= MOST_SILENT:
-                    self._silent.clear()
-                self._silent.add(endpoint)
-                failed.append(endpoint.silence)
+                failed.append(endpoint.failed("the DNS did not answer in time" if endpoint.is_name else "timed out"))
             except Broken as error:
-                self._silent.discard(endpoint)
                 failed.append(str(error))
                 if ends_the_list(str(error)):
-                    break
+                    waiting.clear()
+            self._silent.note(endpoint, share, now, self._runtime.now())
         raise Broken(" ".join(failed))
 
     async def _resolved(self, host: str, within: float) -> Sequence[str]:
@@ -124,11 +117,8 @@ class Endpoints:
             raise Broken(f'could not translate host name "{host}": {error}') from None
 
     def _in_order(self, endpoints: Iterable[Endpoint], settings: Settings) -> list[Endpoint]:
-        random = settings.options.get("load_balance_hosts") == "random"
-        return self._silent_last(sorted(endpoints, key=lambda _: self._runtime.jitter() if random else 0.0))
-
-    def _silent_last(self, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
-        return sorted(endpoints, key=lambda endpoint: endpoint in self._silent)
+        random = (settings.options.get("load_balance_hosts") or os.environ.get("PGLOADBALANCEHOSTS")) == "random"
+        return self._silent.last(sorted(endpoints, key=lambda _: self._runtime.jitter() if random else 0.0))
 
 
 def endpoints_of(settings: Settings) -> list[Endpoint]:
@@ -139,15 +129,11 @@ def endpoints_of(settings: Settings) -> list[Endpoint]:
     addresses = addresses * number if addresses == [""] else addresses
     ports = ports * number if len(ports) == 1 else ports
     elsewhere = "service" in settings.options or ("PGHOSTADDR" in os.environ and "hostaddr" not in settings.options)
+    elsewhere |= ports[0] == "" and "," in os.environ.get("PGPORT", "")
     gaps = any("" in values and any(values) for values in (hosts, ports, addresses))
     if elsewhere or gaps or not number == len(hosts) == len(ports) == len(addresses):
         return [Endpoint()]  # libpq knows what a gap stands for, and says what is wrong with lists of other lengths
     return [Endpoint(*one) for one in zip(hosts, ports, addresses, strict=True)]
-
-
-def addresses_in(found: Iterable[tuple[Any, ...]]) -> Sequence[str]:
-    """Return the addresses in what a resolver found, in its order."""
-    return [str(ip_address(str(info[4][0]).partition("%")[0])) for info in found]
 
 
 def _is_ip(host: str) -> bool:

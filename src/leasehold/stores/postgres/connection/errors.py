@@ -70,6 +70,7 @@ class Hint(NamedTuple):
 
 HINTS: Mapping[str, Hint] = {
     "password authentication failed": Hint("28P01", REMEDIES["28P01"]),
+    "authentication failed for user": Hint("28000", REMEDIES["28000"]),
     "no password supplied": Hint("28000", "put the password into the URL: postgresql://user:password@host/database"),
     "no pg_hba.conf entry": Hint("28000", REMEDIES["28000"]),
     "pg_hba.conf rejects": Hint("28000", REMEDIES["28000"]),
