@@ -133,7 +133,7 @@ def test_a_call_that_had_no_answer_is_not_taken_for_a_message(monkeypatch: pytes
     def report(name: str) -> None: ...
 
     with Client(Faulty(registry.opener(url), plan), response_timeout=0.2) as client:
-        monkeypatch.setitem(clients._clients, (os.getpid(), url, "default"), client)
+        monkeypatch.setitem(clients._clients, (os.getpid(), url, "default", None), client)
         with pytest.raises(StoreUnavailable):
             report.delay("a")
         down = False

@@ -39,13 +39,13 @@ def client_of(app: Any) -> Client:
 def client_at(conf: Any, url: str | None) -> Client:
     """Return the client of this process for a store, with the other settings of an app."""
     namespace, given = conf.get("leasehold_namespace") or "default", conf.get("leasehold_observer")
-    key = os.getpid(), url, namespace, given if isinstance(given, str) else id(given)  # not all have a hash
+    key = os.getpid(), url, namespace, given if isinstance(given, str | None) else id(given)  # not all have a hash
     found = _clients.get(key)
     if found is None:
         observer = None if given is None else cast("Any", symbol_by_name)(given)
         if observer is not None and not callable(observer):
             raise TypeError(f"leasehold_observer must be a function of one event, or its dotted path, not {given!r}")
-        made = Client.from_url(url, namespace=namespace, observer=observer)
+        made = Client.from_url(url, namespace=namespace, observer=cast("Any", observer))
         found = _clients.setdefault(key, made)  # without a lock, which another thread may hold while we fork
         if found is not made:
             made.close()

@@ -219,4 +219,4 @@ class Silent(dict[E, float]):
 
 def addresses_in(found: Iterable[tuple[Any, ...]]) -> list[str]:
     """Return the addresses in what a resolver found, in its order; a local one has the number of its interface."""
-    return list(dict.fromkeys("%".join(map(str, (info[4][0], *filter(None, info[4][3:])))) for info in found))
+    return list(dict.fromkeys("%".join(str(part) for part in (info[4][0], *info[4][3:]) if part) for info in found))

@@ -37,7 +37,7 @@ class Settings:
     database: str
     options: Mapping[str, Any] = field(default_factory=Veiled, repr=False)
     connect: Connect | None = field(default=None, repr=False)
-    silent: Silent[str] = field(default_factory=Silent, repr=False, compare=False)
+    silent: Silent[str] = field(default_factory=Silent[str], repr=False, compare=False)
 
     @property
     def local(self) -> bool:
