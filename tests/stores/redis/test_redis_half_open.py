@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 import pytest
 
@@ -16,6 +17,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot
 from leasehold.stores.redis.connection.base import HELLO
+from leasehold.stores.redis.connection.blocking import BlockingTransport
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from support.flavors import both
@@ -112,3 +114,32 @@ def test_a_wait_of_many_days_is_possible(redis_server):
     timer.join()
     assert slot.news
     finish(store.close())
+
+
+def test_an_end_of_a_subscription_is_no_message(redis_server, namespace):
+    """A message of a sentinel that no thread has read announces a failover. The end of its connection does not."""
+    silences = list[None]()
+    settings = registry.opener(redis_server.url).open(BlockingRuntime(), namespace)._settings
+    transport, ended = (
+        BlockingTransport(
+            BlockingRuntime(), settings, namespace.encode(), lambda message: None, lambda: silences.append(None)
+        )
+        for _ in range(2)
+    )
+    finish(transport.listen(2.0))
+    assert not transport.has_unread()
+    redis_server.command("PUBLISH", namespace, "failover")
+    assert until(transport.has_unread)
+    finish(transport.close())
+    finish(ended.listen(2.0))
+    redis_server.command("CLIENT", "KILL", "TYPE", "pubsub")
+    assert until(lambda: ended.has_unread() or silences)
+    assert (ended.has_unread(), ended.generation(), silences) == (False, 0, [None])
+    finish(ended.close())
+
+
+def until(condition):
+    end = time.monotonic() + 5
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.001)
+    return found

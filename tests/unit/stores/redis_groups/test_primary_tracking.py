@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -123,10 +122,13 @@ def test_a_message_ends_the_time_for_which_silent_sentinels_are_not_asked(
 
 
 @both
-def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
+def test_a_hurried_caller_uses_the_last_primary_when_the_sentinels_are_silent(
     runtime: Any, run: Callable[[Any], Any]
 ) -> None:
-    """A short `response_timeout` must not make a client depend on sentinels that all are down."""
+    """A renewal of a short lease has one attempt. Without the message of a failover the last primary is the best guess.
+
+    It is a guess of that caller only: another one with more time may get an answer.
+    """
 
     async def body() -> None:
         servers = list[Served]()
@@ -134,11 +136,9 @@ def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
         primary = await used(runtime(), made, servers)
         made._on_silence()
         sentinel.reply = DOWN
-        for _ in range(20):
-            with suppress(StoreUnavailable):
-                assert await primary.call(b"meanwhile", within=0.3) == 1
-                return
-        pytest.fail("refused twenty times")
+        assert await primary.call(b"renewal", within=0.1) == 1
+        sentinel.reply = says(2, 5)
+        assert await primary.call(b"second", within=30.0) == 2
 
     run(body())
 

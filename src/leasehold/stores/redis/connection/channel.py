@@ -141,9 +141,14 @@ class Channel:
             self._close(wake_up.close)
 
     def has_unread(self) -> bool:
-        """Return whether there is data that no thread has read."""
+        """Return whether there is data that no thread has read; if there is only an end, hang up."""
         connection = self._connection
-        return connection is not None and not connection.quiet()
+        if connection is None or connection.quiet():
+            return False
+        if connection.ended():
+            self.hang_up()
+            return False
+        return True
 
     def hang_up(self) -> None:
         """End the subscription; waiters retry."""

@@ -102,6 +102,8 @@ class Sentinels:
         self._watched = watched
         self._name = watched.name
         self._moved = False
+        self.announced = False
+        """Whether a sentinel has announced another primary, and none has answered since."""
         self._listened: list[Transport] = []
         self._ask_at = math.inf
         self._unanswered = 0.0
@@ -144,7 +146,7 @@ class Sentinels:
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
-        self._unanswered = 0.0
+        self._unanswered, self.announced = 0.0, self.announced and self._moved  # a message may have come meanwhile
         newest = max((answer.generation, answer.settled) for answer in found)
         addresses = Counter(
             (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
@@ -171,7 +173,8 @@ class Sentinels:
     def moved(self) -> bool:
         """Return, without waiting, whether a message since the last `primary` may name another one."""
         for transport in self._listened:
-            if transport.has_unread():
+            if transport.has_unread():  # blocking: most likely a message of a failover, and `hang_up` drops it
+                self.announced = True
                 transport.hang_up()
                 self._on_silence()
         return self._moved or (self._ask_at < math.inf and self._runtime.now() >= self._ask_at)
@@ -258,7 +261,7 @@ class Sentinels:
     def _on_message(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
         if name == self._name:
-            self._moved, self._unanswered = True, 0.0
+            self._moved, self._unanswered, self.announced = True, 0.0, True
             self._on_moved()
 
     def _on_silence(self) -> None:
