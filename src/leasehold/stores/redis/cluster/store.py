@@ -71,7 +71,7 @@ class ClusterStore:
         self._runtime = runtime
         self._namespace = namespace
         self._make = make or single_transport(runtime)
-        self._topology = Topology(runtime, seeds, self._make)
+        self._topology = Topology(runtime, seeds, self._make, self._refresh)
         self._nodes = Nodes(runtime, self._topology, namespace, self._make, open_node)
         self._waits: dict[str, RedisStore] = {}
         self._seen: SlotMap | None = None
@@ -148,6 +148,7 @@ class ClusterStore:
 
     async def close(self) -> None:
         await self._nodes.close()
+        await self._topology.close()
 
     def after_fork(self) -> None:
         self._waits = {}
