@@ -10,7 +10,7 @@ import pytest
 from cluster_names import lock_key, moving
 
 from leasehold import StoreUnavailable
-from leasehold._model import Change
+from leasehold._model import Change, ReleaseReason
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster
 from support.flavors import both
@@ -127,6 +127,22 @@ def test_a_name_is_shown_while_its_slot_migrates(
             assert harness.now() - began < NOISE
             migration.finish()
             await other.release()
+
+    harness.run(body)
+
+
+@both
+def test_a_lock_delay_is_shown_while_its_slot_migrates(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
+            await locks.lock("z", lease=60.0, lock_delay=60.0).acquire()
+            (found,) = await locks.store.inspect("z", exact=True)
+            await locks.store.release("z", found.holders[0].ticket, reason=ReleaseReason.BREAK, within=5.0)
+            migration = moving(cluster, namespace, "z")
+            for step in (migration.move, migration.finish, lambda: None):
+                (found,) = await locks.store.inspect("")
+                assert 0 < found.free_in <= 60
+                step()
 
     harness.run(body)
 

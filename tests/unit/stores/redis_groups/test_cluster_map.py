@@ -189,6 +189,32 @@ def test_a_caller_whose_node_is_known_does_not_wait_for_the_map(
 
 
 @both
+def test_a_listing_keeps_to_its_time(runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the map, and asking all nodes, share the time. Each took its own, the map 5 s."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        client.store._topology.suspect(A)
+        client.later += 2 * REFRESH_EVERY
+        given = list[float]()
+
+        async def silent(node: Node, commands: Sequence[bytes], *, within: float) -> list[Any]:
+            given.append(within)
+            client.later += within / 3  # three are asked for the map at once
+            raise RetryableError(f"{node.address} is silent")
+
+        monkeypatch.setattr(Node, "call_all", silent)
+        began = client.runtime.now()
+        with pytest.raises(StoreUnavailable):
+            await client.store.inspect("", within=0.6)
+        assert client.runtime.now() - began < 0.9, given
+
+    run(body())
+
+
+@both
 def test_a_successor_is_found_when_all_nodes_of_the_first_map_are_gone(
     runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
