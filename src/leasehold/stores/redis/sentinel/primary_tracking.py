@@ -218,7 +218,8 @@ class PrimaryTransport:
     async def _find(self, within: float) -> None:
         if self._falls_back():
             return
-        self._in_doubt = True  # meanwhile: whoever needs the primary waits for the answer, whatever caused the question
+        if not self._sentinels.due():
+            self._in_doubt = True  # meanwhile: all wait for the answer, whatever else caused the question
         try:
             settings = await self._sentinels.primary(within)
         except RetryableError:

@@ -122,7 +122,12 @@ class Sentinels:
         Raises:
             StoreUnavailable: it cannot be resolved.
         """
-        self._moved = False  # first: a message that comes from now on may be newer than the answers
+        for transport in self._transports:
+            if transport not in self._listened:  # it did not answer: its subscription may be dead
+                transport.hang_up()
+        self._moved = False  # then: a message that comes from now on may be newer than the answers
+        if self._ask_at < math.inf:
+            self._ask_at = self._runtime.now() + LISTEN_AGAIN
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         try:
             return await self._newest(each)
@@ -177,7 +182,11 @@ class Sentinels:
                 self.announced = True
                 transport.hang_up()
                 self._on_silence()
-        return self._moved or (self._ask_at < math.inf and self._runtime.now() >= self._ask_at)
+        return self._moved or self.due()
+
+    def due(self) -> bool:
+        """Return whether all are asked again only because it is time: one caller does, and the others go on."""
+        return not self._moved and self._ask_at < math.inf and self._runtime.now() >= self._ask_at
 
     async def close(self) -> None:
         for transport in self._transports:
@@ -228,7 +237,7 @@ class Sentinels:
         return self._watched.sentinels[self._transports.index(transport)].where
 
     async def _listen(self, answers: Sequence[Answer | BaseException], within: float) -> None:
-        """Subscribe to all sentinels that answered, also to those that still name another; leave all others."""
+        """Subscribe to all sentinels that answered, also to those that still name another."""
         answered = [
             (transport, answer)
             for transport, answer in zip(self._transports, answers, strict=True)
@@ -241,9 +250,6 @@ class Sentinels:
         self._listened = [transport for transport, _ in answered if transport.generation()]
         few = 2 * len(self._listened) <= len(self._transports)
         self._ask_at = self._runtime.now() + LISTEN_AGAIN if few else math.inf
-        for transport in self._transports:
-            if transport not in self._listened:
-                transport.hang_up()
 
     async def _subscribe(self, transport: Transport, before: Answer, within: float) -> None:
         """Subscribe to a sentinel, if it lets us, and ask it again: its last message may have come before that."""
