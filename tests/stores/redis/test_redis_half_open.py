@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 import pytest
 
@@ -16,12 +17,15 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores import registry
 from leasehold.stores._common.slots import Slot
 from leasehold.stores.redis.connection.base import HELLO
+from leasehold.stores.redis.connection.blocking import BlockingTransport
+from leasehold.stores.redis.connection.channel import ANSWER_AFTER
 from leasehold_lab.proxy.proxy import FaultProxy
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from support.flavors import both
 
 LEASE = 2.4
 NOISE = 0.4
+FOUND_WITHIN = LEASE / 6 + ANSWER_AFTER
 KINDS = {
     "lock": lambda locks, lease=LEASE: locks.lock("x", fair=True, lease=lease),
     "semaphore": lambda locks, lease=LEASE: locks.semaphore("x", 1, lease=lease),
@@ -51,7 +55,7 @@ async def warm(harness, others, locks, make):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 @both
-def test_a_waiter_acquires_within_a_third_of_its_lease(redis_server, namespace, harness, kind, when):
+def test_a_waiter_notices_that_its_subscription_is_dead(redis_server, namespace, harness, kind, when):
     if when == "before" and isinstance(harness, AsyncioHarness):
         pytest.skip("asyncio claims on the connection of its subscription, and the claim shows that it is dead")
 
@@ -73,11 +77,52 @@ def test_a_waiter_acquires_within_a_third_of_its_lease(redis_server, namespace, 
                 released = harness.now()
                 await hold.release()
                 mine = await waiter.result()
-                thirds = 1 if isinstance(harness, BlockingHarness) else 2  # its renewal must fail first
-                assert harness.now() - released < thirds * LEASE / 3 + NOISE
+                asyncio_takes = 2 * LEASE / 3  # its renewal must fail first
+                assert harness.now() - released < NOISE + (
+                    FOUND_WITHIN if isinstance(harness, BlockingHarness) else asyncio_takes
+                )
                 await mine.release()
 
     harness.run(body)
+
+
+def test_a_dead_subscription_is_found_in_time_for_the_shortest_lease(redis_server, namespace):
+    """The thread that reads has a long lease, and polls for seconds when the other one begins to wait."""
+
+    def wait(name, lease):
+        async def acquire():
+            return locks.lock(name, lease=lease).acquire(timeout=20)
+
+        waiter = BlockingHarness().spawn(acquire)
+        while not others.inspect(name).waiters:
+            time.sleep(0.01)
+        return waiter
+
+    with (
+        FaultProxy(redis_server.port) as proxy,
+        Client.from_url(redis_server.url, namespace=namespace) as others,
+        Client.from_url(url(proxy.port, "lock"), namespace=namespace) as locks,
+    ):
+        with others.lock("long", lease=60):
+            hold = others.lock("short", lease=60).acquire()
+            long = wait("long", 60)
+            time.sleep(0.2)  # it polls
+            assert proxy.sever(b"SUBSCRIBE") > 0
+            short = wait("short", LEASE)
+            released = time.monotonic()
+            hold.release()
+            finish(short.result()).release()
+            assert time.monotonic() - released < FOUND_WITHIN + NOISE
+        finish(long.result()).release()
+
+
+def test_latency_ends_no_subscription(redis_server, namespace):
+    """The answer to the request takes longer than the silence before it."""
+    with FaultProxy(redis_server.port) as proxy, Client.from_url(url(proxy.port, "lock"), namespace=namespace) as locks:
+        with locks.lock("x", lease=60):
+            proxy.delay(0.1)
+            assert locks.lock("x", lease=1.0).acquire(timeout=4) is None
+        assert proxy.count(b"SUBSCRIBE") == 1
 
 
 def test_messages_and_replies_keep_a_subscription(redis_server, namespace):
@@ -112,3 +157,32 @@ def test_a_wait_of_many_days_is_possible(redis_server):
     timer.join()
     assert slot.news
     finish(store.close())
+
+
+def test_an_end_of_a_subscription_is_no_message(redis_server, namespace):
+    """A message of a sentinel that no thread has read announces a failover. The end of its connection does not."""
+    silences = list[None]()
+    settings = registry.opener(redis_server.url).open(BlockingRuntime(), namespace)._settings
+    transport, ended = (
+        BlockingTransport(
+            BlockingRuntime(), settings, namespace.encode(), lambda message: None, lambda: silences.append(None)
+        )
+        for _ in range(2)
+    )
+    finish(transport.listen(2.0))
+    assert not transport.has_unread()
+    redis_server.command("PUBLISH", namespace, "failover")
+    assert until(transport.has_unread)
+    finish(transport.close())
+    finish(ended.listen(2.0))
+    redis_server.command("CLIENT", "KILL", "TYPE", "pubsub")
+    assert until(lambda: ended.has_unread() or silences)
+    assert (ended.has_unread(), ended.generation(), silences) == (False, 0, [None])
+    finish(ended.close())
+
+
+def until(condition):
+    end = time.monotonic() + 5
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.001)
+    return found

@@ -10,7 +10,7 @@ import pytest
 from cluster_names import lock_key, moving
 
 from leasehold import StoreUnavailable
-from leasehold._model import Change
+from leasehold._model import Change, ReleaseReason
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster
 from support.flavors import both
@@ -129,6 +129,52 @@ def test_a_name_is_shown_while_its_slot_migrates(
             await other.release()
 
     harness.run(body)
+
+
+@both
+def test_a_lock_delay_is_shown_while_its_slot_migrates(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
+    async def body(harness: Harness) -> None:
+        async with harness.client(cluster.url, namespace=namespace) as locks:
+            await locks.lock("z", lease=60.0, lock_delay=60.0).acquire()
+            (found,) = await locks.store.inspect("z", exact=True)
+            await locks.store.release("z", found.holders[0].ticket, reason=ReleaseReason.BREAK, within=5.0)
+            migration = moving(cluster, namespace, "z")
+            for step in (migration.move, migration.finish, lambda: None):
+                (found,) = await locks.store.inspect("")
+                assert 0 < found.free_in <= 60
+                step()
+
+    harness.run(body)
+
+
+@both
+def test_a_look_at_a_name_that_has_moved_learns_its_node(
+    cluster: RedisCluster, harness: Harness, namespace: str
+) -> None:
+    """A client that only looks, as an observer of an election, is redirected once."""
+
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(cluster.url, namespace=namespace) as locks,
+            harness.client(cluster.url, namespace=namespace) as second,
+        ):
+            hold = await locks.lock("z", lease=60.0).acquire()
+            assert await second.lock("z").locked()
+            source = cluster.primary_of(lock_key(namespace, "z"))
+            moving(cluster, namespace, "z").finish()
+            before = redirections(source)
+            for _ in range(5):
+                assert await second.lock("z").locked()
+            assert redirections(source) == before + 1
+            await hold.release()
+
+    harness.run(body)
+
+
+def redirections(node: Any) -> int:
+    """Return how many commands a node has answered with MOVED."""
+    found = [line for line in str(node.command("INFO", "errorstats")).split() if "MOVED" in line]
+    return int(found[0].rpartition("=")[2]) if found else 0
 
 
 WAITER = """

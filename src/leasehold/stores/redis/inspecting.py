@@ -29,13 +29,14 @@ async def inspect(calls: Calls, namespace: str, prefix: str, *, exact: bool, wit
         StoreUnavailable: the server does not reply.
     """
     names = [prefix] if exact else [name async for name in calls.names(namespace, prefix, within=within)]
+    elsewhere = MIGRATING[1:] if exact else MIGRATING  # the caller follows MOVED for its one name
     found: list[View] = []
     for some in chunks(names, PER_SCRIPT):
         looks: list[Command] = [(INSPECT, keys.shared_keys(namespace, name), ()) for name in some]
         for name, reply in zip(some, await calls.run_all(looks, within=within), strict=True):
             if not isinstance(reply, ReplyError):
                 view_of_name = view(name, reply)
-            elif reply.code in MIGRATING and calls.moving is not None:
+            elif reply.code in elsewhere and calls.moving is not None:
                 view_of_name = await calls.moving(name, within)
             else:
                 raise await calls.refused(reply, within)

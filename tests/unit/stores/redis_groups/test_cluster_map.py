@@ -33,6 +33,7 @@ class Nodes:
         self.named: dict[Address, list[Address]] = {}  # what a node says instead of the truth
         self.gone: set[Address] = set()
         self.mute: set[Address] = set()  # those that do not reply with the map
+        self.hung: Any = None  # a signal: no node replies with the map before
         self.refusals: list[ReplyError] = []  # of the owner
         self.exits: type[BaseException] | None = None  # raised by the next close of a store
         self.log: list[tuple[str, Address]] = []
@@ -67,6 +68,8 @@ class Node:
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         if self.address in self.cluster.gone or self.closed:
             raise RetryableError(f"{self.address} is gone")
+        if self.cluster.hung is not None and b"\r\nSLOTS\r\n" in commands[0]:
+            await self.cluster.hung.wait(within)
         return [self._reply(command) for command in commands]
 
     def _reply(self, command: bytes) -> Any:
@@ -128,6 +131,12 @@ class Used:
 
     async def acquire(self, within: float = 2.0) -> None:
         await self.store.try_acquire("x", self.ticket(), join=False, within=within)
+        await self.read()
+
+    async def read(self) -> None:
+        """Wait for the end of the read of the map that a redirection has started."""
+        if (job := self.store._topology._job) is not None:
+            await job.join(5.0)
 
 
 @both
@@ -150,6 +159,57 @@ def test_a_redirection_lets_the_map_be_read_again(
         assert len(cluster.asked("SLOTS")) == 3  # A, B and C
         assert SHARD_MARK in cluster.made[cluster.owner([D, E])][-1].channel
         assert all(node.closed for node in cluster.made[A])
+
+    run(body())
+
+
+@both
+def test_a_caller_whose_node_is_known_does_not_wait_for_the_map(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot has moved between two nodes, and a third one hangs, which is asked for the map, too."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.acquire()
+        cluster.owners, cluster.hung = [B, C, A], client.runtime.signal()
+        client.later += 2 * REFRESH_EVERY
+        began = client.runtime.now()
+        for _ in range(3):
+            await client.store.try_acquire("x", client.ticket(), join=False, within=30.0)
+        assert client.runtime.now() - began < 0.9
+        assert cluster.asked("SLOTS") == [A]
+        cluster.hung.set()
+        await client.read()
+        assert len(cluster.asked("SLOTS")) == 3
+        await client.store.close()
+
+    run(body())
+
+
+@both
+def test_a_listing_keeps_to_its_time(runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the map, and asking all nodes, share the time. Each took its own, the map 5 s."""
+    cluster = Nodes()
+
+    async def body() -> None:
+        client = Used(runtime, monkeypatch, cluster)
+        await client.store.inspect("")
+        client.store._topology.suspect(A)
+        client.later += 2 * REFRESH_EVERY
+        given = list[float]()
+
+        async def silent(node: Node, commands: Sequence[bytes], *, within: float) -> list[Any]:
+            given.append(within)
+            client.later += within / 3  # three are asked for the map at once
+            raise RetryableError(f"{node.address} is silent")
+
+        monkeypatch.setattr(Node, "call_all", silent)
+        began = client.runtime.now()
+        with pytest.raises(StoreUnavailable):
+            await client.store.inspect("", within=0.6)
+        assert client.runtime.now() - began < 0.9, given
 
     run(body())
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.sentinel.sentinel import LISTEN_AGAIN
 from support.stores.told_sentinels import DOWN, MOVED, Served, both, publish, says, sentinels, used
 
 
@@ -123,10 +123,13 @@ def test_a_message_ends_the_time_for_which_silent_sentinels_are_not_asked(
 
 
 @both
-def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
+def test_a_hurried_caller_uses_the_last_primary_when_the_sentinels_are_silent(
     runtime: Any, run: Callable[[Any], Any]
 ) -> None:
-    """A short `response_timeout` must not make a client depend on sentinels that all are down."""
+    """A renewal of a short lease has one attempt. Without the message of a failover the last primary is the best guess.
+
+    It is a guess of that caller only: another one with more time may get an answer.
+    """
 
     async def body() -> None:
         servers = list[Served]()
@@ -134,11 +137,61 @@ def test_hurried_callers_use_the_last_primary_when_the_sentinels_stay_silent(
         primary = await used(runtime(), made, servers)
         made._on_silence()
         sentinel.reply = DOWN
-        for _ in range(20):
-            with suppress(StoreUnavailable):
-                assert await primary.call(b"meanwhile", within=0.3) == 1
-                return
-        pytest.fail("refused twenty times")
+        assert await primary.call(b"renewal", within=0.1) == 1
+        sentinel.reply = says(2, 5)
+        assert await primary.call(b"second", within=30.0) == 2
+
+    run(body())
+
+
+@both
+def test_others_use_the_primary_while_one_caller_asks_the_sentinels_again(
+    runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too few subscriptions they are asked each ten seconds, and wait for those that are gone."""
+
+    async def body() -> None:
+        flavor, servers = runtime(), list[Served]()
+        made, (sentinel, *_) = sentinels(says(1, 4), DOWN, DOWN, runtime=runtime)
+        primary = await used(flavor, made, servers)
+        asking, over, ask, now = flavor.signal(), flavor.signal(), sentinel.call_all, made._runtime.now
+        monkeypatch.setattr(made._runtime, "now", lambda: now() + 2 * LISTEN_AGAIN)
+
+        async def slow(commands: Sequence[bytes], *, within: float) -> list[Any]:
+            asking.set()
+            await over.wait(5.0)
+            return await ask(commands, within=within)
+
+        async def second() -> int:
+            await asking.wait(5.0)
+            found = await primary.call(b"second", within=2.0)
+            over.set()
+            return found
+
+        sentinel.call_all, sentinel.reply = slow, says(2, 5)
+        assert await flavor.gather(primary.call(b"first", within=30.0), second()) == [2, 1]
+
+    run(body())
+
+
+@both
+def test_hanging_up_a_silent_sentinel_raises_no_doubt(runtime: Any, run: Callable[[Any], Any]) -> None:
+    """Blocking code ends its subscription itself. The next caller need not wait for that sentinel, too."""
+
+    async def body() -> None:
+        made, (_, frozen, _) = sentinels(says(1, 4), says(1, 4), says(1, 4), runtime=runtime)
+        await made.primary(3.0)
+
+        def hang_up() -> None:
+            if frozen.listens:
+                frozen.listens = 0
+                made._on_silence()
+
+        frozen.hang_up, frozen.reply = hang_up, DOWN
+        for _ in range(2):
+            await made.primary(3.0)
+            assert not made.moved()
+        assert not frozen.listens
 
     run(body())
 

@@ -145,6 +145,8 @@ class Nodes:
                 if not isinstance(error, Redirected):
                     break
                 where, asking = error.address, error.ask
+                if not asking:
+                    self._topology.learn(error.slot, where)
             raise error
 
         return await migrating.view(read, self._namespace, name)

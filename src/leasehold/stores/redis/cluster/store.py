@@ -71,7 +71,7 @@ class ClusterStore:
         self._runtime = runtime
         self._namespace = namespace
         self._make = make or single_transport(runtime)
-        self._topology = Topology(runtime, seeds, self._make)
+        self._topology = Topology(runtime, seeds, self._make, self._refresh)
         self._nodes = Nodes(runtime, self._topology, namespace, self._make, open_node)
         self._waits: dict[str, RedisStore] = {}
         self._seen: SlotMap | None = None
@@ -128,7 +128,7 @@ class ClusterStore:
         if exact:
             return await self._at(prefix, within, lambda store, left: store.inspect(prefix, exact=True, within=left))
         found: dict[str, View] = {}
-        for views in await self._everywhere(lambda store: store.inspect(prefix, within=within)):
+        for views in await self._everywhere(lambda store, left: store.inspect(prefix, within=left), within):
             found.update({view.name: view for view in views})
         return [found[name] for name in sorted(found)]
 
@@ -148,6 +148,7 @@ class ClusterStore:
 
     async def close(self) -> None:
         await self._nodes.close()
+        await self._topology.close()
 
     def after_fork(self) -> None:
         self._waits = {}
@@ -323,16 +324,17 @@ class ClusterStore:
             return
         places.setdefault(place, []).extend(holding)
 
-    async def _everywhere(self, ask: Callable[[RedisStore], Coroutine[Any, Any, T]]) -> list[T]:
+    async def _everywhere(self, ask: Callable[[RedisStore, float], Coroutine[Any, Any, T]], within: float) -> list[T]:
         """Call all nodes that have slots, at once.
 
         Raises:
             StoreUnavailable: one does not reply.
         """
-        known = await self._refresh(5.0)
-        stores = [self._nodes.at(address) for address in known.primaries]
+        until = self._runtime.now() + within
+        known = await self._refresh(within)
+        stores, left = [self._nodes.at(address) for address in known.primaries], max(until - self._runtime.now(), 0.001)
         results: list[T] = []
-        for result in await self._runtime.gather(*[self._of(store, ask(store)) for store in stores]):
+        for result in await self._runtime.gather(*[self._of(store, ask(store, left)) for store in stores]):
             if isinstance(result, BaseException):
                 raise result
             results.append(result)

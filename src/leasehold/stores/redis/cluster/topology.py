@@ -5,19 +5,22 @@ Theory of operation
 Some nodes are asked at once, and the map with the highest epoch counts: a node that was cut off still has an old one.
 Those that a redirection has just named are asked first, and nodes that failed last. Callers that need a failed node
 read the map again, at most every `REFRESH_EVERY`: a failed node does not delay callers of other nodes. A redirection
-corrects one slot, and lets one caller read the map again: the named node may have joined later, and all older ones be
-gone one day. An outdated map is harmless: a node redirects a command for a slot of another, and a replica is refused at
-the handshake.
+corrects one slot, and lets the map be read again in the background: the named node may have joined later, and all older
+ones be gone one day. Only the first caller of a node that is not in the map waits for that: its waiters need a channel
+in one of the node's slots. An outdated map is harmless: a node redirects a command for a slot of another, and a replica
+is refused at the handshake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.base import Job, Runtime
+from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores.redis.connection.base import (
     UNSUBSCRIBED,
     MakeTransport,
@@ -59,8 +62,17 @@ class SlotMap:
 class Topology:
     """The slot map of one client."""
 
-    def __init__(self, runtime: Runtime, seeds: Sequence[Settings], make: MakeTransport) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        seeds: Sequence[Settings],
+        make: MakeTransport,
+        refresh: Callable[[float], Coroutine[Any, Any, object]],
+    ) -> None:
+        """Begin without a map; ``refresh`` calls `fresh` for a read in the background, and uses what has changed."""
         self._runtime = runtime
+        self._use = refresh
+        self._job: Job | None = None
         self._seeds = list(seeds)
         self._make = make
         self.map: SlotMap | None = None  # the last; None before the first
@@ -93,7 +105,15 @@ class Topology:
 
     def doubtful(self, slot: int) -> bool:
         """Return whether the caller should read the map again before it uses the node of a slot."""
-        return self.suspected(self.owner(slot)) or (self._redirected and self._due())
+        if self.suspected(owner := self.owner(slot)):
+            return True
+        if self._redirected and self._due():
+            if self.map is None or owner not in self.map.replicas:
+                return True
+            if self._job is None or not self._job.alive():
+                with contextlib.suppress(RuntimeError):  # no thread can be started
+                    self._job = self._runtime.spawn(self._read, "leasehold-map")
+        return False
 
     def learn(self, slot: int, address: Address) -> None:
         """Learn the node of a slot from a redirection."""
@@ -117,12 +137,23 @@ class Topology:
             raise RetryableError(f"{self.where}: its slot map is still being read")
         return self.map
 
+    async def close(self) -> None:
+        """End the read in the background."""
+        if (job := self._job) is not None:
+            job.cancel()
+            await job.join(ANSWER_WITHIN)
+
     def after_fork(self) -> None:
         """Forget the work of the parent in a forked child."""
+        self._job = None
         self._single_flight = SingleFlight(self._runtime)
         self._stale = True
 
     # --- reading the map ---------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        with contextlib.suppress(StoreUnavailable, Unsupported):
+            await self._use(3 * ANSWER_WITHIN)
 
     def _due(self) -> bool:
         return self._runtime.now() - self._refreshed >= REFRESH_EVERY

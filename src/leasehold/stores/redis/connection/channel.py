@@ -25,10 +25,13 @@ from leasehold.stores.redis.connection.connection import SILENT, SOON, Connectio
 from leasehold.stores.redis.connection.replies import TOO_SLOW
 
 LEAST_SILENCE, MOST_SILENCE = 0.1, 5.0
-"""Seconds without a message after which the reader sends a request, and in which something must come then.
+"""Seconds without a message after which the reader sends a request: between these bounds a sixth of the shortest lease.
 
-Between these bounds it is a sixth of the shortest lease: so a dead subscription is found within a third of it.
+Something must come in the same time then: so a dead subscription is found within a third of the lease.
 """
+
+ANSWER_AFTER = 1.0
+"""Seconds that an answer may take at least: latency, or a pause of the server, must not end a subscription."""
 
 Subscribe = Callable[[float], Awaitable[Connection]]
 """Opens a connection that is subscribed, within so many seconds."""
@@ -93,7 +96,7 @@ class Channel:
             while not subscriber.news and (left := until - self._runtime.now()) > 0:
                 signal = None
                 with self._mutex:
-                    self._silence = max(LEAST_SILENCE, min(self._silence, subscriber.lease / 6))
+                    self._hurry(subscriber)
                     connection = self._connection
                     reads = self._reading is None and connection is not None
                     if reads:
@@ -141,9 +144,14 @@ class Channel:
             self._close(wake_up.close)
 
     def has_unread(self) -> bool:
-        """Return whether there is data that no thread has read."""
+        """Return whether there is data that no thread has read; if there is only an end, hang up."""
         connection = self._connection
-        return connection is not None and not connection.quiet()
+        if connection is None or connection.quiet():
+            return False
+        if connection.ended():
+            self.hang_up()
+            return False
+        return True
 
     def hang_up(self) -> None:
         """End the subscription; waiters retry."""
@@ -151,6 +159,14 @@ class Channel:
         if connection is not None:
             self._drop(connection)
             self._on_silence()
+
+    def _hurry(self, subscriber: Subscriber) -> None:
+        """Look for a dead subscription as often as a waiter needs it, also if another thread reads, and polls now."""
+        silence = max(LEAST_SILENCE, subscriber.lease / 6)
+        if silence < self._silence:
+            self._silence = silence
+            if self._reading is not None and self._wake_up is not None:
+                self._wake_up.set()
 
     def _stop_reading(self, subscriber: Subscriber) -> None:
         with self._mutex:
@@ -187,11 +203,12 @@ class Channel:
         now = self._runtime.now()
         if now < (due := self._heard + self._silence):
             return due - now
+        answered = max(self._silence, ANSWER_AFTER)
         if self._asked <= self._heard:
-            connection.send_all(HELLO, now + self._silence)  # needs no right, unlike PING
+            connection.send_all(HELLO, now + answered)  # needs no right, unlike PING
             connection.pending.append((_ignore, math.inf, math.inf))
             self._asked = now
-        if now < (due := self._asked + self._silence):
+        if now < (due := self._asked + answered):
             return due - now
         if connection.quiet():  # else this process was stopped for that long
             raise TimeoutError(TOO_SLOW)

@@ -115,6 +115,13 @@ class Connection(Replies):
             return False
         return not poll.poll(0)
 
+    def ended(self) -> bool:
+        """Return whether there is nothing left to read; called if it is not `quiet`."""
+        try:
+            return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK | AT_ONCE)  # leaves the TLS state alone
+        except OSError:
+            return True
+
     def receive(self) -> bool:
         """Take the bytes that have come, or wait for the next ones; return whether there may be more now.
 

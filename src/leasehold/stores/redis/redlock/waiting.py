@@ -63,8 +63,10 @@ class Waiting:
         """Add a waiter. Called before the votes are asked for, since a message may arrive before their reply."""
         self._slots.add(name, ticket).news = False
         self._notified[ticket.id] = {}
-        for node in self._quorum.nodes:  # a dead subscription must be found within a third of the shortest lease
-            node.subscriber.lease = min(node.subscriber.lease, ticket.terms.lease)
+        for node in self._quorum.nodes:  # a dead subscription must be found in time for the shortest lease
+            if ticket.terms.lease < node.subscriber.lease:
+                node.subscriber.lease = ticket.terms.lease
+                node.wake_listener()
 
     def is_waiting(self, ticket: Ticket) -> bool:
         return ticket.id in self._slots

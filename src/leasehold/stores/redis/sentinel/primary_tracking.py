@@ -10,7 +10,8 @@ connection asks for its role. The primary is resolved again
 
 A command that was certainly not carried out is sent again, to the new primary, within the caller's time. A command that
 may have been carried out is not: the caller knows what a second reply means. If no sentinel replies, the last
-primary is used on: it still reports itself whether it is one.
+primary is used on: it still reports itself whether it is one. After the message of a failover it is not used until the
+sentinels have been silent for `SILENT_AFTER`: a caller with little time cannot tell whether they are.
 """
 
 from __future__ import annotations
@@ -217,13 +218,16 @@ class PrimaryTransport:
     async def _find(self, within: float) -> None:
         if self._falls_back():
             return
-        self._in_doubt = True  # meanwhile: whoever needs the primary waits for the answer, whatever caused the question
+        if not self._sentinels.due():
+            self._in_doubt = True  # meanwhile: all wait for the answer, whatever else caused the question
         try:
             settings = await self._sentinels.primary(within)
         except RetryableError:
-            if self._transport is None or not self._sentinels.silent():
+            silent = self._sentinels.silent()
+            if self._transport is None or (self._sentinels.announced and not silent):
                 raise
-            self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
+            if silent:  # else this caller decides for itself only
+                self._resolve_at = self._runtime.now() + ASK_AGAIN_AFTER
             return  # use the last one, which reports whether it still is the primary; it stays in doubt
         if settings.where == self._address:
             self._in_doubt = False

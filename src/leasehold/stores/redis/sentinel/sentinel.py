@@ -102,6 +102,8 @@ class Sentinels:
         self._watched = watched
         self._name = watched.name
         self._moved = False
+        self.announced = False
+        """Whether a sentinel has announced another primary, and none has answered since."""
         self._listened: list[Transport] = []
         self._ask_at = math.inf
         self._unanswered = 0.0
@@ -120,7 +122,12 @@ class Sentinels:
         Raises:
             StoreUnavailable: it cannot be resolved.
         """
-        self._moved = False  # first: a message that comes from now on may be newer than the answers
+        for transport in self._transports:
+            if transport not in self._listened:  # it did not answer: its subscription may be dead
+                transport.hang_up()
+        self._moved = False  # then: a message that comes from now on may be newer than the answers
+        if self._ask_at < math.inf:
+            self._ask_at = self._runtime.now() + LISTEN_AGAIN
         each = max(min(ANSWER_WITHIN, within / 3), 0.05)
         try:
             return await self._newest(each)
@@ -144,7 +151,7 @@ class Sentinels:
         found = [answer for answer in answers if isinstance(answer, Answer)]
         if not found:
             raise self._failure(answers)
-        self._unanswered = 0.0
+        self._unanswered, self.announced = 0.0, self.announced and self._moved  # a message may have come meanwhile
         newest = max((answer.generation, answer.settled) for answer in found)
         addresses = Counter(
             (answer.host, answer.port) for answer in found if (answer.generation, answer.settled) == newest
@@ -171,10 +178,15 @@ class Sentinels:
     def moved(self) -> bool:
         """Return, without waiting, whether a message since the last `primary` may name another one."""
         for transport in self._listened:
-            if transport.has_unread():
+            if transport.has_unread():  # blocking: most likely a message of a failover, and `hang_up` drops it
+                self.announced = True
                 transport.hang_up()
                 self._on_silence()
-        return self._moved or (self._ask_at < math.inf and self._runtime.now() >= self._ask_at)
+        return self._moved or self.due()
+
+    def due(self) -> bool:
+        """Return whether all are asked again only because it is time: one caller does, and the others go on."""
+        return not self._moved and self._ask_at < math.inf and self._runtime.now() >= self._ask_at
 
     async def close(self) -> None:
         for transport in self._transports:
@@ -225,7 +237,7 @@ class Sentinels:
         return self._watched.sentinels[self._transports.index(transport)].where
 
     async def _listen(self, answers: Sequence[Answer | BaseException], within: float) -> None:
-        """Subscribe to all sentinels that answered, also to those that still name another; leave all others."""
+        """Subscribe to all sentinels that answered, also to those that still name another."""
         answered = [
             (transport, answer)
             for transport, answer in zip(self._transports, answers, strict=True)
@@ -238,9 +250,6 @@ class Sentinels:
         self._listened = [transport for transport, _ in answered if transport.generation()]
         few = 2 * len(self._listened) <= len(self._transports)
         self._ask_at = self._runtime.now() + LISTEN_AGAIN if few else math.inf
-        for transport in self._transports:
-            if transport not in self._listened:
-                transport.hang_up()
 
     async def _subscribe(self, transport: Transport, before: Answer, within: float) -> None:
         """Subscribe to a sentinel, if it lets us, and ask it again: its last message may have come before that."""
@@ -258,7 +267,7 @@ class Sentinels:
     def _on_message(self, message: bytes) -> None:
         name = message.partition(b" ")[0].decode("utf-8", "replace")
         if name == self._name:
-            self._moved, self._unanswered = True, 0.0
+            self._moved, self._unanswered, self.announced = True, 0.0, True
             self._on_moved()
 
     def _on_silence(self) -> None:
