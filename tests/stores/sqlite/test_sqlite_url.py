@@ -79,7 +79,7 @@ def test_without_a_home_directory_the_default_file_is_refused_and_others_are_not
     with pytest.raises(ValueError, match="names no file"):
         Client.from_url("sqlite:")
     monkeypatch.chdir(tmp_path)  # each working directory would have a file of its own, and two processes hold one lock
-    with pytest.raises(ValueError, match="no home directory for '~/.local/.*'; write an absolute path, or set HOME"):
+    with pytest.raises(ValueError, match=r"no home directory for '~/\.local/.*'; write an absolute path, or set HOME"):
         Client.from_url("sqlite:~/.local/state/leasehold/locks.db")
     assert not Path("~").exists()
     with Client.from_url(f"sqlite:{tmp_path}/none/locks.db") as client, pytest.raises(StoreRefused, match="the folder"):

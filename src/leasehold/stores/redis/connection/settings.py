@@ -138,9 +138,9 @@ class _UserProvider(redis.CredentialProvider):
         self._theirs = theirs
 
     def get_credentials(self) -> Any:
-        frame = sys._getframe().f_back
+        frame, ours = sys._getframe().f_back, _UserProvider.get_credentials.__code__
         while frame is not None:
-            if frame.f_code is _UserProvider.get_credentials.__code__ and frame.f_locals["self"]._theirs is self._theirs:
+            if frame.f_code is ours and frame.f_locals["self"]._theirs is self._theirs:
                 # Each connection would need another one before it, until the server accepts no more.
                 raise RuntimeError("a credential provider uses the client that it connects; use another client in it")
             frame = frame.f_back
