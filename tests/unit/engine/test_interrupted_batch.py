@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from types import CodeType
 
 import pytest
 from engine_cases.late import force_release, space
 
 from leasehold import AsyncClient, Client
+from leasehold._engine import fast_path, releases
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Lease
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold.events import Event, Lost, Released
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 from support.patience import until_in
+from support.striking import Striking, tracing
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -76,6 +83,46 @@ def test_a_release_that_is_interrupted_twice_is_sent_in_the_background(
         await nothing_is_held(harness, looker)
 
     harness.run(body)
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["in the request", "before it"])
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]], ids=["one", "several"])
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_a_second_exit_at_any_step_of_the_repeated_release_leaves_no_lock_held(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], sent: bool
+) -> None:
+    """The terminal sends SIGINT to the whole process group, and a wrapper that forwards it sends it once more."""
+    left, known, release_again = dict[str, list[str]](), dict[CodeType, set[int]](), releases.release_again
+
+    async def traced(engine: Engine, leases: list[Lease]) -> None:
+        with tracing(striking):
+            await release_again(engine, leases)
+
+    def fails(engine: Engine, lease: Lease) -> bool:
+        raise SystemExit
+
+    for module in (releases, fast_path):
+        monkeypatch.setattr(module, "release_again", traced)
+    if not sent:
+        monkeypatch.setattr(Engine, "begin_release", fails)
+    memory = space()
+    with Client(memory) as looker:
+        for at in itertools.count(1):  # the start of the call itself is before its first line
+            client, striking = Client(Faulty(memory, Interrupts(SystemExit, 0, sent))), Striking(at, known)
+            lock = client.multi_lock(names, lease=60.0) if len(names) > 1 else client.lock(*names, lease=60.0)
+            hold = lock.acquire()
+            assert hold is not None
+            with suppress(SystemExit):
+                hold.release()
+            assert hold._core._has_ended(), striking.where  # else the watchdog reports it as lost
+            client.close()  # the watchdog sends what is pending
+            if not striking.where:
+                break
+            if held := [info.name for info in looker.holds()]:
+                left[striking.where] = held
+                break
+    assert left == {}
+    assert at > 30
 
 
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
