@@ -44,7 +44,8 @@ async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | 
 
 
 async def _send(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    several = len(leases) > 1 and engine.store.capabilities.batches and not engine.runtime.interrupts()
+    several = len(leases) > 1 and engine.store.capabilities.batches and leases[0] not in engine.unwaited
+    several = several and not engine.runtime.interrupts()
     size, until = AT_ONCE if several else 1, engine.runtime.now() + engine.release_within
     found: list[bool | None] = []
     for start in range(0, len(leases), size):

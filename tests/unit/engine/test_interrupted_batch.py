@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import CodeType
+from typing import Any
 
 import pytest
 from engine_cases.late import force_release, space
@@ -181,10 +182,31 @@ def test_a_program_that_cancels_all_its_tasks_twice_leaves_no_name_held(batches:
     AsyncioHarness().run(body)
 
 
+def plain(client: AsyncClient, name: str) -> Any:
+    return client.lock(name, lease=600.0)
+
+
+def reentrant(client: AsyncClient, name: str) -> Any:
+    return client.rlock(name, lease=600.0)
+
+
+def writer(client: AsyncClient, name: str) -> Any:
+    return client.rw_lock(name, lease=600.0).writer()
+
+
+def permits(client: AsyncClient, name: str) -> Any:
+    return client.semaphore(name, 3, lease=600.0).permits(1)
+
+
+def mixed(client: AsyncClient, name: str) -> Any:
+    return (plain if int(name) % 3 else reentrant)(client, name)
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("number", [5, 250])
+@pytest.mark.parametrize("kind", [plain, reentrant, writer, permits, mixed])
 def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store_is_silent(
-    batches: bool, number: int, interrupted: bool
+    batches: bool, kind: Callable[[AsyncClient, str], Any], number: int, interrupted: bool
 ) -> None:
     def plan(call: Call) -> Fault | None:
         if call.method not in ("release", "release_many") or not silent:
@@ -199,7 +221,7 @@ def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store
     async def body(harness: Harness) -> None:
         memory = space()
         looker, client = harness.client(memory), harness.client(Faulty(memory, plan))
-        hold = await client.multi_lock([f"{each:03}" for each in range(number)], lease=600.0).acquire()
+        hold = await client.multi_lock([kind(client, f"{each:03}") for each in range(number)]).acquire()
         assert hold is not None
         silent.append(True)
         start = harness.now()
@@ -215,13 +237,16 @@ def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store
     SimulatedHarness().run(body)
 
 
-def test_names_that_a_slow_store_releases_one_by_one_are_all_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [plain, reentrant, mixed])
+def test_names_that_a_slow_store_releases_one_by_one_are_all_confirmed(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[[AsyncClient, str], Any]
+) -> None:
     """The time limit counts only for a store that does not answer."""
     monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, batches=False))
 
     async def body(harness: Harness) -> None:
         client = harness.client(Faulty(Memory(), lambda call: Fault(Kind.DELAY_REQUEST, 0.5)))
-        hold = await client.multi_lock(NAMES, lease=60.0).acquire()
+        hold = await client.multi_lock([kind(client, str(each)) for each in range(7)]).acquire()
         assert hold is not None
         assert await hold.release() is True
 
