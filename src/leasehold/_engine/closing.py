@@ -66,19 +66,19 @@ def end_lease(lease: Lease, calls: Later) -> None:
 
 
 async def _close(engine: Closing, leases: Sequence[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
-    until = engine.runtime.now() + within
+    until, unsent = engine.runtime.now() + within, list(leases[::-1])
     try:
         try:
             await notify_holders(engine, blocks, calls, within / 2)
         except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
             raise
         except BaseException:  # of a signal handler, or of a callback in this thread
-            await release_all(engine, leases, until)
+            await release_all(engine, unsent, until)
             raise
-        await release_all(engine, leases, until)
+        await release_all(engine, unsent, until)
     finally:
         try:
-            await engine.watchdog.close(max(0.0, until - engine.runtime.now()))
+            await engine.watchdog.close(max(0.0, until - engine.runtime.now()), unsent)
         finally:
             await engine.store.close()
             engine.runtime.close()
@@ -106,19 +106,14 @@ async def notify_holders(engine: Closing, blocks: list[Scope], calls: Later, wit
         await engine.ended.wait(until - runtime.now())
 
 
-async def release_all(engine: Closing, leases: Sequence[Lease], until: float) -> None:
+async def release_all(engine: Closing, unsent: list[Lease], until: float) -> None:
     """Release the tickets of ended leases, and wait for acquires under way: those release their tickets again."""
-    runtime, unsent = engine.runtime, list(leases[::-1])
-    for lease in leases:
+    runtime = engine.runtime
+    for lease in unsent:
         lease.begin_release()  # if an interrupt kept it from being ended: nobody else may get what it still holds
-    try:
-        while unsent and runtime.now() < until:
-            await engine.send_release(unsent.pop())
-    except BaseException as error:
-        if not isinstance(error, GeneratorExit):  # of a signal handler: the watchdog sends the rest as it closes
-            for lease in unsent:
-                engine.watchdog.retry_release(lease.name, lease.ticket)
-        raise
+    while unsent and runtime.now() < until:
+        await engine.send_release(unsent[-1])
+        unsent.pop()
     while engine.attempts and runtime.now() < until:
         engine.ended.clear()
         if engine.attempts:

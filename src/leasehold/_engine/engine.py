@@ -80,6 +80,7 @@ class Engine:
         self.closed = False  # whether the client was closed
         self.attempts: dict[object, None] = {}  # acquires and releases under way; a close waits for them
         self.ended = runtime.signal()  # set when one of them ends while the client closes
+        self.unwaited: set[Lease] = set()  # whose releases are left to the watchdog, as the store was silent just now
         self.of_process: tuple[Table, ...] = ()
         notify_after_fork(self)
 
@@ -186,7 +187,7 @@ class Engine:
         Without an answer the watchdog repeats it in the background. If a signal handler releases while it interrupts
         another call of its own thread, the watchdog sends the first request, too.
         """
-        if self.runtime.interrupts():
+        if lease in self.unwaited or self.runtime.interrupts():
             self.watchdog.retry_release(lease.name, lease.ticket)
             return None
         until = self.runtime.now() + self.release_within

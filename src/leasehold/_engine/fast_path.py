@@ -106,7 +106,7 @@ async def release(engine: Engine, lease: Lease) -> bool:
         if not engine.begin_release(lease):
             raise lease.error()
         was_there: bool | None
-        if engine.runtime.interrupts():
+        if lease in engine.unwaited or engine.runtime.interrupts():
             was_there = await engine.send_release(lease)
         else:
             try:

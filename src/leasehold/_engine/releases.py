@@ -44,7 +44,8 @@ async def send_releases(engine: Engine, leases: Sequence[Lease]) -> list[bool | 
 
 
 async def _send(engine: Engine, leases: Sequence[Lease]) -> list[bool | None]:
-    several = len(leases) > 1 and engine.store.capabilities.batches and not engine.runtime.interrupts()
+    several = len(leases) > 1 and engine.store.capabilities.batches and leases[0] not in engine.unwaited
+    several = several and not engine.runtime.interrupts()
     size, until = AT_ONCE if several else 1, engine.runtime.now() + engine.release_within
     found: list[bool | None] = []
     for start in range(0, len(leases), size):
@@ -74,18 +75,24 @@ async def _send_some(engine: Engine, leases: Sequence[Lease]) -> list[bool | Non
 
 def _leave_to_watchdog(engine: Engine, leases: Sequence[Lease]) -> None:
     for lease in leases:
+        lease.begin_release()  # if an interrupt kept it from being ended
         engine.watchdog.retry_release(lease.name, lease.ticket)
 
 
 async def release_again(engine: Engine, leases: Sequence[Lease]) -> None:
     """Release again after a release that was interrupted, at whatever step. The caller must shield it."""
-    ours = [lease for lease in leases if engine.check_owner(lease)]
-    for lease in ours:
-        lease.begin_release()
-        engine.watchdog.forget(lease)
-    answers: list[bool | None] = [None] * len(ours)
     try:
-        answers = await send_releases(engine, ours)
+        ours = [lease for lease in leases if engine.check_owner(lease)]
+        for lease in ours:
+            lease.begin_release()
+            engine.watchdog.forget(lease)
+        answers = await _send(engine, ours)
+    except BaseException as error:
+        ours = [lease for lease in leases if lease.ticket.terms.owner is engine.owner]
+        answers = [None] * len(ours)
+        if not isinstance(error, GeneratorExit):  # the event loop is closed: nothing can be sent any more
+            _leave_to_watchdog(engine, ours)
+        raise
     finally:
         for lease, was_there in zip(ours, answers, strict=True):
             engine.attempts.pop(lease, None)  # before the holder is notified: it may close the client

@@ -161,14 +161,13 @@ def default_path() -> Path:
     """Return the default file of locks, in the user's state folder. It begins with ``~`` if there is no home."""
     from pathlib import Path  # of the standard library, but slow to import, and no other store needs it
 
-    home = Path(os.path.expanduser("~"))
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
-        base = home / "Library" / "Application Support"
+        base = "~/Library/Application Support"
     else:
-        base = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
-    return base / "leasehold" / "locks.db"
+        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.path.expanduser(base), "leasehold", "locks.db")
 
 
 def factory(scheme: str) -> Callable[[StoreURL], Opener]:

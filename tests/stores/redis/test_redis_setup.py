@@ -152,6 +152,28 @@ def test_a_credential_provider_may_use_a_lock_of_another_client(secured: RedisSe
         pass
 
 
+def test_a_credential_provider_that_uses_a_lock_of_its_own_client_is_refused(secured: RedisServer) -> None:
+    """Each connection would need another one before it, until the server accepts no more."""
+    calls = list[int]()
+
+    class Fetching(Provider):
+        def get_credentials(self) -> tuple[str, str]:
+            calls.append(1)
+            if len(calls) > 20:
+                return super().get_credentials()
+            with locks.lock("fetch"):
+                return super().get_credentials()
+
+    redis_client = redis.Redis(port=secured.port, credential_provider=Fetching())
+    with (
+        Client.from_client(redis_client) as locks,
+        pytest.raises(RuntimeError, match="another client"),
+        locks.lock("x"),
+    ):
+        pass
+    assert len(calls) < 10
+
+
 def test_an_asyncio_client_is_adopted(secured: RedisServer, encrypted: RedisServer) -> None:
     async def body() -> None:
         for client in clients(redis.asyncio, secured, encrypted):

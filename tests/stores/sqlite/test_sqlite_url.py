@@ -78,11 +78,24 @@ def test_without_a_home_directory_the_default_file_is_refused_and_others_are_not
         Client.from_url()
     with pytest.raises(ValueError, match="names no file"):
         Client.from_url("sqlite:")
+    monkeypatch.chdir(tmp_path)  # each working directory would have a file of its own, and two processes hold one lock
+    with pytest.raises(ValueError, match=r"no home directory for '~/\.local/.*'; write an absolute path, or set HOME"):
+        Client.from_url("sqlite:~/.local/state/leasehold/locks.db")
+    assert not Path("~").exists()
     with Client.from_url(f"sqlite:{tmp_path}/none/locks.db") as client, pytest.raises(StoreRefused, match="the folder"):
         client.lock("a").acquire()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with Client.from_url() as client, client.lock("a"):
         pass
+
+
+def test_a_state_folder_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Dockerfile or a unit file does not expand the ``~`` of a variable."""
+    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "~/state")
+    with Client.from_url() as client, client.lock("a"):
+        assert (tmp_path / "state" / "leasehold" / "locks.db").exists()
 
 
 def test_the_file_is_not_opened_before_the_first_use(tmp_path: Path) -> None:

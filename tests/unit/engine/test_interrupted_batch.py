@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from types import CodeType
+from typing import Any
 
 import pytest
 from engine_cases.late import force_release, space
 
 from leasehold import AsyncClient, Client
+from leasehold._engine import fast_path, releases
+from leasehold._engine.engine import Engine
+from leasehold._engine.lease import Lease
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
 from leasehold.events import Event, Lost, Released
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 from support.patience import until_in
+from support.striking import Striking, tracing
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -78,6 +86,46 @@ def test_a_release_that_is_interrupted_twice_is_sent_in_the_background(
     harness.run(body)
 
 
+@pytest.mark.parametrize("sent", [True, False], ids=["in the request", "before it"])
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]], ids=["one", "several"])
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_a_second_exit_at_any_step_of_the_repeated_release_leaves_no_lock_held(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], sent: bool
+) -> None:
+    """The terminal sends SIGINT to the whole process group, and a wrapper that forwards it sends it once more."""
+    left, known, release_again = dict[str, list[str]](), dict[CodeType, set[int]](), releases.release_again
+
+    async def traced(engine: Engine, leases: list[Lease]) -> None:
+        with tracing(striking):
+            await release_again(engine, leases)
+
+    def fails(engine: Engine, lease: Lease) -> bool:
+        raise SystemExit
+
+    for module in (releases, fast_path):
+        monkeypatch.setattr(module, "release_again", traced)
+    if not sent:
+        monkeypatch.setattr(Engine, "begin_release", fails)
+    memory = space()
+    with Client(memory) as looker:
+        for at in itertools.count(1):  # the start of the call itself is before its first line
+            client, striking = Client(Faulty(memory, Interrupts(SystemExit, 0, sent))), Striking(at, known)
+            lock = client.multi_lock(names, lease=60.0) if len(names) > 1 else client.lock(*names, lease=60.0)
+            hold = lock.acquire()
+            assert hold is not None
+            with suppress(SystemExit):
+                hold.release()
+            assert hold._core._has_ended(), striking.where  # else the watchdog reports it as lost
+            client.close()  # the watchdog sends what is pending
+            if not striking.where:
+                break
+            if held := [info.name for info in looker.holds()]:
+                left[striking.where] = held
+                break
+    assert left == {}
+    assert at > 30
+
+
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 def test_an_acquire_that_is_interrupted_twice_is_released_in_the_background(
     harness: Harness, error: type[BaseException]
@@ -134,10 +182,31 @@ def test_a_program_that_cancels_all_its_tasks_twice_leaves_no_name_held(batches:
     AsyncioHarness().run(body)
 
 
+def plain(client: AsyncClient, name: str) -> Any:
+    return client.lock(name, lease=600.0)
+
+
+def reentrant(client: AsyncClient, name: str) -> Any:
+    return client.rlock(name, lease=600.0)
+
+
+def writer(client: AsyncClient, name: str) -> Any:
+    return client.rw_lock(name, lease=600.0).writer()
+
+
+def permits(client: AsyncClient, name: str) -> Any:
+    return client.semaphore(name, 3, lease=600.0).permits(1)
+
+
+def mixed(client: AsyncClient, name: str) -> Any:
+    return (plain if int(name) % 3 else reentrant)(client, name)
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("number", [5, 250])
+@pytest.mark.parametrize("kind", [plain, reentrant, writer, permits, mixed])
 def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store_is_silent(
-    batches: bool, number: int, interrupted: bool
+    batches: bool, kind: Callable[[AsyncClient, str], Any], number: int, interrupted: bool
 ) -> None:
     def plan(call: Call) -> Fault | None:
         if call.method not in ("release", "release_many") or not silent:
@@ -152,7 +221,7 @@ def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store
     async def body(harness: Harness) -> None:
         memory = space()
         looker, client = harness.client(memory), harness.client(Faulty(memory, plan))
-        hold = await client.multi_lock([f"{each:03}" for each in range(number)], lease=600.0).acquire()
+        hold = await client.multi_lock([kind(client, f"{each:03}") for each in range(number)]).acquire()
         assert hold is not None
         silent.append(True)
         start = harness.now()
@@ -168,13 +237,16 @@ def test_the_release_of_many_names_takes_no_longer_than_that_of_one_if_the_store
     SimulatedHarness().run(body)
 
 
-def test_names_that_a_slow_store_releases_one_by_one_are_all_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [plain, reentrant, mixed])
+def test_names_that_a_slow_store_releases_one_by_one_are_all_confirmed(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[[AsyncClient, str], Any]
+) -> None:
     """The time limit counts only for a store that does not answer."""
     monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, batches=False))
 
     async def body(harness: Harness) -> None:
         client = harness.client(Faulty(Memory(), lambda call: Fault(Kind.DELAY_REQUEST, 0.5)))
-        hold = await client.multi_lock(NAMES, lease=60.0).acquire()
+        hold = await client.multi_lock([kind(client, str(each)) for each in range(7)]).acquire()
         assert hold is not None
         assert await hold.release() is True
 

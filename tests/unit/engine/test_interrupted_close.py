@@ -9,19 +9,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 from types import CodeType
 
 import pytest
 
 from leasehold import Client, Hold, LeaseLost
+from leasehold._engine import closing
+from leasehold._engine.lease import Lease
 from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import run_sync
 from leasehold.events import Lost
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Faulty
 from support.patience import until
-from support.striking import Striking, ended_by
+from support.striking import Striking, ended_by, tracing
 
 
 def test_an_exit_in_a_callback_keeps_no_lock_held_where_the_close_can_start_no_thread(
@@ -127,10 +130,40 @@ def test_an_exit_at_any_step_of_a_close_leaves_no_hold_that_is_renewed_for_ever(
             time.sleep(0.05)
         left = {where.get(info.name.split()[0]) for info in looker.holds()}
     for client in clients:
-        run_sync(client._core._engine.watchdog.close(1.0))  # its thread would end by itself, but later
+        run_sync(client._core._engine.watchdog.close(1.0, []))  # its thread would end by itself, but later
     assert at > 100
     assert left == set()
     assert not any(hold.held for hold in held)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was about to be
+def test_an_exit_at_any_step_of_the_releases_of_a_close_leaves_no_lock_held(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "leasehold")  # each loss is reported
+    left, known, release_all = dict[str, list[str]](), dict[CodeType, set[int]](), closing.release_all
+
+    async def traced(engine: closing.Closing, leases: list[Lease], until: float) -> None:
+        with tracing(striking):
+            await release_all(engine, leases, until)
+
+    monkeypatch.setattr(closing, "release_all", traced)
+    with Client(Memory("exit in the releases")) as looker:
+        for at in itertools.count():
+            client, striking = Client(Memory("exit in the releases")), Striking(at, known)
+            names = [f"{at} {name}" for name in "abc"]
+            holds = [client.lock(name, lease=60.0).acquire() for name in names]
+            assert None not in holds
+            with suppress(SystemExit):
+                client.close()
+            if not striking.where:
+                break
+            held = [info.name for info in looker.holds() if info.name in names]
+            if held:
+                left[striking.where] = held
+        monkeypatch.undo()
+    assert at > 50
+    assert left == {}
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])

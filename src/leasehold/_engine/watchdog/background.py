@@ -145,9 +145,11 @@ class ReleaseRetrier:
                 self._schedule(each, self._runtime.now() + RETRY_PAUSE)
             return None
 
-    async def send(self, pending: Sequence[PendingRelease]) -> None:
-        """Send each release; schedule one without an answer again, unless its lease has expired."""
+    async def send(self, pending: Sequence[PendingRelease], until: float = float("inf")) -> None:
+        """Send each release while there is time; schedule one without an answer again, unless its lease has expired."""
         for each in pending:
+            if self._runtime.now() >= until:
+                return
             try:
                 was_there = await self._runtime.attempt(self._release(each), RELEASE, None)
             except Exception:

@@ -134,8 +134,8 @@ class Watchdog:
         lease = self._timers.held.get(name)
         return lease if lease is not None and lease.remaining() > 0 else None
 
-    async def close(self, within: float) -> None:
-        """End the thread or task, and send each pending release once more, in about ``within`` seconds."""
+    async def close(self, within: float, unsent: Sequence[Lease]) -> None:
+        """End the thread or task; send ``unsent`` and each pending release once more, in about ``within`` seconds."""
         until = self._runtime.now() + within
         self._closed = True
         job, self._job = self._job, None
@@ -146,10 +146,10 @@ class Watchdog:
         await self._end(self._background, until)  # else the store would be closed during a release
         await self._end(self._renewer.jobs, 0.0)  # the results are not needed any more; a thread finds the store closed
         self._background, self._renewer.jobs = [], []
+        for lease in unsent:
+            self.retry_release(lease.name, lease.ticket)
         self._drain_inbox()
-        for pending_release in list(self._pending):
-            if self._runtime.now() < until:
-                await self._retrier.send([pending_release])
+        await self._retrier.send(list(self._pending), until)
 
     async def _end(self, jobs: Sequence[Job], until: float) -> None:
         """Wait for jobs until a reading of the clock; then cancel all that have not ended."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, OnLost
 from leasehold._engine.lease_states import ENDED
-from leasehold._engine.releases import release_all
+from leasehold._engine.releases import ReleaseResult, release_all
 from leasehold.errors import LeaseLost, NotHeld
 from leasehold.primitives.bases import refuse_callback
 from leasehold.primitives.locks.hold import AsyncHold, Hold, Leave
@@ -179,14 +179,12 @@ async def leave_parts(parts: Sequence[Part]) -> bool:
     confirmed = True
     lost: LeaseLost | None = None
     raised: BaseException | None = None
+    silent = set[Engine]()  # whose store did not answer: what is left of their parts is not waited for
     try:
         for _, some in groupby(reversed(parts), lambda part: part.engine if part.hold is None else part):
             group = list(some)  # parts that are held directly, of one client; or one part with a hold of its own
             try:
-                if group[0].hold is None:
-                    results = await release_all(group[0].engine, [part.lease for part in group])
-                else:
-                    results = [await _release(group[0].hold)]
+                results = await _release(group, silent)
             except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
                 raise
             except BaseException as error:
@@ -203,11 +201,21 @@ async def leave_parts(parts: Sequence[Part]) -> bool:
         del lost, raised  # an error that is kept keeps the frames of all callers alive
 
 
-async def _release(hold: AsyncHold) -> bool | LeaseLost:
+async def _release(group: Sequence[Part], silent: set[Engine]) -> Sequence[ReleaseResult]:
+    engine, hold, leases = group[0].engine, group[0].hold, [part.lease for part in group]
+    results: Sequence[ReleaseResult] = [False]
+    until = engine.runtime.now() + engine.release_within
     try:
-        return await hold.release()
+        if engine in silent:
+            engine.unwaited.update(leases)
+        results = await release_all(engine, leases) if hold is None else [await hold.release()]
+        return results
     except LeaseLost as error:
-        return error
+        return [error]
+    finally:
+        engine.unwaited.difference_update(leases)
+        if not all(results) and engine.runtime.now() >= until:
+            silent.add(engine)
 
 
 class MultiHold(Hold):

@@ -56,7 +56,10 @@ def from_url(url: StoreURL) -> SQLite:
         raise ValueError("sqlite::memory: is private to one connection; for locks inside one process write memory:")
     if "\0" in url.path or url.path.endswith(("/", "/.", "/..")) or url.path in (".", ".."):
         raise ValueError(f"the sqlite URL names no file: {url.path!r}; write for example sqlite:/path/locks.db")
-    return SQLite(Path(os.path.abspath(os.path.expanduser(url.path))), _flag(url.options.get("allow_network", "0")))
+    path = os.path.expanduser(url.path)
+    if path.startswith("~"):  # each working directory would have a file of its own
+        raise ValueError(f"there is no home directory for {path!r}; write an absolute path, or set HOME")
+    return SQLite(Path(os.path.abspath(path)), _flag(url.options.get("allow_network", "0")))
 
 
 def _flag(text: str) -> bool:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import socket
 import ssl
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,12 @@ class _UserProvider(redis.CredentialProvider):
         self._theirs = theirs
 
     def get_credentials(self) -> Any:
+        frame, ours = sys._getframe().f_back, _UserProvider.get_credentials.__code__
+        while frame is not None:
+            if frame.f_code is ours and frame.f_locals["self"]._theirs is self._theirs:
+                # Each connection would need another one before it, until the server accepts no more.
+                raise RuntimeError("a credential provider uses the client that it connects; use another client in it")
+            frame = frame.f_back
         return call_user_code(self._theirs.get_credentials)
 
 
