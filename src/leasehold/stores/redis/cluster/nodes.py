@@ -134,20 +134,17 @@ class Nodes:
         """Look at a name whose slot is migrating, from a node on that has some of its keys, or had them."""
         until = self._runtime.now() + within
 
-        async def read(command: bytes) -> Any:
-            where, asking = address, False
-            for _ in range(HOPS):
-                store = self.at(where, asking=asking)
-                reply = await store.transport.call(command, within=max(until - self._runtime.now(), 0.001))
-                if not isinstance(reply, ReplyError):
-                    return reply
-                error = refused(store.where, reply, where[0])
-                if not isinstance(error, Redirected):
-                    break
-                where, asking = error.address, error.ask
-                if not asking:
-                    self._topology.learn(error.slot, where)
-            raise error
+        async def read(command: bytes, where: Address = address, *, asking: bool = False, hops: int = HOPS) -> Any:
+            store = self.at(where, asking=asking)
+            reply = await store.transport.call(command, within=max(until - self._runtime.now(), 0.001))
+            if not isinstance(reply, ReplyError):
+                return reply
+            error = refused(store.where, reply, where[0])
+            if not isinstance(error, Redirected) or hops == 1:
+                raise error
+            if not error.ask:
+                self._topology.learn(error.slot, error.address)
+            return await read(command, error.address, asking=error.ask, hops=hops - 1)
 
         return await migrating.view(read, self._namespace, name)
 
