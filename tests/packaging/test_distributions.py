@@ -14,7 +14,7 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 600 * 1024, "frameworks": 340 * 1024}
+LARGEST = {"core": 600 * 1024, "frameworks": 342 * 1024}
 """Bytes in the wheel at most: of what every application may import, and of what is imported only when asked for."""
 
 FRAMEWORKS = (
@@ -28,6 +28,7 @@ FRAMEWORKS = (
     "leasehold/observability/",
     "leasehold/ui/",
     "leasehold/cli/",
+    "leasehold/stores/etcd/guarded.py",
     "leasehold/stores/redis/doctor/",
     *(f"leasehold/stores/{store}/doctor.py" for store in ("etcd", "mysql", "postgres", "sqlite", "zookeeper")),
 )

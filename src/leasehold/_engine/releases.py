@@ -94,7 +94,7 @@ async def release_again(engine: Engine, leases: Sequence[Lease]) -> None:
             _leave_to_watchdog(engine, ours)
         raise
     finally:
-        for lease, was_there in zip(ours, answers, strict=True):  # pyright: ignore[reportPossiblyUnbound]
+        for lease, was_there in zip(ours, answers, strict=True):  # pyright: ignore[reportPossiblyUnboundVariable]
             engine.attempts.pop(lease, None)  # before the holder is notified: it may close the client
             if lease.state is not State.LOST:  # a loss is reported as such only
                 # If it was not there, the first release may have removed it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,68 +253,6 @@ def test_a_password_for_a_server_without_one(harness: Harness, redis_server: Red
 @both
 def test_a_database_that_the_server_does_not_have(harness: Harness, redis_server: RedisServer) -> None:
     assert "'databases'" in str(refusal(harness, f"redis://127.0.0.1:{redis_server.port}/99"))
-
-
-OLD = {
-    "5.0": b"-ERR unknown command `%s`, with args beginning with: %s\r\n",
-    "6.0": b"%%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n6.0.9\r\n$5\r\nproto\r\n:3\r\n"
-    b"$2\r\nid\r\n:1\r\n"
-    b"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n",
-}
-
-
-class OldServer:
-    """Answers HELLO like old servers, which cannot be installed here. Redis 5 repeats an unknown command."""
-
-    def __init__(self, version: str) -> None:
-        self.answer = OLD[version]
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-
-    def __enter__(self) -> OldServer:
-        self.thread.start()
-        start = asyncio.start_server(self.serve, "127.0.0.1", 0)
-        self.server = asyncio.run_coroutine_threadsafe(start, self.loop).result()
-        self.port = self.server.sockets[0].getsockname()[1]
-        return self
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                words = []
-                for _ in range(int(line[1:])):
-                    size = int((await reader.readline())[1:])
-                    words.append((await reader.readexactly(size + 2))[:-2])
-                beginning = b" ".join(b"`%s`," % word for word in words[1:])
-                writer.write(self.answer % (words[0], beginning) if b"`" in self.answer else self.answer % ())
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    def __exit__(self, *_: object) -> None:
-        async def end() -> None:
-            self.server.close()
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-@both
-@pytest.mark.parametrize("version", OLD)
-def test_a_server_that_is_too_old(harness: Harness, version: str) -> None:
-    with OldServer(version) as server:
-        for user in ("", "app:canary-4711@"):
-            error = refusal(harness, f"redis://{user}127.0.0.1:{server.port}")
-            assert isinstance(error, Unsupported)
-            assert "6.2 or later" in str(error)
-            assert "canary" not in repr(error)
 
 
 @both

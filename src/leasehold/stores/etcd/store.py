@@ -25,6 +25,7 @@ a key under another session: neither the deletion nor the tombstone of the old k
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
 
 from leasehold._model import (
     RESPONSE_TIMEOUT,
@@ -49,12 +50,14 @@ from leasehold.stores.etcd.cells import Cells
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.connection.settings import Settings
-from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Http
 from leasehold.stores.etcd.keys import Json, Keys, deleted, key_of, only, removed, span, txn
 from leasehold.stores.etcd.renewing import PER_REMOVAL, Renewals
 from leasehold.stores.etcd.sessions import Sessions
 from leasehold.stores.etcd.waiting import TicketState, Watch
+
+if TYPE_CHECKING:
+    from leasehold.stores.etcd.guarded import GuardedWrites
 
 IDLE = 10
 """After so many leases a waiter retries without a wake-up. Usually the watch or a renewal wakes it earlier."""

@@ -22,16 +22,19 @@ import json
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Job, Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
-from leasehold.stores.etcd.guarded import GuardedWrites
 from leasehold.stores.etcd.http.base import Stream, Unanswered
 from leasehold.stores.etcd.keys import Json, Keys, deleted, deletions, entry_key, key_of, only, put, revision_of, span
 from leasehold.stores.etcd.sessions import KeepAlive, Session
+
+if TYPE_CHECKING:
+    from leasehold.stores.etcd.guarded import GuardedWrites
 
 REMEMBERED = 4096
 """Deletions remembered: one may be reported before the response that names the blockers of a ticket."""
@@ -103,6 +106,8 @@ class TicketState:
 
     def guard(self, runtime: Runtime) -> GuardedWrites:
         """Return the guarded writes under it, the same for all guards."""
+        from leasehold.stores.etcd.guarded import GuardedWrites
+
         with self._mutex:
             if self.guarded is None:
                 self.guarded = GuardedWrites(runtime, f"{self.tombstone}.guard", self.session.id)
