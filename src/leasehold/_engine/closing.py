@@ -70,12 +70,15 @@ async def _close(engine: Closing, leases: Sequence[Lease], blocks: list[Scope], 
     try:
         try:
             await notify_holders(engine, blocks, calls, within / 2)
-        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more, nor sent
             raise
         except BaseException:  # of a signal handler, or of a callback in this thread
             await release_all(engine, unsent, until)
             raise
         await release_all(engine, unsent, until)
+    except GeneratorExit:
+        unsent.clear()
+        raise
     finally:
         try:
             await engine.watchdog.close(max(0.0, until - engine.runtime.now()), unsent)

@@ -205,6 +205,21 @@ def observe(event: Event) -> None:
     EVENTS.append(event)
 
 
+class Configuration:
+    """Celery looks up each value anew, so it gets another bound method each time."""
+
+    broker_url = leasehold_url = "memory:"
+
+    @classmethod
+    def leasehold_observer(cls, event: Event) -> None:
+        EVENTS.append(event)
+
+
+def test_an_observer_that_is_a_method_of_the_configuration_makes_one_client(app: Celery) -> None:
+    app.config_from_object(Configuration)
+    assert client_of(app) is client_of(app)
+
+
 NOW = datetime.now(UTC)
 RUN = Run(NOW, 3, "an id", sent=False)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from leasehold import tables
 from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, Wait, ticket_id
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
-from support.stores.own_database import OwnDatabase
+from support.stores.own_database import OwnDatabase, with_tables
 
 SECOND = 10**9
 DELAY = 600.0
@@ -22,11 +21,7 @@ HOLDER = {"in the name's row": ("leasehold_name", "holder_expires"), "an entry":
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
-    server = request.getfixturevalue("postgres_server" if request.param == "postgresql" else "mariadb_server")
-    made = OwnDatabase(request.param, server)
-    tables.create(made.url)
-    yield made
-    made.drop()
+    yield from with_tables(request)
 
 
 def ticket() -> Ticket:

@@ -293,7 +293,6 @@ PROVOKED: dict[str, Provoked] = {
 LASTING = frozenset(
     {
         *("password authentication failed", "no password supplied", "no pg_hba.conf entry", "pg_hba.conf rejects"),
-        "authentication failed for user",
         *("is not permitted to log in", 'role ".*" does not exist', 'database ".*" does not exist'),
         "permission denied for database",
     }

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leasehold import LeaseLost, StoreRefused, tables
+from leasehold import LeaseLost, StoreRefused
 from leasehold.events import Event, InDoubt, Reconnected, Renewed, RequestFailed
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
-from support.stores.own_database import OwnDatabase
+from support.stores.own_database import OwnDatabase, with_tables
 
 NO_SUCH_TABLE = {"postgresql": "42P01", "mariadb": "1146"}
 
@@ -36,11 +36,7 @@ class Watching:
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
-    server = request.getfixturevalue("postgres_server" if request.param == "postgresql" else "mariadb_server")
-    made = OwnDatabase(request.param, server)
-    tables.create(made.url)
-    yield made
-    made.drop()
+    yield from with_tables(request)
 
 
 async def comes(harness: Harness, what: Callable[[], object], limit: float = 20.0) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+from leasehold import tables
 
 _count = itertools.count(1)
 
@@ -46,3 +51,12 @@ class OwnDatabase:
     def drop(self) -> None:
         """Drop it, with all sessions in it."""
         self.server.query(f"DROP DATABASE {self.name}" + (" WITH (FORCE)" if self.system == "postgresql" else ""))
+
+
+def with_tables(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
+    """Yield a database with leasehold's tables on the server that the fixture's parameter names, and drop it."""
+    server = request.getfixturevalue("postgres_server" if request.param == "postgresql" else "mariadb_server")
+    made = OwnDatabase(request.param, server)
+    tables.create(made.url)
+    yield made
+    made.drop()

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
 from types import CodeType
+from typing import Any
 
 import pytest
 
-from leasehold import Client, Hold, LeaseLost
+from leasehold import AsyncClient, Client, Hold, LeaseLost
 from leasehold._engine import closing
-from leasehold._engine.lease import Lease
+from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import State
 from leasehold._runtimes.base import run_sync
 from leasehold.events import Lost
 from leasehold.stores.memory import Memory
-from leasehold_lab.faulty_store import Call, Faulty
+from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from support.patience import until
 from support.striking import Striking, ended_by, tracing
 
@@ -202,3 +204,31 @@ def close_two(
     with pytest.raises(error):
         client.close()
     return told
+
+
+def test_a_close_whose_event_loop_has_ended_sends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Python then throws `GeneratorExit` into it. Nothing can be awaited any more, and another loop may be running."""
+
+    def plan(call: Call) -> Fault | None:
+        return Fault(Kind.DELAY_REPLY, 0.5) if call.method == "release" else None
+
+    async def begins() -> Coroutine[Any, Any, None]:
+        engine = client._engine
+        holds = [await client.lock(name).acquire(timeout=1) for name in "abc"]
+        engine.closed, leases = True, engine.watchdog.leases()
+        assert len(holds) == len(leases) == 3
+        closes = closing._close(engine, leases, [], Later(), 2.0)
+        closes.send(None)  # to the request of the first release
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:  # as `asyncio.run` ends
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        return closes
+
+    store = Faulty(Memory("ended loop"), plan)
+    client = AsyncClient(store)
+    closes = asyncio.run(begins())
+    before = len(store.calls)
+    closes.close()
+    assert "release" not in [call.method for call in store.calls[before:]]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -234,12 +234,11 @@ class EtcdStore:
         Raises:
             StoreUnavailable: the removal is not confirmed.
         """
-        if not state.begin_acquire():
-            await self._ensure_removed(state, until)
-            return False
         usable = False
         try:
-            if (renewal := await self._sessions.fresh(state.session, until)) is not None:
+            if not state.begin_acquire():
+                await self._ensure_removed(state, until)
+            elif (renewal := await self._sessions.fresh(state.session, until)) is not None:
                 state.renewal, usable = renewal, True
         finally:
             state.acquiring = usable

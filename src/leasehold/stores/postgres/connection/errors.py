@@ -152,6 +152,10 @@ def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     return StoreUnavailable(text, unknown=unknown)
 
 
+ASKS_ANOTHER = re.compile("(LDAP|RADIUS|PAM|GSSAPI|SSPI|BSD|Ident) authentication failed")
+"""A login that PostgreSQL lets another service decide on. It reports a service that is down in the same words."""
+
+
 def cannot_connect(where: str, why: str) -> StoreUnavailable:
     """Make the error for a connection that could not be opened. Only the login was sent.
 
@@ -163,7 +167,8 @@ def cannot_connect(where: str, why: str) -> StoreUnavailable:
     if not hint.code:
         return StoreUnavailable(words)
     outcomes = {outcome_of(_hint(part).code, in_commit=False) for part in EACH_HOST.split(text) if part}
-    return Refused(words, code=hint.code, outcome=outcomes.pop() if len(outcomes) == 1 else Outcome.NOT_APPLIED)
+    may_pass = len(outcomes) != 1 or ASKS_ANOTHER.search(text)
+    return Refused(words, code=hint.code, outcome=Outcome.NOT_APPLIED if may_pass else outcomes.pop())
 
 
 def ends_the_list(why: str) -> bool:

@@ -123,7 +123,7 @@ class Sentinels:
             StoreUnavailable: it cannot be resolved.
         """
         for transport in self._transports:
-            if transport not in self._listened:  # it did not answer: its subscription may be dead
+            if transport not in self._listened and transport.generation():  # it did not answer: it may be dead
                 transport.hang_up()
         self._moved = False  # then: a message that comes from now on may be newer than the answers
         if self._ask_at < math.inf:
