@@ -146,10 +146,10 @@ class Watchdog:
         await self._end(self._background, until)  # else the store would be closed during a release
         await self._end(self._renewer.jobs, 0.0)  # the results are not needed any more; a thread finds the store closed
         self._background, self._renewer.jobs = [], []
-        for lease in unsent:
-            self.retry_release(lease.name, lease.ticket)
         self._drain_inbox()
-        await self._retrier.send(list(self._pending), until)
+        last = {lease.ticket.id: PendingRelease(lease.name, lease.ticket, until, None) for lease in unsent}
+        last |= {each.ticket.id: each for each in self._pending}
+        await self._retrier.send(list(last.values()), until)
 
     async def _end(self, jobs: Sequence[Job], until: float) -> None:
         """Wait for jobs until a reading of the clock; then cancel all that have not ended."""

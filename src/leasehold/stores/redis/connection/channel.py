@@ -76,13 +76,13 @@ class Channel:
             connection = await self._subscribe(max(until - self._runtime.now(), 0.001))
             if self._wake_up is None:
                 self._wake_up = WakeUp()
+            self._silence, self._heard = MOST_SILENCE, self._runtime.now()
             self._poll = select.poll()
             self._poll.register(connection.socket, select.POLLIN)
             self._poll.register(self._wake_up.fd, select.POLLIN)
             self._count += 1
             self.generation = self._count
             self._undelivered = True  # messages may have come together with the confirmation
-            self._silence, self._heard = MOST_SILENCE, self._runtime.now()
             self._connection = connection  # last: other threads read it first
             return self.generation
         finally:
