@@ -143,7 +143,7 @@ class Pieces(Generic[T]):
             return
         try:
             self.results[index] = finish(one)
-        except BaseException as error:  # handed to the caller, who decides
+        except BaseException as error:  # passed to the caller
             if not is_own_error(error):
                 raise
             self.results[index] = error

@@ -2,9 +2,9 @@
 
 Two records frame each break, so that none happens unrecorded: ``asked`` before anything is sent to the store, and then
 ``broken``, ``gone`` (that holder was there no more) or ``unknown`` (the store did not answer, and may have done it). A
-record is a warning of the logger ``leasehold.ui.audit``, whose attribute ``leasehold`` has the fields. If a handler of
-the log raises at the first, or the logger is switched off, nothing is broken; if at the second, the page is told so,
-with the result.
+record is a warning of the logger ``leasehold.ui.audit``, whose attribute ``leasehold`` has the fields. If the logger
+is switched off, or a handler raises at the first record, nothing is broken. If it raises at the second, the page shows
+that, with the result.
 """
 
 from __future__ import annotations

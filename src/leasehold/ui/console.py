@@ -71,7 +71,7 @@ def app(
         client: an `AsyncClient` of the event loop that serves the app; or a `Client`, which is asked in threads.
         allow_break: pages can break locks. False is read-only: the app has no route that changes anything.
         token: asked for by a login form, or as ``Authorization: Bearer``; at least 16 characters.
-        user: tells the audit log who breaks a lock; by default ``request.user`` of Starlette's authentication.
+        user: returns the name of a request's user, for the audit log; by default that of Starlette's authentication.
         every: seconds between two looks at the store while a page is open; all pages share a look.
         record: go on looking while no page is open, more slowly, so that the time line has no gap.
         hosts: names under which the app may be called; None for any.
@@ -104,7 +104,7 @@ def app(
 
 
 def known_user(request: Request) -> str:
-    """Return who is logged in at the host application, as Starlette's authentication knows it."""
+    """Return the name of the user that Starlette's authentication found in the host application."""
     user = request.scope.get("user")
     name = getattr(user, "display_name", "") or getattr(user, "username", "")
     return str(name) or "unknown"

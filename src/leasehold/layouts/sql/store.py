@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A row of the other library's table alone decides who holds. Each acquisition has a holder's id of its own there, made
+The holder is the one in the row of the other library's table. Each acquisition has a holder's id of its own there, made
 from the ticket. So a repeated claim finds itself, and a release frees only what its own claim has acquired.
 
 A claim is one transaction of two requests. The first takes the row if its lease has ended, adds it if there is none,

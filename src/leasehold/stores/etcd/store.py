@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-``acquiring.py`` decides who holds, ``sessions.py`` for how long. ``waiting.py`` wakes the waiters. ``renewing.py``
-renews the leases. This file implements the `Store` protocol with them.
+``acquiring.py`` finds the holder, and ``sessions.py`` keeps its lease. ``waiting.py`` wakes the waiters.
+``renewing.py`` renews the leases. This file implements the `Store` protocol with them.
 
 A grant counts from the keep-alive that was sent before the granting transaction, if that transaction confirms the
 keep-alive (``sessions.py``). It does not if etcd has another leader by then. In that case the client renews the lease

@@ -1,6 +1,6 @@
 """The statements of ``mode=session``: GET_LOCK, and the rows of holders and waiters.
 
-These rows decide nothing. They show people who has a lock, keep the token, and name the session to end.
+GET_LOCK alone makes a holder. The rows show the holder to people, keep the token, and name the session to end.
 """
 
 from __future__ import annotations

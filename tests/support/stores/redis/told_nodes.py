@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._runtimes.base import finish
+from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.cluster.topology import Address
@@ -109,9 +113,9 @@ class Used:
     """A client of the cluster, whose clock is set by the test."""
 
     def __init__(self, runtime: Any, monkeypatch: pytest.MonkeyPatch, cluster: Nodes) -> None:
-        self.runtime, self.later = runtime(), 0.0
+        self.runtime, self.later, self.patch = runtime(), 0.0, monkeypatch.setattr
         now = self.runtime.now
-        monkeypatch.setattr(self.runtime, "now", lambda: now() + self.later)
+        self.patch(self.runtime, "now", lambda: now() + self.later)
         seed = Settings("a:1", mode="cluster").at(*A)
         self.store = ClusterStore(self.runtime, [seed], "ns", make=cluster.make)  # type: ignore[arg-type]
 
@@ -127,3 +131,21 @@ class Used:
         """Wait for the end of the read of the map that a redirection has started."""
         if (job := self.store._topology._job) is not None:
             await job.join(5.0)
+
+
+Case = Callable[[Used, Nodes], Coroutine[Any, Any, None]]
+
+
+def both(case: Case) -> Callable[..., None]:
+    """Make a test of a coroutine function that takes a client and its cluster; it runs in both flavors."""
+
+    @pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
+    def test(runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        async def body() -> None:
+            cluster = Nodes()
+            await case(Used(runtime, monkeypatch, cluster), cluster)
+
+        run(body())
+
+    test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
+    return test

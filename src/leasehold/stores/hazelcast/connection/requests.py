@@ -80,7 +80,7 @@ def unlock(group: Any, name: str, session: int, thread: int, uid: Any) -> Messag
 
 
 def ownership(group: Any, name: str) -> Message:
-    """Ask who has a lock."""
+    """Ask for the owner of a lock."""
 
     def read(message: Any) -> Ownership:
         found = _ownership.decode_response(message)

@@ -16,9 +16,9 @@ AGAIN = frozenset({"40001", "40P01"})
 UNKNOWN_IN_COMMIT = ("08", "40003", "53", "57", "58", "XX")
 """Prefixes of codes after which the outcome of a COMMIT is unknown.
 
-The connection broke, resources ran out, an operator or a crash ended it, or there was an I/O or internal error. Every
-error of another statement rolls back. An operator who ends the wait for a standby *after* the commit causes no code at
-all: the connection closes."""
+The connection broke, resources ran out, an operator or a crash ended it, or there was an I/O or internal error. Any
+other statement that fails is rolled back. If an operator ends the wait for a standby *after* the commit, there is no
+code: the connection closes."""
 
 LASTING = ("28", "3D", "3F", "42")
 """Prefixes of codes after which a retry cannot help until a person changes something: authentication, missing database

@@ -29,8 +29,8 @@ arrives after its ticket was released gets no vote, since the release raised the
 entry, since the node remembers the ticket. A lost notification delays a waiter by the holder's lease at most, or until
 the watchdog next renews the waiter's queue entry.
 
-The queue decides who is notified, not who acquires the name: order is not promised. docs/backends/redlock.md says what
-is promised when nodes fail.
+Waiters are notified in the order of the queue, but any of them may acquire the name: order is not promised.
+docs/backends/redlock.md says what is promised when nodes fail.
 """
 
 from __future__ import annotations
