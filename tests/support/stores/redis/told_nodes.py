@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from leasehold._model import LeaseTerms, LockMode, Owner, Ticket, ticket_id
-from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold._runtimes.base import finish
-from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.cluster.store import ClusterStore
 from leasehold.stores.redis.cluster.topology import Address
 from leasehold.stores.redis.connection.base import ReplyError, RetryableError
 from leasehold.stores.redis.connection.settings import Settings
+from support.flavors import on_runtimes
 
 SLOT = keys.slot("ns", "x")
 A, B, C, D, E = ((host, 1) for host in "abcde")
@@ -139,13 +136,10 @@ Case = Callable[[Used, Nodes], Coroutine[Any, Any, None]]
 def both(case: Case) -> Callable[..., None]:
     """Make a test of a coroutine function that takes a client and its cluster; it runs in both flavors."""
 
-    @pytest.mark.parametrize(("runtime", "run"), [(BlockingRuntime, finish), (AsyncioRuntime, asyncio.run)])
-    def test(runtime: Any, run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        async def body() -> None:
+    async def body(runtime: Any) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
             cluster = Nodes()
             await case(Used(runtime, monkeypatch, cluster), cluster)
 
-        run(body())
-
-    test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
-    return test
+    body.__name__, body.__doc__, body.__module__ = case.__name__, case.__doc__, case.__module__
+    return on_runtimes(body)
