@@ -9,11 +9,13 @@ the store. Its steps are these, and each is taken even if an earlier one was int
 2. The holders' callbacks are called, and their blocks are given time to end.
 3. Every ticket is released. What an interrupt leaves unsent, the watchdog sends as it closes.
 4. The watchdog and the store are closed.
+
+Only if its event loop is closed meanwhile, nothing more is sent: leases end what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -66,25 +68,27 @@ def end_lease(lease: Lease, calls: Later) -> None:
 
 
 async def _close(engine: Closing, leases: Sequence[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
-    until, unsent = engine.runtime.now() + within, list(leases[::-1])
+    runtime, until, unsent = engine.runtime, engine.runtime.now() + within, list(leases[::-1])
+    steps: tuple[Callable[[], Awaitable[None]], ...] = (
+        lambda: notify_holders(engine, blocks, calls, within / 2),
+        lambda: release_all(engine, unsent, until),
+        lambda: engine.watchdog.close(max(0.0, until - runtime.now()), unsent),
+        engine.store.close,
+    )
+    interrupt: BaseException | None = None
     try:
-        try:
-            await notify_holders(engine, blocks, calls, within / 2)
-        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more, nor sent
-            raise
-        except BaseException:  # of a signal handler, or of a callback in this thread
-            await release_all(engine, unsent, until)
-            raise
-        await release_all(engine, unsent, until)
-    except GeneratorExit:
-        unsent.clear()
-        raise
+        for step in steps:
+            try:
+                await step()
+            except GeneratorExit:  # the event loop is closed: nothing can be awaited any more, nor sent
+                raise
+            except BaseException as error:  # of a signal handler, or of a callback in this thread
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
     finally:
-        try:
-            await engine.watchdog.close(max(0.0, until - engine.runtime.now()), unsent)
-        finally:
-            await engine.store.close()
-            engine.runtime.close()
+        interrupt = None  # its traceback has this frame
+        runtime.close()
 
 
 async def notify_holders(engine: Closing, blocks: list[Scope], calls: Later, within: float) -> None:

@@ -220,6 +220,26 @@ def test_an_observer_that_is_a_method_of_the_configuration_makes_one_client(app:
     assert client_of(app) is client_of(app)
 
 
+@dataclass(unsafe_hash=True)
+class Counter:
+    """Its hash changes with each event."""
+
+    count: int = 0
+
+    def __call__(self, event: Event) -> None:
+        self.count += 1
+
+
+def test_an_observer_whose_hash_changes_has_one_client(app: Celery) -> None:
+    app.conf.leasehold_observer = Counter()
+    client = client_of(app)
+    client.lock("x").acquire().release()
+    assert app.conf.leasehold_observer.count
+    assert client_of(app) is client
+    close_clients()
+    assert client_of(app) is not client
+
+
 NOW = datetime.now(UTC)
 RUN = Run(NOW, 3, "an id", sent=False)
 

@@ -10,6 +10,7 @@ Other processes, as those of a web server that sends tasks, close their client w
 from __future__ import annotations
 
 import os
+from types import MethodType
 from typing import Any, cast
 
 from celery import signals
@@ -36,18 +37,15 @@ def client_of(app: Any) -> Client:
     return client_at(app.conf, app.conf.get("leasehold_url"))
 
 
-def _is_hashable(given: object) -> bool:
-    try:
-        hash(given)
-    except TypeError:  # as of an instance of a dataclass; its client keeps it alive, so its id is not used again
-        return False
-    return True  # two bound methods of one object are equal, and a configuration may make a new one at each look
+def _key_of(given: object) -> object:
+    """Return what identifies an observer: two bound methods of one object are equal, and each look may make another."""
+    return given if given is None or isinstance(given, str | MethodType) else id(given)  # its client keeps it alive
 
 
 def client_at(conf: Any, url: str | None) -> Client:
     """Return the client of this process for a store, with the other settings of an app."""
     namespace, given = conf.get("leasehold_namespace") or "default", conf.get("leasehold_observer")
-    key = os.getpid(), url, namespace, given if _is_hashable(given) else id(given)
+    key = os.getpid(), url, namespace, _key_of(given)
     found = _clients.get(key)
     if found is None:
         observer = None if given is None else cast("Any", symbol_by_name)(given)

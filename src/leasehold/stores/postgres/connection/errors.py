@@ -152,7 +152,7 @@ def no_answer(where: str, why: object, *, unknown: bool) -> StoreUnavailable:
     return StoreUnavailable(text, unknown=unknown)
 
 
-ASKS_ANOTHER = re.compile("(LDAP|RADIUS|PAM|GSSAPI|SSPI|BSD|Ident) authentication failed")
+ASKS_ANOTHER = re.compile("(LDAP|RADIUS|PAM|GSSAPI|SSPI|BSD|Ident|OAuth bearer) authentication failed")
 """A login that PostgreSQL lets another service decide on. It reports a service that is down in the same words."""
 
 
