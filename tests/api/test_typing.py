@@ -16,7 +16,7 @@ PAGE = TOP / "tests" / "typing" / "api.py"
 
 def check(*command: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=TOP, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-m", *command], cwd=TOP, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

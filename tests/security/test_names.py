@@ -18,9 +18,12 @@ from leasehold.stores.mysql.session_statements import lock_name
 from leasehold.stores.postgres.advisory import key_of
 from leasehold.stores.redis import keys
 from leasehold.stores.zookeeper.nodes import Paths
+from support.plugins.tiers import repetitions
 
 COUNT = 1_000_000
-"""Pairs of namespace and name by night; by day there are a tenth of them."""
+"""Pairs of namespace and name by night; by day there are fewer."""
+
+BY_DAY = repetitions(COUNT // 10, COUNT // 100)
 
 SIGNS = ":{}%/.~*?[]\\ \n\x00-_aA1éß中😀"
 """What separates parts somewhere, what is a sign of patterns, what is hard to see, cases, letters of 1 to 4 bytes."""
@@ -77,7 +80,9 @@ SPELLINGS: dict[str, Callable[[Pair], Iterable[Hashable]]] = {
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [COUNT // 10, pytest.param(COUNT, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "count", [repetitions(COUNT // 10, COUNT // 100), pytest.param(COUNT, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("system", SPELLINGS)
 def test_no_two_of_many_names_meet(system: str, count: int) -> None:
     seen, spelled = set[Hashable](), 0

@@ -19,17 +19,17 @@ from models.history import run
 from models.scenario import Assumptions, Kind, Scenario, draw
 from models.systems import SYSTEMS
 
-HISTORIES = 10_000
+HISTORIES = 5_000
 PARTS = 10
 FIRST = 20_261_122
 """The first seed by day: each build runs the same histories; each night runs others."""
 
-BY_NIGHT = 990_000
-NIGHT_PARTS = 45
+BY_NIGHT = 995_000
+NIGHT_PARTS = 50
 
-REPLAYED = 1000
+REPLAYED = 500
 
-HAND_OVERS = 20_000
+HAND_OVERS = 10_000
 HAND_OVERS_BY_NIGHT = 1_000_000
 
 Note = Callable[[str, object], None]

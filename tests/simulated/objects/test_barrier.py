@@ -16,6 +16,7 @@ from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind, nth, sometimes
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from support.fate import all_end, disturb
+from support.plugins.tiers import repetitions
 
 LEASE = 3.0
 PARTIES = 3
@@ -125,7 +126,7 @@ def check(record: Record) -> None:
         assert max(record.came[round_]) <= first, f"round {round_}: one passed before another arrived"
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=repetitions(100, 25), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 5), times=st.integers(0, 4), drop_dead=st.booleans())
 def test_no_member_passes_before_all_have_arrived(seed: int, workers: int, times: int, drop_dead: bool) -> None:
     plan = sometimes(random.Random(seed), RATES, LEASE / 3)
