@@ -57,6 +57,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--collect-only", *files],
 """Collects all files once, and tries each expression on them: to collect one of them takes seconds."""
 
 
+@pytest.mark.nightly
 def test_each_expression_selects_tests() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COLLECT, *SELECTED], cwd=TESTS, capture_output=True, text=True, check=False

@@ -36,8 +36,8 @@ WITHIN = 240.0
     ("drivers", "tests"),
     [
         pytest.param(LOWEST, (*ON_REDIS, *ON_OTHERS), id="lowest"),
-        pytest.param(["redis==6.*"], ON_REDIS, id="redis 6"),
-        pytest.param(["redis==7.*"], ON_REDIS, id="redis 7"),
+        pytest.param(["redis==6.*"], ON_REDIS, id="redis 6", marks=pytest.mark.nightly),
+        pytest.param(["redis==7.*"], ON_REDIS, id="redis 7", marks=pytest.mark.nightly),
     ],
 )
 def test_other_versions_of_the_drivers_work(drivers: list[str], tests: tuple[str, ...], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def with_opentelemetry() -> Observer:
     return OpenTelemetryObserver(MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False), spans=False)
 
 
-@pytest.mark.parametrize("made", [with_prometheus, with_opentelemetry])
+@pytest.mark.parametrize("made", [with_prometheus, pytest.param(with_opentelemetry, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_it_costs_at_most_five_percent(flavor: str, made: object) -> None:
     assert callable(made)

@@ -63,6 +63,7 @@ def _size(scenario: Scenario) -> tuple[int, int, int]:
     return len(scenario.actors), scenario.operations, len(scenario.strikes)
 
 
+@pytest.mark.nightly
 def test_power_is_told_for_each_mistake_and_length(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
