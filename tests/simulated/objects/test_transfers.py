@@ -25,9 +25,10 @@ from models.scenario import Kind, draw
 from models.sql.postgres import PostgresModel
 from models.sql.postgres_transport import SimulatedPostgres
 from models.systems import SYSTEMS
+from support.plugins.tiers import repetitions
 
 FIRST = 20_261_124
-EACH = 30
+EACH = repetitions(30, 10)
 """Histories of each system in a normal run."""
 
 NIGHTLY = 100_000

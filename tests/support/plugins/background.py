@@ -1,7 +1,7 @@
 """Tests that only compute run at a lower priority, and start first.
 
-A simulation uses a whole core for minutes. Tests of real servers run at the same time, with leases of a second, and
-must get a processor at once. So the tests of some folders run at a lower priority.
+A simulation uses a whole core for minutes. In a run with all tests, those of real servers run at the same time, with
+leases of a second, and must get a processor at once. So the tests of some folders run at a lower priority there.
 """
 
 from __future__ import annotations
@@ -44,13 +44,17 @@ def give_time(items: Iterable[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def in_the_background(request: pytest.FixtureRequest) -> Iterator[None]:
     """Lower the priority of a test that computes, where it can be raised again afterwards."""
-    if computes(request.node) and can_restore():
+    if computes(request.node) and _with_all(request.config) and can_restore():
         before = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, before + NICE_STEPS)
         yield
         os.setpriority(os.PRIO_PROCESS, 0, before)
     else:
         yield
+
+
+def _with_all(config: pytest.Config) -> bool:
+    return bool(config.getoption("--all", True) or config.getoption("--nightly", False))
 
 
 @functools.cache

@@ -147,6 +147,7 @@ PARTS = (
     _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "5,000 plans of histories"),
     _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "holds with leases of seconds", real_time=True),
     _all(f"{WATCHDOG}::test_ten_thousand_holds_are_renewed_in_batches_by_one_watchdog", "10,000 holds"),
+    _all("api/test_typing.py", "runs two type checkers"),
     _all("api/test_import_cost.py::test_the_benchmark_measures_each_row", "starts each program several times"),
     _all("bench", "benchmarks on real servers", real_time=True),
     _all("bench/test_bench.py", "samples of processor time", timing=True, beside="nobody"),
