@@ -19,17 +19,17 @@ from models.history import run
 from models.scenario import Assumptions, Kind, Scenario, draw
 from models.systems import SYSTEMS
 
-HISTORIES = 5_000
-PARTS = 10
+HISTORIES = 3_000
+PARTS = 6
 FIRST = 20_261_122
 """The first seed by day: each build runs the same histories; each night runs others."""
 
-BY_NIGHT = 995_000
+BY_NIGHT = 997_000
 NIGHT_PARTS = 50
 
-REPLAYED = 500
+REPLAYED = 300
 
-HAND_OVERS = 10_000
+HAND_OVERS = 5_000
 HAND_OVERS_BY_NIGHT = 1_000_000
 
 Note = Callable[[str, object], None]
