@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -240,6 +241,10 @@ def test_a_waiter_that_waits_in_the_old_primary_acquires_from_the_new_one(
         words = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
         await comes_true(harness, lambda: server.query(words) == [(1,)])
         await queued(harness, holder, "x", 1)
+        ((asked,),) = server.query("SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'")
+        waits = re.search(r"GET_LOCK\([^,]+, *(\d+)\)", asked)
+        assert waits is not None, asked
+        assert int(waits[1]) <= 5, "seconds after which it goes to the new primary, by the documentation"
         switch_over(server, other, holder, client)
         before, there = written(server), written(other)
         with contextlib.suppress(StoreUnavailable):  # its row cannot be removed there
