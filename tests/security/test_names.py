@@ -80,9 +80,7 @@ SPELLINGS: dict[str, Callable[[Pair], Iterable[Hashable]]] = {
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "count", [repetitions(COUNT // 10, COUNT // 100), pytest.param(COUNT, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("count", [BY_DAY, pytest.param(COUNT, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("system", SPELLINGS)
 def test_no_two_of_many_names_meet(system: str, count: int) -> None:
     seen, spelled = set[Hashable](), 0

@@ -15,7 +15,7 @@ Only if its event loop is closed meanwhile, nothing more is sent: leases end wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -68,27 +68,27 @@ def end_lease(lease: Lease, calls: Later) -> None:
 
 
 async def _close(engine: Closing, leases: Sequence[Lease], blocks: list[Scope], calls: Later, within: float) -> None:
-    runtime, until, unsent = engine.runtime, engine.runtime.now() + within, list(leases[::-1])
-    steps: tuple[Callable[[], Awaitable[None]], ...] = (
-        lambda: notify_holders(engine, blocks, calls, within / 2),
-        lambda: release_all(engine, unsent, until),
-        lambda: engine.watchdog.close(max(0.0, until - runtime.now()), unsent),
-        engine.store.close,
-    )
-    interrupt: BaseException | None = None
+    until, unsent, loop_ended = engine.runtime.now() + within, list(leases[::-1]), False
     try:
-        for step in steps:
-            try:
-                await step()
-            except GeneratorExit:  # the event loop is closed: nothing can be awaited any more, nor sent
-                raise
-            except BaseException as error:  # of a signal handler, or of a callback in this thread
-                interrupt = interrupt or error
-        if interrupt is not None:
-            raise interrupt
+        try:
+            await notify_holders(engine, blocks, calls, within / 2)
+        except GeneratorExit:
+            raise
+        except BaseException:  # of a signal handler, or of a callback in this thread
+            await release_all(engine, unsent, until)
+            raise
+        await release_all(engine, unsent, until)
+    except GeneratorExit:  # the event loop is closed: nothing can be awaited any more, nor sent
+        loop_ended = True
+        raise
     finally:
-        interrupt = None  # its traceback has this frame
-        runtime.close()
+        try:
+            if not loop_ended:
+                await engine.watchdog.close(max(0.0, until - engine.runtime.now()), unsent)
+        finally:
+            if not loop_ended:
+                await engine.store.close()
+            engine.runtime.close()
 
 
 async def notify_holders(engine: Closing, blocks: list[Scope], calls: Later, within: float) -> None:
