@@ -158,14 +158,22 @@ def test_an_interrupted_block_raises_lease_lost_even_if_its_hold_was_released_in
 
 # --- holds that share a lease ------------------------------------------------------------------------------------
 
-FIXED: dict[str, Any] = {"lease": 1.3, "renew": False}
-
-SHARED: dict[str, Callable[[Any], Any]] = {
-    "rlock": lambda client: client.rlock("a", **FIXED),
-    "reader": lambda client: client.rw_lock("a", **FIXED).reader(),
-    "writer": lambda client: client.rw_lock("a", **FIXED).writer(),
-    "multi_lock of an rlock": lambda client: client.multi_lock([client.rlock("a", **FIXED), "b"], **FIXED),
+SHARED: dict[str, Callable[..., Any]] = {
+    "rlock": lambda client, **fixed: client.rlock("a", **fixed),
+    "reader": lambda client, **fixed: client.rw_lock("a", **fixed).reader(),
+    "writer": lambda client, **fixed: client.rw_lock("a", **fixed).writer(),
+    "multi_lock of an rlock": lambda client, **fixed: client.multi_lock([client.rlock("a", **fixed), "b"], **fixed),
 }
+
+
+def shared(kind: str, client: Any, *, lease: float = 1.3) -> Any:
+    """Return a lock whose holds share a lease, which nobody renews."""
+    return SHARED[kind](client, lease=lease, renew=False)
+
+
+def collect_young() -> None:
+    """Collect what was made just now: a full collection of a worker's heap may take longer than the leases here."""
+    gc.collect(1)
 
 
 class Tell:
@@ -194,11 +202,11 @@ def test_a_hold_that_was_released_hears_of_no_later_loss(harness: Harness, outer
 
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[str]()
-        outer, kept = await SHARED[outer_kind](client).acquire(), await SHARED["rlock"](client).acquire()
+        outer, kept = await shared(outer_kind, client).acquire(), await shared("rlock", client).acquire()
         outer.on_lost(Tell(told, "outer"))
         kept.on_lost(Tell(told, "kept"))
         for _ in range(3):
-            async with SHARED[inner_kind](client) as inner:
+            async with shared(inner_kind, client) as inner:
                 inner.on_lost(Tell(told, "inner"))
             inner.on_lost(Tell(told, "released"))
         await harness.sleep(2.0)
@@ -214,9 +222,9 @@ def test_a_hold_that_was_released_hears_of_no_later_loss(harness: Harness, outer
 def test_a_hold_that_was_released_keeps_no_callback(harness: Harness, kind: str) -> None:
     async def body(harness: Harness) -> None:
         client, callbacks = harness.client(space()), list[weakref.ref[Any]]()
-        outer = await SHARED["rlock" if "rlock" in kind else kind](client).acquire()
+        outer = await shared("rlock" if "rlock" in kind else kind, client, lease=60.0).acquire()
         for _ in range(3):
-            inner = await SHARED[kind](client).acquire()
+            inner = await shared(kind, client, lease=60.0).acquire()
 
             def tell(error: LeaseLost) -> None:
                 raise AssertionError("it was released before")
@@ -225,7 +233,7 @@ def test_a_hold_that_was_released_keeps_no_callback(harness: Harness, kind: str)
             callbacks.append(weakref.ref(tell))
             del tell
             await inner.release()
-        gc.collect()
+        collect_young()
         assert [ref() for ref in callbacks] == [None] * 3
         await outer.release()
 
@@ -238,11 +246,11 @@ def test_a_dropped_hold_that_was_released_through_another_lock_object_hears_of_n
 ) -> None:
     async def body(harness: Harness) -> None:
         client, told = harness.client(space()), list[str]()
-        outer, another = await SHARED[kind](client).acquire(), SHARED[kind](client)
+        outer, another = await shared(kind, client).acquire(), shared(kind, client)
         outer.on_lost(Tell(told, "outer"))
         for who in ("dropped", "dropped and released"):
-            (await SHARED[kind](client).acquire()).on_lost(Tell(told, who))
-        gc.collect()
+            (await shared(kind, client).acquire()).on_lost(Tell(told, who))
+        collect_young()
         (await another.acquire()).on_lost(Tell(told, "released"))
         await another.release()
         assert another.owned()
@@ -258,8 +266,8 @@ def test_a_dropped_hold_that_was_released_through_another_lock_object_hears_of_n
 def test_a_hold_hears_of_the_loss_that_its_own_release_finds(kind: str) -> None:
     with TestClient() as client:
         told = threading.Event()
-        SHARED["rlock" if "rlock" in kind else kind](client).acquire()
-        inner = SHARED[kind](client).acquire()
+        shared("rlock" if "rlock" in kind else kind, client).acquire()
+        inner = shared(kind, client).acquire()
         inner.on_lost(lambda _: told.set())
         client.clock.advance(2.0)
         with pytest.raises(LeaseLost):
