@@ -14,6 +14,8 @@ from leasehold_lab.bench.observers import FLAVORS
 from leasehold_lab.servers import RedisServer
 
 MOST = 0.05
+ROUNDS = 30
+"""Half of those of the documented figures: the median is as near, within half a percent."""
 
 
 def with_prometheus() -> Observer:
@@ -29,5 +31,5 @@ def with_opentelemetry() -> Observer:
 def test_it_costs_at_most_five_percent(flavor: str, made: object) -> None:
     assert callable(made)
     with RedisServer() as server:
-        cost = FLAVORS[flavor](server.url, made())
+        cost = FLAVORS[flavor](server.url, made(), ROUNDS)
     assert cost.share <= MOST, str(cost)

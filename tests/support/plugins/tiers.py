@@ -150,7 +150,7 @@ PARTS = (
     _all("api/test_typing.py", "runs two type checkers"),
     _all("api/test_import_cost.py::test_the_benchmark_measures_each_row", "starts each program several times"),
     _all("bench", "benchmarks on real servers", real_time=True),
-    _all("bench/test_bench.py", "samples of processor time", timing=True, beside="nobody"),
+    _all("bench/test_bench.py", "samples of processor time", timing=True),
     _all("branches", "runs the tests of the core again, with coverage"),
     _all("chaos", "faults of real servers and machines", timing=True),
     _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, beside="all"),
