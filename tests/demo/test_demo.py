@@ -237,14 +237,15 @@ def test_without_options_it_prints_a_table_and_a_summary() -> None:
     assert "leasehold: 20 requests ..." in done.stderr
 
 
-def test_on_zookeeper_leasehold_is_exact(zookeeper_server: ZooKeeperServer) -> None:
-    done = leasehold_demo("--url", f"{zookeeper_server.url}/demo", "--requests", "666", "--json")
+@pytest.mark.parametrize("requests", [222, pytest.param(666, marks=pytest.mark.nightly)])
+def test_on_zookeeper_leasehold_is_exact(zookeeper_server: ZooKeeperServer, requests: int) -> None:
+    done = leasehold_demo("--url", f"{zookeeper_server.url}/demo", "--requests", str(requests), "--json")
     assert done.returncode == 0, done.stderr
     rows = {row["row"]: row for row in json.loads(done.stdout)["rows"]}
-    assert (rows["leasehold"]["final"], rows["leasehold"]["errors"]) == (666, 0)
+    assert (rows["leasehold"]["final"], rows["leasehold"]["errors"]) == (requests, 0)
     assert rows["leasehold"]["overlapping_pairs"] == 0
     assert rows["none"]["lost"] > 0
-    assert rows["thread"]["lost"] >= 222, "the two services work at the same time"
+    assert rows["thread"]["lost"] >= requests / 3, "the two services work at the same time"
     if "redlock" in rows:
         assert rows["redlock"]["seconds"] < 10 * rows["leasehold"]["seconds"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ def by_day(harness: Harness) -> pytest.MarkDecorator:
     """Run a test in this flavor by day, and in the other by night."""
     other = ASYNCIO if harness is BLOCKING else BLOCKING
     return pytest.mark.parametrize("harness", [harness, pytest.param(other, marks=pytest.mark.nightly)], ids=str)
+
+
+def in_turn(*values: Iterable[str]) -> list[Any]:
+    """Return all combinations, each with a harness: by day in one flavor, in turn, and by night in the other, too."""
+    parameters = list[Any]()
+    for number, each in enumerate(product(*values)):
+        for harness in FLAVORS:
+            marks = () if harness is FLAVORS[number % 2] else (pytest.mark.nightly,)
+            parameters.append(pytest.param(*each, harness, id="-".join([*each, harness.name]), marks=marks))
+    return parameters
 
 
 def on_runtimes(case: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[..., None]:
