@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient
+from leasehold import AsyncClient, Client
 
 KINDS = {
     "redis": ("redis_server", ""),
@@ -70,8 +71,8 @@ def test_a_client_goes_on_in_the_next_loop_and_is_closed_in_another(url: str, na
     asyncio.run(client.close())
 
 
-def stopped(work: Callable[[], Coroutine[Any, Any, Any]], there: Callable[[], object]) -> None:
-    """Run a task in a loop that is closed, without mercy, as soon as ``there`` is true."""
+def stopped(work: Callable[[], Coroutine[Any, Any, Any]], there: Callable[[], object]) -> object:
+    """Run a task in a loop that is closed, without mercy, as soon as ``there`` is true; return what keeps it alive."""
     loop = asyncio.new_event_loop()
     tasks = [loop.create_task(work())]
     while not there():
@@ -79,6 +80,54 @@ def stopped(work: Callable[[], Coroutine[Any, Any, Any]], there: Callable[[], ob
     for each in (*tasks, *asyncio.all_tasks(loop)):
         each._log_destroy_pending = False  # type: ignore[attr-defined]  # it is the point
     loop.close()
+    return tasks
+
+
+def waiter(client: AsyncClient, other: Client) -> object:
+    """Let a task of ``client`` wait for what ``other`` holds, in a loop that is closed meanwhile."""
+
+    seen = list[float]()
+
+    def waits() -> bool:
+        """Return whether others have seen it in the queue for a while: then it sleeps in the store."""
+        info = other.inspect("x")
+        if info is not None and info.waiters:
+            seen.append(time.monotonic())
+        return bool(seen) and seen[-1] - seen[0] > 0.2
+
+    return stopped(lambda: client.lock("x", lease=LEASE).acquire(), waits)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["granted nothing", "granted it"])
+def test_a_task_that_waits_in_a_closed_loop_keeps_nobody_from_the_lock(url: str, namespace: str, late: bool) -> None:
+    if "strict" in url:
+        pytest.skip("the same as Redis, after a minute in which it grants nothing")
+    client, other = AsyncClient.from_url(url, namespace=namespace), Client.from_url(url, namespace=namespace)
+    hold = other.lock("x", lease=LEASE).acquire()
+    assert hold is not None
+    kept = waiter(client, other)
+    if late:
+        hold.release()
+
+    async def go_on() -> None:
+        await client.lock("y", lease=LEASE).acquire()
+        if not late:
+            await asyncio.to_thread(hold.release)
+        until, tried = time.monotonic() + SOON, None
+        while (tried := await client.lock("x", lease=LEASE).acquire(blocking=False)) is None:
+            assert time.monotonic() < until, "its own client does not get it"
+            await asyncio.sleep(0.01)
+        await tried.release()
+        got = await asyncio.to_thread(other.lock("x", lease=LEASE).acquire, timeout=SOON)
+        assert got is not None, "another client does not get it"
+        await asyncio.to_thread(got.release)
+        closing = time.monotonic()
+        await client.close()
+        assert time.monotonic() - closing < 1.5, "the close waits for it"
+
+    asyncio.run(go_on())
+    other.close()
+    del kept
 
 
 def test_a_client_goes_on_after_its_loop_was_closed_while_it_subscribed(redis_server: Any, namespace: str) -> None:

@@ -318,6 +318,24 @@ async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None
     engine.refuse_closed()
 
 
+def leave_loop(engine: Engine) -> None:
+    """End the acquires and releases of an event loop that was closed: nothing resumes them.
+
+    Their tickets would keep their places in the queues, so the watchdog releases them. Holds are not affected. If a
+    signal handler interrupts it, it is called again.
+    """
+    queued = [lease for lease in engine.watchdog.leases() if lease.state is State.QUEUED]
+    for one in dict.fromkeys((*queued, *engine.attempts)):
+        if isinstance(one, Lease):  # else a batch: its leases are queued
+            engine.watchdog.retry_release(one.name, one.ticket)
+            handle = one.handle()
+            if isinstance(handle, AcquireLoop):
+                handle.abandon()
+            one.begin_release()
+            engine.watchdog.forget(one)
+        engine.attempts.pop(one, None)
+
+
 def _acquired_by(lease: Lease, caller: Caller) -> bool:
     """Return whether a thread or task holds a lease; also where the lock object is gone, and only the hold is left."""
     lock, entry = lease.lock_object(), lease.entry

@@ -43,6 +43,7 @@ class AsyncioRuntime:
         self._pid = 0  # of the process in which that loop runs
         self._worker: Worker | None = None
         self._running: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks by weak references only
+        self.leave_loop: Callable[[], None] = _nothing  # called before it begins in a loop: the last was closed
 
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.Lock()  # a store may be shared with threads; uncontended it costs 50 ns
@@ -131,6 +132,7 @@ class AsyncioRuntime:
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid():
             raise RuntimeError("this AsyncClient belongs to another event loop; make one client for each loop")
+        self.leave_loop()
         self._loop, self._pid = loop, os.getpid()
 
     def interrupts(self) -> bool:

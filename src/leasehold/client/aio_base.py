@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import Self
+from weakref import proxy
 
 from leasehold import _validate
+from leasehold._engine.acquire import leave_loop
 from leasehold._engine.engine import Engine
 from leasehold._engine.retry import asked, views_of
 from leasehold._inspection import LockInfo
@@ -66,6 +69,8 @@ class AsyncClientBase:
             observer=Logged(observer),
             namespace=namespace,
         )
+        if isinstance(runtime, AsyncioRuntime):
+            runtime.leave_loop = partial(leave_loop, proxy(self._engine))
         self._entries = Entries()
         self._usual: dict[bool, Options] = {}  # of locks without options, fair or not
         self._engine.of_process = (self._usual, self._entries)  # they name the parent as the owner
@@ -231,6 +236,9 @@ class AsyncClientBase:
         called, and its block is cancelled and raises `LeaseLost`. Later calls on the client and its objects raise
         RuntimeError. A further `close` does nothing.
         """
+        runtime = self._engine.runtime
+        if isinstance(runtime, AsyncioRuntime) and runtime._loop is not None and runtime._loop.is_closed():
+            runtime.before_release()  # else it would wait for what is under way in the closed loop
         await self._engine.close()
 
     async def __aenter__(self) -> Self:

@@ -220,6 +220,16 @@ def test_a_session_that_is_parked_in_a_closed_loop_is_closed_and_the_next_waiter
     assert len(sessions.open) == 1
 
 
+def test_a_single_try_finds_no_waiter_of_a_closed_loop(queues: WaitQueues[object], sessions: Sessions) -> None:
+    tasks = parked(queues)
+    assert queues.has_waiters("x"), "for a lease: it may live"
+    (first,) = queues._waiters.values()
+    first.last_seen -= 31.0
+    assert not queues.has_waiters("x")
+    assert not sessions.open, "it would get the lock"
+    del tasks
+
+
 def test_the_server_ends_a_parked_session_whose_wait_the_program_cancels(
     queues: WaitQueues[object], sessions: Sessions
 ) -> None:

@@ -69,8 +69,12 @@ class WaitQueues(Generic[S]):
             return waiter
 
     def has_waiters(self, name: str) -> bool:
-        """Return whether the shared queue of a name has waiters."""
-        return f"name {name}" in self._wait_queues
+        """Return whether the shared queue of a name has waiters that are not silent."""
+        with self._mutex:
+            wait_queue = self._wait_queues.get(f"name {name}")
+            if wait_queue is not None:
+                self._remove_silent(wait_queue)
+            return wait_queue is not None and len(wait_queue.waiters) > 0
 
     def parked(self, waiter: Waiter[S]) -> S | None:
         """Return the session that is parked for this waiter; None unless it is the first."""
@@ -190,9 +194,7 @@ class WaitQueues(Generic[S]):
                 raise failed
             if wait_queue.waiters[0] is not waiter:
                 return None
-            if (orphan := wait_queue.orphan) is not None:
-                wait_queue.parked = None
-                self._sessions.close(orphan)
+            self._close_orphan(wait_queue)
             if wait_queue.parked is not None or wait_queue.trying:
                 return None
             mine.append(Permit())
@@ -311,6 +313,12 @@ class WaitQueues(Generic[S]):
             wait_queue.notify()
         if not wait_queue.waiters and self._wait_queues.get(wait_queue.key) is wait_queue:
             del self._wait_queues[wait_queue.key]
+            self._close_orphan(wait_queue)
+
+    def _close_orphan(self, wait_queue: WaitQueue[S]) -> None:
+        if (orphan := wait_queue.orphan) is not None:
+            wait_queue.parked = None
+            self._sessions.close(orphan)
 
     def _remove(self, waiter: Waiter[S]) -> WaitQueue[S] | None:
         self._waiters.pop(waiter.ticket.id, None)

@@ -1,0 +1,125 @@
+"""An asyncio client that goes on in the next event loop: the last one was closed while tasks waited in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import AsyncClient, AsyncHold, Client
+from leasehold.events import Event, GaveUp
+from leasehold.stores import registry
+from leasehold.stores.memory import Memory
+
+LEASE = 60.0
+
+SOON = 5.0
+
+FIRST = ["acquire", "try", "release", "close"]
+"""What the client does first in the next loop."""
+
+
+def leave(work: Callable[[], Coroutine[Any, Any, Any]], there: Callable[[], object]) -> object:
+    """Run a task in a loop that is closed as soon as ``there`` is true; return what keeps the task alive."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work())
+    while not there():
+        loop.run_until_complete(asyncio.sleep(0.001))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is the point
+    loop.close()
+    return task
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+def test_a_waiter_of_a_closed_loop_leaves_the_queue(
+    where: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Memory(f"left by {first}") if where == "memory" else registry.opener(f"sqlite:{tmp_path}/locks.db")
+    events, mine = list[Event](), list[AsyncHold]()
+    client, other = AsyncClient(store, observer=events.append), Client(store)
+    theirs = other.lock("x", lease=LEASE).acquire()
+    assert theirs is not None
+
+    async def wait() -> None:
+        mine.append(await client.lock("mine", lease=LEASE).acquire())  # type: ignore[arg-type]
+        await client.lock("x", lease=LEASE).acquire()
+
+    def waits() -> bool:
+        info = other.inspect("x")
+        return info is not None and len(info.waiters) > 0
+
+    def got() -> bool:
+        hold = other.lock("x", lease=LEASE).acquire(timeout=SOON)
+        return hold is not None and hold.release()
+
+    kept = leave(wait, waits)
+    theirs.release()
+
+    async def go_on() -> None:
+        if first == "acquire":
+            async with client.lock("y"):
+                pass
+        elif first == "try":
+            hold = None
+            while hold is None:
+                hold = await client.lock("x").acquire(blocking=False)
+                await asyncio.sleep(0.01)
+            await hold.release()
+        elif first == "release":
+            assert await mine[0].release()
+        if first != "close":
+            assert not client._engine.attempts
+            assert await asyncio.to_thread(got)
+            assert mine[0].held == (first != "release"), "a hold goes on"
+        monkeypatch.setattr(client._engine, "close", partial(client._engine.close, LEASE))
+        await client.close()
+
+    asyncio.run(asyncio.wait_for(go_on(), 2 * SOON))
+    assert got()
+    gave_up = [each for each in events if isinstance(each, GaveUp) and each.why != "timeout"]
+    assert [(each.why, each.queued) for each in gave_up] == [("its event loop was closed", True)]
+    other.close()
+    del kept
+
+
+@pytest.mark.parametrize("method", ["try_acquire", "try_acquire_many", "release", "release_many"])
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "not sent"])
+def test_a_request_without_an_answer_as_its_loop_is_closed_leaves_no_lock(
+    method: str, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Memory(f"{method} {arrives}")
+    client, other, sent = AsyncClient(store), Client(store), list[bool]()
+    request = getattr(client.store, method)
+
+    async def silent(*args: Any, **options: Any) -> None:
+        if arrives:
+            await request(*args, **options)
+        sent.append(True)
+        await asyncio.sleep(LEASE)
+
+    async def use() -> None:
+        lock = client.multi_lock(["a", "b"], lease=LEASE) if "many" in method else client.lock("a", lease=LEASE)
+        hold = await lock.acquire()
+        assert hold is not None
+        await hold.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.store, method, silent)
+        kept = leave(use, lambda: sent)
+
+    async def go_on() -> None:
+        async with client.lock("y"):
+            hold = await asyncio.to_thread(other.multi_lock(["a", "b"], lease=LEASE).acquire, timeout=SOON)
+            assert hold is not None
+            await asyncio.to_thread(hold.release)
+        await client.close()
+
+    asyncio.run(go_on())
+    other.close()
+    del kept
