@@ -32,6 +32,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+import sqlalchemy
 
 import leasehold
 
@@ -131,6 +132,7 @@ PRIVATE = [
     ),
     uses("asyncmy.Pool", "mysql", lambda: asyncmy_pool.Pool, "_conn_kwargs"),
     uses("asyncio.TransportSocket", "mysql", asyncio_socket, "_sock"),
+    uses("sqlalchemy.Pool", "mysql", lambda: sqlalchemy.pool.Pool, "_create_connection", _create_connection=1),
     uses("kazoo.KazooClient", "zookeeper", kazoo_client.KazooClient, "_call _connection _session_id", _call=2),
     uses(
         "kazoo.ConnectionHandler", "zookeeper", lambda: kazoo_client.KazooClient()._connection,
@@ -188,6 +190,8 @@ UNDOCUMENTED = [
     uses("pymysql.MySQLResult", "mysql", lambda: pymysql.connections.MySQLResult(None), "has_next rows"),
     uses("asyncmy.Connection", "mysql", asyncmy_client,
          "close connected ensure_closed next_result query"),
+    uses("sqlalchemy.util", "mysql", lambda: importlib.import_module("sqlalchemy.util"), "greenlet_spawn",
+         greenlet_spawn=2),
     uses("asyncmy.MySQLResult", "mysql", lambda: asyncmy_connection.MySQLResult, "has_next rows"),
     uses("asyncmy.MySQLProtocol", "mysql", asyncmy_protocol, "length pos"),
     uses("kazoo.KazooClient", "zookeeper", kazoo_client.KazooClient,

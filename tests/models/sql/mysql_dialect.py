@@ -9,6 +9,7 @@ from leasehold.stores._sql.transport import Value
 from leasehold.stores.mysql.statements import CLOCK, WRITABLE
 
 WORDS = (
+    (r"(?s)DELETE (\w+) FROM (\(.*\)) \w+ STRAIGHT_JOIN .*", r"DELETE FROM \1 WHERE (space, name) IN \2"),
     (r"FOR UPDATE( SKIP LOCKED)?", ""),
     (r"FORCE INDEX \(\w+\)", ""),
     (r"\bGREATEST\(", "max("),

@@ -1,4 +1,7 @@
-"""The sweep keeps a name that was not used for an hour while the lock delay after its last holder goes on."""
+"""The sweep keeps a name that was not used for an hour while the lock delay after its last holder goes on.
+
+Of many cells it reads and locks those that have expired.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from typing import Any
 import pytest
 
 from leasehold._model import Granted, LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, Wait, ticket_id
+from leasehold.stores._sql.transport import Statement
+from leasehold.stores.mysql.connection.base import bind
+from leasehold.stores.mysql.statements import DIALECT as MYSQL
+from leasehold.stores.postgres.statements import DIALECT as POSTGRESQL
 from leasehold_lab.runtimes.harnesses import Harness
 from support.flavors import both
 from support.stores.own_database import OwnDatabase, with_tables
@@ -64,3 +71,43 @@ def test_a_name_is_kept_to_the_end_of_a_lock_delay(database: OwnDatabase, harnes
         assert await sweep(harness) == ["busy"]
 
     harness.run(body)
+
+
+DROP_CELLS = {
+    "postgresql": POSTGRESQL.drop_cells.replace("$1", "64"),
+    "mariadb": bind(Statement(MYSQL.drop_cells, (64,))).decode(),
+}
+
+
+def rows_read(database: OwnDatabase, connection: Any) -> int:
+    """Return how many rows the transaction (PostgreSQL) or session (MariaDB) has read so far."""
+    if database.system == "postgresql":
+        counted = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'leasehold_cell'"
+        return int(database.run(counted, on=connection)[0][0])
+    return sum(int(count) for _, count in database.run("SHOW SESSION STATUS LIKE 'Handler_read%'", on=connection))
+
+
+def test_a_sweep_reads_and_locks_no_live_cells(database: OwnDatabase) -> None:
+    late = 9 * 10**18
+    cells = ", ".join(f"('d', 'n{n}', 'v', 1, 0, {late * (n not in (7, 400, 4000))}, 1)" for n in range(5000))
+    sweeper, other = database.connect(), database.connect()
+    try:
+        database.run(
+            f"INSERT INTO leasehold_cell (space, name, value, version, fence, expires, ttl) VALUES {cells}", on=sweeper
+        )
+        for text in ("BEGIN", "SELECT 1 FROM leasehold_cell WHERE space = 'd' AND name = 'n9' FOR UPDATE"):
+            database.run(text, on=other)
+        limit = "lock_timeout = '1s'" if database.system == "postgresql" else "innodb_lock_wait_timeout = 1"
+        if database.system == "mariadb":
+            database.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", on=sweeper)
+        for text in ("BEGIN", f"SET {limit}"):
+            database.run(text, on=sweeper)
+        first = rows_read(database, sweeper)
+        cost_of_counting = rows_read(database, sweeper) - first
+        database.run(DROP_CELLS[database.system], on=sweeper)
+        assert rows_read(database, sweeper) - first - 2 * cost_of_counting < 100
+        database.run("COMMIT", on=sweeper)
+        assert database.run("SELECT count(*), min(expires) FROM leasehold_cell", on=sweeper) == [(4997, late)]
+    finally:
+        sweeper.close()
+        other.close()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import sqlalchemy
+from sqlalchemy import pool as pool_classes
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from leasehold import AsyncClient, Client, tables
+from leasehold import AsyncClient, Client, StoreUnavailable, tables
 from leasehold._runtimes.base import Flavor
 from leasehold.stores import registry
 from leasehold.stores.mysql.connection.adopting import from_client
@@ -122,6 +126,69 @@ def test_over_a_socket_file_and_with_tls(mariadb_server: MariaDBServer, mariadb_
             tables.create(f"{server.url}?ssl_ca={server.certificates.authority}")
             with Client.from_client(mine, namespace=namespace) as locks, locks.lock("x"):
                 pass
+
+
+POOLS: list[dict[str, Any]] = [
+    {"pool_size": 1, "max_overflow": 0},
+    *({"poolclass": one} for one in (pool_classes.NullPool, pool_classes.StaticPool, pool_classes.AssertionPool)),
+]
+
+
+@pytest.mark.parametrize("pool", [*POOLS, {"poolclass": pool_classes.SingletonThreadPool}], ids=str)
+def test_an_engine_whose_connections_are_all_in_use(mariadb_url: str, namespace: str, pool: dict[str, Any]) -> None:
+    """As where each request has a connection of the engine, and then waits for a lock."""
+    engine, made = sqlalchemy.create_engine(mariadb_url.replace("mysql:", "mysql+pymysql:"), **pool), list[Any]()
+    sqlalchemy.event.listen(engine, "connect", lambda connection, _: made.append(connection))
+    try:
+        with engine.connect() as mine:
+            session = mine.exec_driver_sql("SELECT connection_id()").scalar()
+            with Client.from_client(engine, namespace=namespace, response_timeout=2.0) as locks:
+                start = time.monotonic()
+                with locks.lock("x"):
+                    assert time.monotonic() - start < 2
+                    assert len(made) > 1
+            assert mine.exec_driver_sql("SELECT connection_id()").scalar() == session, "it is still its owner's"
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_an_asyncio_engine_whose_connections_are_all_in_use(
+    mariadb_url: str, namespace: str, pool: dict[str, Any]
+) -> None:
+    async def body() -> None:
+        engine = create_async_engine(mariadb_url.replace("mysql:", "mysql+asyncmy:"), **pool)
+        async with engine.connect() as mine:
+            session = (await mine.exec_driver_sql("SELECT connection_id()")).scalar()
+            async with (
+                AsyncClient.from_client(engine, namespace=namespace, response_timeout=2.0) as locks,
+                asyncio.timeout(2),
+                locks.lock("x"),
+            ):
+                pass
+            assert (await mine.exec_driver_sql("SELECT connection_id()")).scalar() == session
+        await engine.dispose()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (sqlalchemy.exc.TimeoutError("no connection in 3 s"), "no connection in 3 s"),
+        (sqlalchemy.exc.OperationalError("SELECT", {}, pymysql.OperationalError(1040, "Too many")), "max_connections"),
+    ],
+)
+def test_errors_of_sqlalchemy_itself(mariadb_url: str, raised: Exception, said: str) -> None:
+    """It asks each server for its version, and a creator may take connections out of another pool."""
+
+    def connect() -> Any:
+        raise raised
+
+    engine = sqlalchemy.create_engine(mariadb_url.replace("mysql:", "mysql+pymysql:"), creator=connect)
+    with Client.from_client(engine) as locks, pytest.raises(StoreUnavailable, match=said) as caught:
+        locks.lock("x").acquire(blocking=False)
+    assert not caught.value.unknown
 
 
 def test_an_object_that_cannot_be_adopted_is_refused_with_the_reason(mariadb_url: str) -> None:

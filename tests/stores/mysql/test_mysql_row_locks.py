@@ -1,4 +1,4 @@
-"""MySQL: rows that others keep locked, deadlocks, clients that stall in a transaction, and the load of many waiters."""
+"""MySQL: rows and tables that others lock, deadlocks, clients that stall in a transaction, the load of many waiters."""
 
 from __future__ import annotations
 
@@ -33,6 +33,50 @@ def test_a_locked_row_is_an_error_within_the_timeout(server: MariaDBServer, name
             assert harness.now() - start < 2 + NOISE
             assert not error.unknown
             other.rollback()
+        finally:
+            other.close()
+        await (await client.lock("x").acquire(timeout=5)).release()
+
+    harness.run(body)
+
+
+@both
+def test_a_statement_alone_waits_for_a_second(mariadb_url: str, namespace: str, harness: Harness) -> None:
+    """For a row and for a table: in a new session, and in one whose last transaction could wait longer."""
+    limits = "SELECT @@SESSION.lock_wait_timeout, @@SESSION.innodb_lock_wait_timeout"
+
+    async def body(harness: Harness) -> None:
+        store: Any = harness.client(mariadb_url, namespace=namespace).store
+        for before in ((), (4,)):
+            for seconds in before:
+                tx_limits = await store.mysql.transact(lambda tx: tx.commit(Statement(limits)), within=seconds + 0.9)
+                assert tx_limits == [[(seconds, seconds)]]
+            connection, is_new = await store.mysql.pool.take(harness.now() + 5)
+            assert is_new is not bool(before)
+            assert list(await connection.run(limits.encode(), harness.now() + 5)) == [((1, 1),)]
+            await store.mysql.pool.give(connection)
+
+    harness.run(body)
+
+
+@both
+def test_a_locked_table_is_an_error_within_the_timeout(
+    mariadb_server: MariaDBServer, mariadb_url: str, namespace: str, harness: Harness
+) -> None:
+    """As by a backup, or a change of the table that waits for one. By default the server waits for a day or a year."""
+    waiting = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table%'"
+
+    async def body(harness: Harness) -> None:
+        before, client = (harness.client(mariadb_url, namespace=namespace, response_timeout=2.0) for _ in range(2))
+        await (await before.lock("x").acquire(timeout=5)).release()
+        other = mariadb_server.connect()
+        try:
+            other.cursor().execute("LOCK TABLES leasehold_name READ")
+            start = harness.now()
+            error = await unavailable(client.lock("x", lease=1.0).acquire(timeout=10))
+            assert harness.now() - start < 2 + NOISE
+            assert not error.unknown, "the statement that is a transaction of its own was refused"
+            await comes_true(harness, lambda: not mariadb_server.query(waiting))
         finally:
             other.close()
         await (await client.lock("x").acquire(timeout=5)).release()

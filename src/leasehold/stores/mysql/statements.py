@@ -67,13 +67,13 @@ ADD_CELL = """
 """
 
 DROP_CELLS = f"""
-    DELETE FROM leasehold_cell WHERE (space, name) IN (
-        SELECT space, name FROM (
-            SELECT space, name FROM leasehold_cell WHERE expires < {CLOCK} ORDER BY expires LIMIT $1
-            FOR UPDATE SKIP LOCKED
-        ) void
-    )
+    DELETE leasehold_cell FROM (
+        SELECT space, name FROM leasehold_cell WHERE expires < {CLOCK} ORDER BY expires LIMIT $1
+        FOR UPDATE SKIP LOCKED
+    ) expired STRAIGHT_JOIN leasehold_cell
+    ON leasehold_cell.space = expired.space AND leasehold_cell.name = expired.name
 """
+"""A join in this order: for ``IN`` with a subquery, MariaDB reads the whole table, and waits for each locked row."""
 
 
 def script(part: str = "schema") -> str:

@@ -66,11 +66,13 @@ ADD_CELL = """
 """
 
 DROP_CELLS = f"""
-    DELETE FROM leasehold_cell WHERE (space, name) IN (
-        SELECT space, name FROM leasehold_cell WHERE expires < {CLOCK} ORDER BY expires LIMIT $1
+    DELETE FROM leasehold_cell WHERE ctid = ANY (ARRAY (
+        SELECT ctid FROM leasehold_cell WHERE expires < (SELECT {CLOCK}) ORDER BY expires LIMIT $1
         FOR UPDATE SKIP LOCKED
-    )
+    ))
 """
+"""The clock is read once, since its function is volatile: an index helps with a constant only. A locked row keeps its
+``ctid`` until the transaction ends."""
 
 
 def _listening(channels: Sequence[str]) -> Statement:

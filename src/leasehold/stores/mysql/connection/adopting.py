@@ -79,7 +79,10 @@ def _settings(found: Veiled) -> Settings:
 
 
 def _of_engine(engine: Any, flavor: Flavor) -> Settings:
-    """Let an engine make connections: with its URL, its arguments and its events, but detached from its pool."""
+    """Let an engine make connections: with its URL, its arguments and its events, but outside of its pool.
+
+    All connections of the pool may be in use, by threads that wait for a lock.
+    """
     asynchronous, driver = hasattr(engine, "sync_engine"), engine.dialect.driver
     wanted = "asyncmy" if flavor is Flavor.ASYNC else "pymysql"
     if asynchronous is not (flavor is Flavor.ASYNC) or driver != wanted:
@@ -88,11 +91,20 @@ def _of_engine(engine: Any, flavor: Flavor) -> Settings:
             fitting = "Client with create_engine('mysql+pymysql://…')"
         raise TypeError(f"an engine on {driver} does not fit this client; use {fitting}")
 
+    pools, util, errors = (import_module(f"sqlalchemy.{name}") for name in ("pool", "util", "exc"))
+    make = pools.Pool._create_connection  # not of the pool's own class: a StaticPool makes one connection only
+
     async def connect_async() -> Any:
-        return _detached(await engine.raw_connection())
+        try:
+            return _checked(await util.greenlet_spawn(make, engine.pool))
+        except errors.SQLAlchemyError as error:
+            raise _plain(error) from error
 
     def connect() -> Any:
-        return _detached(engine.raw_connection())
+        try:
+            return _checked(make(engine.pool))
+        except errors.SQLAlchemyError as error:
+            raise _plain(error) from error
 
     url = engine.url
     where = f"{url.host or 'localhost'}:{url.port or PORT}/{url.database or ''}"
@@ -100,9 +112,13 @@ def _of_engine(engine: Any, flavor: Flavor) -> Settings:
     return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), connects)
 
 
-def _detached(pooled: Any) -> Any:
-    connection = pooled.driver_connection
-    pooled.detach()
+def _plain(error: Any) -> RuntimeError:
+    """Return an error of SQLAlchemy as one that drivers raise, with the number and text of the server's, if any."""
+    return RuntimeError(*(getattr(error, "orig", None) or error).args)
+
+
+def _checked(made: Any) -> Any:
+    connection = made.driver_connection
     charset = getattr(connection, "charset", None) or connection._charset
     if charset != "utf8mb4":
         raise Unsupported(f"the engine's connections use the character set {charset}; make it with charset=utf8mb4")

@@ -33,13 +33,15 @@ OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 """The oldest supported servers: older ones get no more security fixes."""
 
 ALONE_WAITS = 1
-"""Seconds for which a statement outside a transaction may wait for a row: the least that MySQL allows."""
+"""Seconds for which a statement outside a transaction may wait for a row or a table: the least that MySQL allows."""
+
+ALONE_LIMITS = f"innodb_lock_wait_timeout = {ALONE_WAITS}, lock_wait_timeout = {ALONE_WAITS}"
 
 SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1,"
     " completion_type = 0, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, timestamp = DEFAULT,"
-    f" innodb_lock_wait_timeout = {ALONE_WAITS}",
+    f" {ALONE_LIMITS}",
 )
 """The settings of each session, whatever the server's defaults: each statement sees what is committed when it begins,
 wrong values are errors, statements outside transactions commit, COMMIT neither chains nor disconnects, and the clock is

@@ -41,7 +41,7 @@ from leasehold.stores.mysql.connection.base import (
     no_answer,
     refused,
 )
-from leasehold.stores.mysql.connection.handshake import ALONE_WAITS, ASK_WRITABLE, is_off
+from leasehold.stores.mysql.connection.handshake import ALONE_LIMITS, ASK_WRITABLE, is_off
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.mysql.connection.settings import Settings
 from leasehold.stores.registry import load
@@ -56,7 +56,7 @@ IDLE_LIFE = 300
 GRACE = 1
 """Seconds that a session may be silent in a transaction, beyond the time limit of the call."""
 
-RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}, innodb_lock_wait_timeout = {ALONE_WAITS}")
+RESTORE_TIMEOUT = Statement(f"SET SESSION wait_timeout = {IDLE_LIFE}, {ALONE_LIMITS}")
 
 ROLL_BACK_WITHIN = 1.0
 """Seconds that a rollback may take; after that the connection is closed."""
