@@ -35,7 +35,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable, _validate
+from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable, Unsupported, _validate
 from leasehold._validate import Seconds
 from leasehold.stores import registry
 
@@ -171,7 +171,7 @@ def readiness(within: Seconds = 1.0) -> Callable[[Request], Awaitable[Response]]
         try:
             async with asyncio.timeout(limit):
                 await client_of(request).ping()
-        except (StoreUnavailable, TimeoutError) as error:
+        except (StoreUnavailable, Unsupported, TimeoutError) as error:
             log.warning("not ready: %s", str(error) or f"the store did not answer within {limit:g} s")
             return JSONResponse({"ready": False}, 503)
         return JSONResponse({"ready": True})

@@ -14,7 +14,8 @@ Example:
 
 One observer serves all clients of a process, of both flavors. The figures of acquires and releases wait in a buffer
 until Prometheus scrapes the process. With several processes (``PROMETHEUS_MULTIPROC_DIR``), a scrape reads the files of
-all of them, so a timer works the buffer off each `FLUSH_EVERY` seconds.
+all of them, so a timer works the buffer off each `FLUSH_EVERY` seconds, and the end of a process does: a child of
+``multiprocessing`` by its finalizers, since it runs no exit handlers, and a pool process of Celery by its signal.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from multiprocessing import process, util
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
@@ -140,6 +142,11 @@ class PrometheusObserver:
             self._timer: threading.Thread | None = None  # the last one that was started
             self.acquired, self.released = self._acquired_soon, self._released_soon
             atexit.register(_flush, weakref.ref(self))
+            if not _writers:
+                util.register_after_fork(_writers, _in_child)  # a child forgets the finalizers of its parent
+            if process.parent_process() is not None:
+                _in_child(_writers)
+            _writers.add(self)
         if registry is not None:
             registry.register(self)
 
@@ -312,3 +319,28 @@ def _flush_in_time(observer: weakref.ref[PrometheusObserver]) -> None:
 def _flush(observer: weakref.ref[PrometheusObserver]) -> None:
     if (found := observer()) is not None:
         found.flush()
+
+
+_writers: weakref.WeakSet[PrometheusObserver] = weakref.WeakSet()
+"""Those whose figures go to files, for several processes."""
+
+
+def _in_child(_: object) -> None:
+    util.Finalize(None, flush_at_end, exitpriority=0)
+
+
+def flush_at_end() -> None:
+    """Work off what waits in a child process, which ends without exit handlers; give up after `FLUSH_EVERY` seconds.
+
+    A lock of ``prometheus_client`` may have been taken when the process was forked: then it is never free here.
+    """
+    waiting = [each for each in _writers if each._timer is not None and each._timer.is_alive()]
+    if waiting:
+        thread = threading.Thread(target=_flush_each, args=(waiting,), daemon=True)
+        thread.start()
+        thread.join(FLUSH_EVERY)
+
+
+def _flush_each(observers: list[PrometheusObserver]) -> None:
+    for each in observers:
+        each.flush()

@@ -79,6 +79,11 @@ def index(self: Any, order: str, seconds: float = 0.2, fail: str = "") -> str:
     return done
 
 
+@app.task(bind=True)
+def hand_to_index(self: Any, order: str) -> Any:
+    return self.replace(index.si(order, 0))
+
+
 @locked_task(app, name="loses:{order}", bind=True, lease=1, countdown=0.2, max_retries=2)
 def loses(self: Any, order: str, times: int) -> str:
     """Lose the lease at the first runs: the lock is broken."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, chord
 from workers import PATIENCE, Program, Site, most_at_once
 
 from leasehold import Client, StoreUnavailable
@@ -87,6 +87,24 @@ def test_a_retry_keeps_the_mark_and_an_error_frees_it(site: Site, shop: Any, wor
         with pytest.raises(RuntimeError, match="it failed"):
             first.get(timeout=PATIENCE)
     until(lambda: shop.index.delay(name, 0).id != first.id, within=PATIENCE)
+
+
+@pytest.mark.parametrize("canvas", ["chain", "chord", "replace"])
+def test_a_part_that_something_waits_for_is_sent_though_one_is_queued(
+    site: Site, shop: Any, worker: Program, canvas: str
+) -> None:
+    """Celery sends the last task of a chain with an empty rest, and a replacement with its nesting only."""
+    name = f"l-{canvas}"
+    queued_one, part, before = shop.index.apply_async((name,), queue="nowhere"), shop.index.si(name, 0), shop.ship
+    match canvas:
+        case "chain":
+            result = (before.si(name, 0) | part).delay()
+        case "chord":
+            result = chord([before.si(name, 0), before.si(f"{name}2", 0)], part).delay()
+        case _:
+            result = shop.hand_to_index.delay(name)
+    assert result.get(timeout=PATIENCE) == f"{name} done"
+    assert shop.index.apply_async((name,), queue="nowhere").id == queued_one.id, "the mark is that of the first"
 
 
 def test_a_message_that_may_not_have_been_sent_is_sent_again_with_its_id(site: Site, shop: Any) -> None:

@@ -162,12 +162,13 @@ def test_starlette_needs_no_fastapi() -> None:
         asyncio.run(visit())
 
 
-def test_a_store_that_refuses_or_does_not_answer_is_not_ready() -> None:
+def test_a_store_that_refuses_or_does_not_answer_or_cannot_promise_locks_is_not_ready(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        for port, within in ((1, 30), (silent.getsockname()[1], 0.2)):
+        refuses, waits = "redis://127.0.0.1:1", f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        for url, within in ((refuses, 30), (waits, 0.2), (f"sqlite:{tmp_path}", 30)):
 
-            async def visit(port: int = port, within: float = within) -> httpx.Response:
-                app = FastAPI(lifespan=leasehold_lifespan(f"redis://127.0.0.1:{port}"))
+            async def visit(url: str = url, within: float = within) -> httpx.Response:
+                app = FastAPI(lifespan=leasehold_lifespan(url))
                 app.add_api_route("/ready", readiness(within))
                 async with app.router.lifespan_context(app), connected(app) as http:
                     return await http.get("/ready")

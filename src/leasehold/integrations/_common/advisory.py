@@ -24,7 +24,7 @@ from typing import Any
 
 from leasehold import _validate
 from leasehold._validate import Seconds
-from leasehold.errors import AcquireTimeout, LeaseholdError, LeaseLost, StoreUnavailable, Unsupported
+from leasehold.errors import AcquireTimeout, LeaseLost, StoreUnavailable, Unsupported
 from leasehold.guards.connection import Statement, Statements, dialect_of, run
 from leasehold.stores._sql.advisory_key import key_of
 from leasehold.stores.mysql.session_statements import lock_name
@@ -34,6 +34,9 @@ LONGEST_PAUSE = 0.5
 
 SLICE = 1
 """Seconds that MySQL waits for a lock in one statement; a driver's limit for an answer is longer."""
+
+ERRORS = ("Error", "DBAPIError")
+"""Base classes of all errors of a database: DB-API's name, which Django has, too, and SQLAlchemy's."""
 
 POOLED = (
     "a connection pooler is in front of the server, which may run each transaction in another session, so a lock of "
@@ -156,16 +159,17 @@ def session_lock(
     try:
         try:
             _acquire(lock, ask, left)
-        except Exception:
+        except AcquireTimeout:
             perhaps = False
             raise
         yield
-    except BaseException:  # also an interrupt right after the lock was acquired
-        if perhaps:
+        kept = ask(lock.release())
+    except BaseException:  # also an interrupt right after the lock was acquired, or right before its release
+        if perhaps and not getattr(connection, "invalidated", False):  # SQLAlchemy's would open another session
             with suppress(Exception):  # a session that has ended has freed it
                 ask(lock.release())
         raise
-    if not ask(lock.release()):
+    if not kept:
         raise LeaseLost(
             f"the session that held {name!r} ended before its block did: the block may have overlapped another one",
             name=name,
@@ -186,9 +190,9 @@ def _ask(connection: Any, settle: Callable[[], None], statements: Statements[Any
 def _acquire(lock: AdvisoryLock, ask: Callable[[Statements[Any]], Any], left: float | None) -> None:
     try:
         _wait(lock, ask, left)
-    except LeaseholdError:
-        raise
     except Exception as error:
+        if not any(cls.__name__ in ERRORS for cls in type(error).__mro__):  # of ours, or of a signal handler
+            raise
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreUnavailable(
             f"could not acquire {lock.name!r}: the database failed while this process waited for the lock: {why}; "

@@ -1,6 +1,7 @@
 """One client for each process and store, made at its first use, so after the fork, and closed when the worker ends.
 
-A process of the prefork pool ends by `os._exit()`, without `atexit`; Celery's signal is the only place to close there.
+A process of the prefork pool ends by `os._exit()`, without `atexit`; Celery's signal is the only place to close there,
+and to write figures for Prometheus.
 Other processes, as those of a web server that sends tasks, close their client when the interpreter ends.
 """
 
@@ -10,6 +11,7 @@ Other processes, as those of a web server that sends tasks, close their client w
 from __future__ import annotations
 
 import os
+import sys
 from types import MethodType
 from typing import Any, cast
 
@@ -59,10 +61,13 @@ def client_at(conf: Any, url: str | None) -> Client:
 
 
 def close_clients(**_: object) -> None:
-    """Close all clients of this process; the next use makes another."""
+    """Close all clients of this process, and write what their observers count; the next use makes another client."""
     for key in list(_clients):
         if key[0] == os.getpid():
             _clients.pop(key).close()
+    prometheus = sys.modules.get("leasehold.observability.prometheus")  # imported where it is used
+    if prometheus is not None:
+        prometheus.flush_at_end()
 
 
 for ending in cast("tuple[Any, ...]", (signals.worker_process_shutdown, signals.worker_shutdown)):

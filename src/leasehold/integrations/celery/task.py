@@ -123,7 +123,8 @@ class LockedTask(Task):  # type: ignore[misc]
     def apply_async(self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any) -> Any:
         """Send the task, as Celery does. A unique task that is queued already is not sent: its result is returned.
 
-        Parts of a chain, a group or a chord are always sent: the rest waits for each of them.
+        Parts of a chain, a group or a chord are always sent: the rest waits for each of them. So is what replaces a
+        task: its result is that of the task.
 
         Raises:
             StoreUnavailable: it is unknown whether it is queued; nothing was sent.
@@ -295,7 +296,9 @@ def locked_task(
 
 
 def _in_canvas(options: dict[str, Any]) -> bool:
-    return any(options.get(part) for part in ("chain", "chord", "group_id", "link", "link_error"))
+    if options.get("chain") is not None:  # that of the last task is empty
+        return True
+    return any(options.get(part) for part in ("chord", "group_id", "link", "link_error", "replaced_task_nesting"))
 
 
 def _holders(client: Client, name: str) -> list[Contender]:

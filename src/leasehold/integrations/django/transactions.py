@@ -7,7 +7,7 @@ Theory of operation:
   to a savepoint releases what was acquired after it, together with the writes after it.
 * MySQL and MariaDB have locks of a session only (`GET_LOCK`). Their reads use a snapshot that begins with the first
   read of a transaction. So the lock is acquired before the outermost block begins, and released after it has ended.
-  `atomic_lock` is that outermost block; inside another one it refuses.
+  `atomic_lock` is that outermost block; inside another one, or with autocommit off, it refuses.
 * SQLite locks the whole file: nothing to add to ``"transaction_mode": "IMMEDIATE"``.
 """
 # pyright: basic
@@ -92,7 +92,8 @@ def atomic_lock(
     Raises:
         AcquireTimeout: another transaction has it.
         RuntimeError: ``durable``, and there is a block around it.
-        Unsupported: on MySQL and MariaDB, inside another block; on PostgreSQL with REPEATABLE READ; on SQLite.
+        Unsupported: on MySQL and MariaDB, inside another block, or with autocommit off; on PostgreSQL with REPEATABLE
+            READ; on SQLite.
         LeaseLost: on MySQL and MariaDB, at the end: the session ended before its block did.
 
     Example:
@@ -182,7 +183,7 @@ def _require_postgresql(connection: Any) -> None:
 
 
 def _require_outermost(connection: Any, durable: bool) -> None:
-    """Refuse a block around a lock of MySQL; that of a test case does not count, as with ``durable``."""
+    """Refuse a transaction around a lock of MySQL; the block of a test case does not count, as with ``durable``."""
     blocks = getattr(connection, "atomic_blocks", [])  # these names are Django's own; without them no block is excused
     if connection.in_atomic_block and not (blocks and getattr(blocks[-1], "_from_testcase", False)):
         if durable:
@@ -190,4 +191,10 @@ def _require_outermost(connection: Any, durable: bool) -> None:
         raise Unsupported(
             "on MySQL and MariaDB atomic_lock must be the outermost block: inside another transaction.atomic its lock "
             "would be released before the commit, and reads might use a snapshot that is older than the lock"
+        )
+    if not connection.in_atomic_block and not connection.get_autocommit():  # then no block ends with a commit
+        raise Unsupported(
+            "on MySQL and MariaDB atomic_lock needs autocommit: without it the lock would be released before the "
+            "commit, and reads might use a snapshot that is older than the lock; call transaction.set_autocommit(True) "
+            "before, or use locks.lock() around the transaction and its commit"
         )

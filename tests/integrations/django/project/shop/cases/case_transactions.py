@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
@@ -38,6 +39,16 @@ def free(name="x"):
             return False
 
     return elsewhere(attempt)
+
+
+@contextmanager
+def autocommit_off():
+    transaction.set_autocommit(False)
+    try:
+        yield
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
 
 
 class OnServers(TransactionTestCase):
@@ -201,7 +212,21 @@ class OnServers(TransactionTestCase):
                 with self.assertRaisesRegex(Unsupported, "READ COMMITTED"):
                     transaction_lock("x")
 
+        def test_with_autocommit_off_it_lasts_to_the_commit(self):
+            with autocommit_off():
+                with atomic_lock("x", timeout=1):
+                    Stock.objects.create()
+                assert not free()
+                transaction.commit()
+                assert free()
+
     if VENDOR == "mysql":
+
+        def test_with_autocommit_off_it_is_refused(self):
+            """The end of its block would not be the commit."""
+            with autocommit_off(), self.assertRaisesRegex(Unsupported, "autocommit"), atomic_lock("x", timeout=1):
+                Stock.objects.create()
+            assert free()
 
         def test_it_must_be_the_outermost_block(self):
             with transaction.atomic(), self.assertRaisesRegex(Unsupported, "outermost"), atomic_lock("x"):
