@@ -106,8 +106,7 @@ class ZooKeeperStore:
                 await self._expiry.finish(ticket.id, until)
             while True:
                 since = self._runtime.now()
-                state.until = since + self._length(ticket, session)
-                self._expiry.watch(state.until)
+                self._expire_after(state, since, session)
                 answer = await self._try_once(state, since, session, join=join, until=until)
                 if answer is not None:
                     return answer
@@ -125,12 +124,14 @@ class ZooKeeperStore:
             if await self._nodes_exist(state, until):
                 return Granted(state.token, since, length)
             state.token = None
+            self._expire_after(state, since, session)
         verdict = await self._acquirer.try_enter(state, join=join, until=until)
         if state.session != session.id:
             raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
         if isinstance(verdict, Blocked):
             return await self._blocked(state, verdict, join=join, until=until)
         state.token = verdict
+        self._expire_after(state, since, session)
         return Granted(verdict, since, length)
 
     async def _blocked(self, state: TicketState, verdict: Blocked, *, join: bool, until: float) -> Wait | None:
@@ -200,7 +201,7 @@ class ZooKeeperStore:
             if state is not None:
                 state.wake_up.set()  # a waiter must retry
             return RenewalResult.GONE
-        state.until = max(state.until, now + self._length(state.ticket, session))
+        state.until = max(state.until, now + self._lasts(state, session))
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -274,6 +275,14 @@ class ZooKeeperStore:
     def _session(self) -> int:
         session = self._transport.session
         return 0 if session is None else session.id
+
+    def _expire_after(self, state: TicketState, since: float, session: Session) -> None:
+        state.until = since + self._lasts(state, session)
+        self._expiry.watch(state.until)
+
+    def _lasts(self, state: TicketState, session: Session) -> float:
+        """Return for how long a state lasts: a waiter is renewed each third of its lease, however short the session."""
+        return state.ticket.terms.lease if state.token is None else self._length(state.ticket, session)
 
     @staticmethod
     def _length(ticket: Ticket, session: Session) -> float:
