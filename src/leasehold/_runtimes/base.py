@@ -174,6 +174,13 @@ class Runtime(Protocol):
         """
         ...
 
+    def beside(self) -> Runtime:
+        """Return the runtime of a job that goes on while the event loop is stuck, or after it was closed.
+
+        The job may await signals of both.
+        """
+        ...
+
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         """Run all at once; return each result or the exception it ended with, in order."""
         ...

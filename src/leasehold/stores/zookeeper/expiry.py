@@ -2,7 +2,8 @@
 
 The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single
 ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends
-instead.
+instead. The driver's threads keep the session alive while an event loop is stuck, or after it was closed. So the job is
+a thread in both flavors.
 
 A ticket that was released while the server did not answer may still have nodes, which would exist as long as our
 session lives. So the job repeats the removal until the server confirms it or the session has ended. A create that was
@@ -34,6 +35,9 @@ RETRY = 0.2
 REMOVED_WITHIN = 2.0
 """Seconds that a removal in the background may take before it is tried again."""
 
+CLOSE_LOOKS = 0.005
+"""Seconds between two looks, at a close, whether the job has ended."""
+
 log = logging.getLogger("leasehold")
 
 Remove = Callable[[TicketState, float], Coroutine[Any, Any, bool]]
@@ -45,7 +49,9 @@ class ExpiryJob(UpkeepJob[TicketState]):
     def __init__(
         self, runtime: Runtime, tickets: Tickets, wake_ups: Signals, remove: Remove, session: Callable[[], int]
     ) -> None:
-        super().__init__(runtime, "leasehold-zookeeper-expiry")
+        super().__init__(runtime.beside(), "leasehold-zookeeper-expiry")
+        self._is_beside = self._runtime is not runtime
+        self._sleep = runtime.sleep
         self._tickets = tickets
         self._wake_ups = wake_ups
         self._remove = remove
@@ -67,6 +73,13 @@ class ExpiryJob(UpkeepJob[TicketState]):
             if state is not None:
                 await self._remove_nodes(state, until)
                 self._tickets.removed(state)
+
+    async def close(self, within: float) -> None:
+        self.stop()
+        until = self._runtime.now() + within
+        while self._is_beside and self._job is not None and self._job.alive() and self._runtime.now() < until:
+            await self._sleep(CLOSE_LOOKS)  # a join would block the event loop
+        await super().close(0.0 if self._is_beside else within)
 
     def _times(self) -> list[float]:
         tickets, soon = self._tickets, self._runtime.now() + RETRY
@@ -98,7 +111,8 @@ class ExpiryJob(UpkeepJob[TicketState]):
         async with tickets.locks.hold(state.ticket.id, until):
             if tickets.ended.get(state.ticket.id) is not state:
                 return  # an acquire has removed its nodes, and the ticket may have a new state
-            if state.ticket.id in tickets.acquiring:  # that acquire removes them, or it began before the release
+            if tickets.is_acquired(state.ticket.id, self._runtime.now()):
+                # that acquire removes them, or it began before the release
                 self._later(RETRY, state, again)
             elif await self._remove_nodes(state, until) and again:
                 state.uncertain = True

@@ -87,7 +87,7 @@ class TicketState:
             raise self._over_error()
 
     def _over_error(self) -> StoreUnavailable:
-        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} was released meanwhile", unknown=True)
+        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} has ended meanwhile", unknown=True)
 
     def keep(self, node: Node) -> None:
         """Record a node of ours.

@@ -102,11 +102,14 @@ class ZooKeeperStore:
         until = self._runtime.now() + within
         session, state = await self._transport.ready(until), None
         try:
-            while (state := self._state_for(name, ticket, session)) is None:
+            while (state := self._state_for(name, ticket, session, until)) is None:
                 await self._expiry.finish(ticket.id, until)
             while True:
-                since = self._runtime.now()
-                self._expire_after(state, since, session)
+                with self._tickets.mutex:  # a state that is over is not extended: its nodes are being removed
+                    state.raise_if_over()
+                    since = self._runtime.now()
+                    state.until = since + self._lasts(state, session)
+                self._expiry.watch(state.until)
                 answer = await self._try_once(state, since, session, join=join, until=until)
                 if answer is not None:
                     return answer
@@ -114,7 +117,7 @@ class ZooKeeperStore:
             error.unknown = error.unknown or state is None or bool(state.nodes) or state.uncertain
             raise
         finally:
-            self._tickets.acquiring.discard(ticket.id)
+            self._tickets.acquiring.pop(ticket.id, None)
 
     async def _try_once(
         self, state: TicketState, since: float, session: Session, *, join: bool, until: float
@@ -258,10 +261,10 @@ class ZooKeeperStore:
         self._transport.after_fork()
         self._start()
 
-    def _state_for(self, name: str, ticket: Ticket, session: Session) -> TicketState | None:
+    def _state_for(self, name: str, ticket: Ticket, session: Session, until: float) -> TicketState | None:
         """Return the ticket's state for an acquire, which is under way now; None if nodes of an ended one are left."""
         with self._tickets.mutex:
-            self._tickets.acquiring.add(ticket.id)
+            self._tickets.acquiring[ticket.id] = until
             state = self._states.get(ticket.id)
             if state is None:
                 if ticket.id in self._tickets.ended:
