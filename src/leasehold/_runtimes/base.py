@@ -140,7 +140,7 @@ class Runtime(Protocol):
         ...
 
     def wall_us(self) -> int:
-        """Return the wall clock in microseconds. A floor for fencing tokens; never used for validity."""
+        """Return the wall clock in microseconds. A floor for fencing tokens; a validity it may only shorten."""
         ...
 
     def random_bytes(self, n: int, /) -> bytes:
