@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from leasehold import AsyncClient, StoreUnavailable
 from leasehold.primitives.values.register import Body, Register
+from leasehold.stores.etcd.http.base import Unanswered
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness, SimulatedMachine
 from models.history import quiet
 from models.system import GOOD
@@ -107,5 +111,99 @@ def test_clients_of_the_version_before_share_the_values(fetching: Fetching) -> N
             runtime.random_bytes = lambda n, high=high: high * n
             await other.write(Body.of("theirs"), ttl=TTL, fence=10**9, only=True)
             assert await token.get() == "theirs"
+
+    fetching.run(story)
+
+
+# --- leases of writes that fail ---------------------------------------------------------------------------------------
+
+WRITES: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
+    "put": lambda client: client.versioned("x").put(1),
+    "update": lambda client: client.versioned("x").update(lambda seen: 1),
+    "count": lambda client: client.latch("x", 3).count_down(),
+    "other ttl": lambda client: client.versioned("v", ttl=60.0).put(2),
+}
+
+
+def lose_replies(client: AsyncClient, to: str, count: int, error: BaseException | None = None) -> None:
+    """Carry out such requests without a reply."""
+    http = client._engine.store._gateway._http  # type: ignore[attr-defined]
+    ask, left = http.ask, [count]
+
+    async def asked(endpoint: Any, request: Any, until: float, **options: Any) -> Any:
+        reply = await ask(endpoint, request, until, **options)
+        if request.target == "/v3/lease/grant" if to == "grant" else b"request_put" in request.body:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise error or Unanswered("the connection was lost")
+        return reply
+
+    http.ask = asked
+
+
+def leases_in_use(scene: Fetching) -> tuple[list[int], list[int]]:
+    cluster = scene.system.cluster
+    return sorted(cluster.leases), sorted({pair.lease for pair in cluster.pairs.values()})
+
+
+@pytest.mark.parametrize("lost", [1, 3, 10**6])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_grant_without_a_reply_leaves_no_lease_behind(fetching: Fetching, write: str, lost: int) -> None:
+    """Nobody would end it for a year. Nothing was written, so the outcome is known."""
+
+    async def story(scene: Fetching) -> None:
+        client = scene.machine("one").client(scene.system.opener)
+        await client.versioned("v").put(1)
+        lose_replies(client, "grant", lost)
+        if lost < 10:
+            await WRITES[write](client)
+        else:
+            with pytest.raises(StoreUnavailable) as failed:
+                await WRITES[write](client)
+            assert not failed.value.unknown
+        granted, used = leases_in_use(scene)
+        assert len(set(granted) - set(used)) <= (write == "other ttl" and lost < 10), "that of the value before"
+
+    fetching.run(story)
+
+
+@pytest.mark.parametrize("error", [None, asyncio.CancelledError()])
+def test_a_write_without_a_reply_does_not_revoke_the_lease_that_it_may_use(
+    fetching: Fetching, error: BaseException | None
+) -> None:
+    async def story(scene: Fetching) -> None:
+        client = scene.machine("one").client(scene.system.opener)
+        await client.versioned("v").put(1)
+        lose_replies(client, "put", 1, error)
+        with suppress(asyncio.CancelledError):
+            await client.versioned("v", ttl=60.0).put(2)
+        assert (await client.versioned("v").get()).value == 2
+
+    fetching.run(story)
+
+
+def test_a_lease_is_revoked_if_its_write_fails_before_it_uses_it(fetching: Fetching) -> None:
+    """Another client was faster, and then no member answers."""
+
+    async def story(scene: Fetching) -> None:
+        client, other = (scene.machine(name).client(scene.system.opener) for name in ("one", "other"))
+        http = client._engine.store._gateway._http  # type: ignore[attr-defined]
+        ask, reads = http.ask, 0
+
+        async def asked(endpoint: Any, request: Any, until: float, **options: Any) -> Any:
+            nonlocal reads
+            if request.target == "/v3/kv/txn" and b"request_put" not in request.body:
+                reads += 1
+                if reads > 1:
+                    raise Unanswered("the connection was lost")
+            elif request.target == "/v3/kv/txn":
+                await other.versioned("v", ttl=60.0).put(1)
+            return await ask(endpoint, request, until, **options)
+
+        http.ask = asked
+        with pytest.raises(StoreUnavailable):
+            await client.versioned("v").put(2)
+        granted, used = leases_in_use(scene)
+        assert granted == used
 
     fetching.run(story)

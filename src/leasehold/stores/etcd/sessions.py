@@ -281,7 +281,7 @@ class Sessions:
         sent = self._runtime.now()
         session = self._uncertain.get(ttl) if shared else None
         if session is None:
-            session = Session(int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, ttl, float(ttl), sent, shared)
+            session = Session(new_id(self._runtime), ttl, float(ttl), sent, shared)
         if shared:
             self._uncertain[ttl] = session  # the next attempt finds it if it was granted without an answer
         self._all[session] = None  # before the request: `close` revokes it even if no response came
@@ -312,6 +312,11 @@ class Sessions:
 
 def _has_ended(session: Session, now: float) -> bool:
     return session.over or now >= session.until + session.length  # etcd may notice late
+
+
+def new_id(runtime: Runtime) -> int:
+    """Choose the id of a lease: a grant whose reply was lost is then not granted twice."""
+    return int.from_bytes(runtime.random_bytes(8)) >> 1 or 1
 
 
 def whole(length: float) -> int:
