@@ -1,14 +1,17 @@
-"""ZooKeeper: an event loop that is stuck while the driver's threads keep its session alive; then it goes on."""
+"""ZooKeeper: what would stay as long as a session lives: the nodes of an event loop that is stuck, or has no rights."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
 from test_zookeeper_tickets import KINDS, Scene, play
 
 from leasehold import AsyncHold, StoreUnavailable
+from leasehold.stores.zookeeper.connection.errors import to_error
 from leasehold_lab.runtimes.virtual import Task
 
 GO_ON = ("leasehold-zookeeper-expiry", "session")
@@ -97,3 +100,27 @@ def test_nobody_waits_long_for_a_loop_that_is_stuck_and_two_never_hold(
     for step in range(1, STEPS, 1 if kind == "lock" else 3):
         play(step, story, kind=kind, lease=LEASE, patience=PATIENCE)
     assert free >= 5
+
+
+def test_a_removal_that_is_refused_is_repeated_seldom_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        transport: Any = scene.first.store._transport  # type: ignore[attr-defined]
+        ask_all, sent = transport.ask_all, list[float]()
+
+        async def refuse(requests: Sequence[Any], until: float) -> list[Any]:
+            if type(requests[0].form).__name__ == "Delete":
+                sent.append(scene.harness.now())
+                raise to_error(NoAuthError(), "h")
+            return list(await ask_all(requests, until))
+
+        holds = [await scene.first.lock(name, lease=1.0).acquire() for name in "bcdef"]
+        transport.ask_all = refuse
+        assert [await hold.release() for hold in holds if hold is not None] == [False] * 5
+        await scene.harness.sleep(120.0)
+        assert 5 * 4 <= sum(when > sent[-1] - 100.0 for when in sent) <= 5 * 6
+        assert caplog.messages == [text for text in caplog.messages[:1] if "nodes' creator" in text]
+        transport.ask_all = ask_all
+        await scene.harness.sleep(31.0)
+        assert scene.nodes() == []
+
+    play(1, story)

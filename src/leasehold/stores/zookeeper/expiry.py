@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.upkeep_job import UpkeepJob
 from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
 from leasehold.stores.zookeeper.tickets import Tickets
@@ -31,6 +31,9 @@ LOOK_AGAIN = (1.0, 5.0, 30.0)
 
 RETRY = 0.2
 """Seconds before a removal is repeated, or a ticket that an acquire uses is looked at again."""
+
+LONGEST_RETRY = 30.0
+"""Seconds before a removal is repeated that was refused again and again, as for want of a right."""
 
 REMOVED_WITHIN = 2.0
 """Seconds that a removal in the background may take before it is tried again."""
@@ -52,6 +55,7 @@ class ExpiryJob(UpkeepJob[TicketState]):
         super().__init__(runtime.beside(), "leasehold-zookeeper-expiry")
         self._is_beside = self._runtime is not runtime
         self._sleep = runtime.sleep
+        self._warned = False
         self._tickets = tickets
         self._wake_ups = wake_ups
         self._remove = remove
@@ -100,8 +104,13 @@ class ExpiryJob(UpkeepJob[TicketState]):
             return
         try:
             await self._clear_in_turn(state, again)
-        except LeaseholdError:
-            self._later(RETRY, state, again)
+        except LeaseholdError as error:
+            lasting = not isinstance(error, StoreUnavailable) or error.lasting
+            state.refused = state.refused + 1 if lasting else 0
+            self._later(min(RETRY * 2 ** min(state.refused, 8), LONGEST_RETRY), state, again)
+            if lasting and not self._warned:
+                self._warned = True
+                log.warning("the hold of %r has ended, but its nodes cannot be removed: %s", state.name, error)
         except Exception:
             log.exception("the nodes of a ticket for %r could not be removed", state.name)
             self._later(RETRY * 10, state, again)

@@ -57,6 +57,7 @@ class TicketState:
         token: the fencing token while it holds.
         until: boot-time clock at which the ticket ends unless it is renewed; infinite before its first answer.
         over: whether it has expired or was released; that is final.
+        refused: how often in a row the removal of its nodes was refused for a lasting reason.
     """
 
     name: str
@@ -69,6 +70,7 @@ class TicketState:
     token: int | None = None
     until: float = float("inf")
     over: bool = False
+    refused: int = 0
 
     def node_in(self, folder: str) -> Node | None:
         """Return the ticket's node below ``folder``, None if none is known."""
