@@ -5,10 +5,9 @@ carries a write id of 64 random bits with its value. A conditional write is repe
 finds that the version grew by one, the write id in the cell shows whose write that was. If it grew by more, the outcome
 is unknown, and the caller gets an error that says so.
 
-A store may let a value live for longer than was asked for (`Capabilities.restarts`). Where that matters, the last bytes
-of the write id are when the value ends, by the writer's wall clock. A reader takes a value that has ended for missing.
-So a wrong clock makes a life shorter, but never longer. Clients that do not know of this see a write id as any other.
-In an id of theirs that time is random, and once in several hundred writes it is past.
+A store may let a value live for too long (`Capabilities.restarts`). Where that matters, the last bytes of the write id
+are when the value ends, by the writer's wall clock; from then on it counts as missing. Clients of before see an id as
+any other, and theirs are rarely past.
 
 Values are what JSON can express, and bytes, which are kept as they are.
 """
@@ -33,10 +32,10 @@ WRITE_ID_SIZE = 8
 """Bytes that identify a write."""
 
 END_SIZE = 5
-"""Bytes of a write id that are the end of the value in seconds since 1970."""
+"""Bytes of a write id that are the end of the value, in seconds since 1970."""
 
 END_LATE = 2
-"""Seconds that are added to that end: stores are late by up to a second, too, and wall clocks differ a little."""
+"""Seconds that are added to that end, as wall clocks differ a little."""
 
 SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
@@ -139,7 +138,7 @@ class StoredCell(AsyncPrimitive):
 
 
 class Register(StoredCell):
-    """A cell for a user's value; with ``ends`` its life is never longer than requested."""
+    """A cell for a user's value; with ``ends`` it does not live for too long."""
 
     def __init__(self, engine: Engine, kind: str, name: str, *, ends: bool = False) -> None:
         super().__init__(engine, kind, name)
@@ -211,7 +210,8 @@ class Register(StoredCell):
             body = Body(Form(cell.value[:1]), cell.value[WRITE_ID_SIZE + 1 :])
         except ValueError:
             raise self._foreign() from None
-        if self._ends and int.from_bytes(cell.value[WRITE_ID_SIZE + 1 - END_SIZE : WRITE_ID_SIZE + 1]) <= self._wall():
+        write_id = cell.value[1 : WRITE_ID_SIZE + 1]
+        if self._ends and int.from_bytes(write_id[-END_SIZE:]) <= self._wall():
             return Record()
         if body.form is Form.UNSTORABLE:
             return Record(None, cell.version, unstorable=body.content.decode())

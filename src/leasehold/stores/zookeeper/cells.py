@@ -154,14 +154,11 @@ class Cells:
 
     async def _read_clock(self, until: float) -> float:
         """Make, write and remove a node in one transaction: no node is left, even if no answer comes."""
-        transport, path = self._transport, f"{self._paths.clock}/now-{self._runtime.random_bytes(8).hex()}"
+        transport, clock = self._transport, self._paths.clock
+        path = f"{clock}/now-{self._runtime.random_bytes(8).hex()}"
         steps = transport.create_in_transaction(path, b"", 0), transport.set(path, b""), transport.delete(path)
-        for _ in range(3):
-            (made,) = await transport.ask_all((transport.all_or_none(*steps),), until)
-            if not isinstance(made, Answer):
-                return float(made[1].mtime / 1000)
-            await self._queue_nodes.make_parents(self._paths.clock, until)
-        raise StoreUnavailable(f"ZooKeeper: the node {self._paths.clock} cannot be created")
+        made = await self._queue_nodes.make_in(clock, transport.all_or_none(*steps), until)
+        return float(made[1].mtime / 1000)
 
     async def _sweep(self, until: float) -> None:
         """Remove some expired cells."""

@@ -2,8 +2,7 @@
 
 The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single
 ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends
-instead. The driver's threads keep the session alive while an event loop is stuck, or after it was closed. So the job is
-a thread in both flavors.
+instead. The job is a thread in both flavors: the session lives on while an event loop is stuck.
 
 A ticket that was released while the server did not answer may still have nodes, which would exist as long as our
 session lives. So the job repeats the removal until the server confirms it or the session has ended. A create that was
@@ -33,13 +32,10 @@ RETRY = 0.2
 """Seconds before a removal is repeated, or a ticket that an acquire uses is looked at again."""
 
 LONGEST_RETRY = 30.0
-"""Seconds before a removal is repeated that was refused again and again, as for want of a right."""
+"""Seconds before a removal is repeated that is refused, as for want of a right."""
 
 REMOVED_WITHIN = 2.0
 """Seconds that a removal in the background may take before it is tried again."""
-
-CLOSE_LOOKS = 0.005
-"""Seconds between two looks, at a close, whether the job has ended."""
 
 log = logging.getLogger("leasehold")
 
@@ -53,7 +49,6 @@ class ExpiryJob(UpkeepJob[TicketState]):
         self, runtime: Runtime, tickets: Tickets, wake_ups: Signals, remove: Remove, session: Callable[[], int]
     ) -> None:
         super().__init__(runtime.beside(), "leasehold-zookeeper-expiry")
-        self._is_beside = self._runtime is not runtime
         self._sleep = runtime.sleep
         self._warned = False
         self._tickets = tickets
@@ -81,9 +76,8 @@ class ExpiryJob(UpkeepJob[TicketState]):
     async def close(self, within: float) -> None:
         self.stop()
         until = self._runtime.now() + within
-        while self._is_beside and self._job is not None and self._job.alive() and self._runtime.now() < until:
-            await self._sleep(CLOSE_LOOKS)  # a join would block the event loop
-        await super().close(0.0 if self._is_beside else within)
+        while self._job is not None and self._job.alive() and self._runtime.now() < until:
+            await self._sleep(0.005)  # a join would block an event loop
 
     def _times(self) -> list[float]:
         tickets, soon = self._tickets, self._runtime.now() + RETRY

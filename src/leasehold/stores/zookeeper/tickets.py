@@ -4,8 +4,7 @@ All nodes of a ticket have its UUID in their names. So whoever searches for the 
 another, too. Therefore a ticket has at most one state at a time, and one of two users of it:
 
 - *Current*: acquires, renewals and the release use it. While an acquire is under way, the ticket does not expire,
-  unless the acquire is overdue: its event loop is stuck. When the loop goes on, the acquire finds that the state is
-  over, or that its grant came too late.
+  unless the acquire is stuck; when that goes on, it finds that the state is over, or its grant came too late.
 - *Ended*: it expired, or its release was not confirmed. The job removes its nodes. An acquire of the same ticket, which
   the engine repeats while the store does not answer, first removes them itself; the two take turns. Only when that is
   confirmed, the ticket gets a new state, and from then on nobody removes anything for the old one.
@@ -32,7 +31,7 @@ from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.queue_nodes import TicketState
 
 STUCK = 1.0
-"""Seconds after its end at which an acquire that is still under way counts as stuck, together with its event loop."""
+"""Seconds after its end at which an acquire counts as stuck, with its event loop."""
 
 
 class Tickets:
