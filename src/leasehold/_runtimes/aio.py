@@ -126,8 +126,7 @@ class AsyncioRuntime:
             raise RuntimeError(OUTSIDE)
 
     def before_release(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        if self._loop is not (loop := asyncio.get_running_loop()):
             self._belong_to(loop)
 
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
