@@ -241,6 +241,7 @@ class Capabilities:
     fair_shared: bool = True  # readers, writers and permits can be served in order of arrival, too, if ``fair``
     upgrades: bool = True  # a reader can become the writer, if ``shared``
     meta: bool = True  # keeps what a holder shows to people (``meta=``)
+    restarts: bool = False  # a failover may begin the ttl of a cell again, so that the cell lives for longer
 
 
 class Severity(enum.IntEnum):

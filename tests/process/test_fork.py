@@ -134,6 +134,20 @@ def test_two_clients_of_one_space_share_it_in_the_child_too() -> None:
     two.close()
 
 
+@pytest.mark.parametrize("drop_dead", [False, True])
+def test_a_child_that_leaves_a_barrier_by_an_error_says_nothing_for_its_parent(*, drop_dead: bool) -> None:
+    counted = Counted()
+    with Client(Faulty(Memory("fork-barrier"), counted)) as client:
+        barrier = client.barrier(f"b{drop_dead}", 1, drop_dead=drop_dead)
+        with barrier:
+
+            def child() -> None:
+                barrier.__exit__(SystemExit, SystemExit(), None)
+                assert counted.mine() == []
+
+            in_child(child)
+
+
 def test_a_lock_object_that_was_made_before_the_fork_works_after_it() -> None:
     with Client(Memory("fork-object")) as client:
         lock, rlock = client.lock("a"), client.rlock("b")

@@ -13,11 +13,12 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Runtime, Scope, Signal
+from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 
 if TYPE_CHECKING:
     from leasehold._runtimes.worker import Worker
@@ -67,6 +68,9 @@ class AsyncioRuntime:
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         return LoopJob(asyncio.get_running_loop(), work())
+
+    def beside(self) -> Runtime:
+        return BlockingRuntime()
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         return list(await asyncio.gather(*map(owned, work), return_exceptions=True))
@@ -118,15 +122,12 @@ class AsyncioRuntime:
         return TaskScope()
 
     def before_blocking(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._belong_to(loop)
-        if asyncio.current_task(loop) is None:
+        self.before_release()
+        if asyncio.current_task(self._loop) is None:
             raise RuntimeError(OUTSIDE)
 
     def before_release(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        if self._loop is not (loop := asyncio.get_running_loop()):
             self._belong_to(loop)
 
     def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -149,27 +150,28 @@ class AsyncioRuntime:
 
 
 class TaskSignal:
-    """An `asyncio.Event` whose `set` may be called from any thread."""
+    """An `asyncio.Event` whose `set` may be called from any thread. A job `beside` the loop may wait for it, too."""
 
-    __slots__ = ("_flag", "_loop", "_waiter")
+    __slots__ = ("_beside", "_flag", "_loop", "_waiter")
 
     def __init__(self) -> None:
         self._flag = False
+        self._beside: ThreadSignal | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self) -> None:
         self._flag = True
+        if self._beside is not None:
+            self._beside.set()
         loop = self._loop
         if loop is None or self._waiter is None:
             return
         if asyncio._get_running_loop() is loop:
             self._wake()
         else:
-            try:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:  # the loop is closed: nobody waits
-                pass
 
     def clear(self) -> None:
         self._flag = False
@@ -179,6 +181,9 @@ class TaskSignal:
 
     async def wait(self, timeout: float | None) -> bool:
         """Wait for the flag. A `set` wakes the last task that waits, also if an earlier one is dropped."""
+        if asyncio._get_running_loop() is None:
+            self._beside = ThreadSignal()
+            return self._flag or await self._beside.wait(timeout)  # checked after it was set, as below
         self._loop = asyncio.get_running_loop()
         waiter = self._waiter = self._loop.create_future()
         timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
@@ -327,10 +332,8 @@ class TaskScope:
         if asyncio._get_running_loop() is self._loop:
             self._cancel()
         else:
-            try:
+            with suppress(RuntimeError):  # the loop is closed, and the block with it
                 self._loop.call_soon_threadsafe(self._cancel)
-            except RuntimeError:  # the loop is closed, and the block with it
-                pass
 
     def is_mine(self) -> bool:
         return asyncio._get_running_loop() is self._loop and asyncio.current_task() is self._task

@@ -140,7 +140,7 @@ class Runtime(Protocol):
         ...
 
     def wall_us(self) -> int:
-        """Return the wall clock in microseconds. A floor for fencing tokens; never used for validity."""
+        """Return the wall clock in microseconds. A floor for fencing tokens; a validity it may only shorten."""
         ...
 
     def random_bytes(self, n: int, /) -> bytes:
@@ -171,6 +171,13 @@ class Runtime(Protocol):
         """Like `spawn`, but cancelling all tasks does not cancel it. It must send requests through `attempt`.
 
         It refers to its job while it runs, so a weak reference to the job is enough to know whether it does.
+        """
+        ...
+
+    def beside(self) -> Runtime:
+        """Return the runtime of a job that goes on while the event loop is stuck, or after it was closed.
+
+        The job may await signals of both.
         """
         ...
 

@@ -19,6 +19,7 @@ from leasehold._runtimes.base import (
     Flavor,
     Job,
     RecursiveMutex,
+    Runtime,
     Scope,
     Signal,
     calls,
@@ -63,6 +64,9 @@ class BlockingRuntime:
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
         return self.spawn(work, name)
+
+    def beside(self) -> Runtime:
+        return self
 
     async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
         return await work

@@ -160,6 +160,27 @@ def test_a_waiter_whose_response_comes_after_its_release_is_not_listed(kind: str
     run(body)
 
 
+def test_what_cancelled_acquires_leave_behind_is_bounded_though_a_hold_keeps_its_session() -> None:
+    """The lease that the first of them shared with the hold lives on, and with it what says that they were given up."""
+    at_most = 64
+
+    async def body(play: Play) -> None:
+        held = await play.client.lock("keep", lease=LEASE).acquire()
+        for number in range(3 * at_most):
+            cancel = Cancellation()
+            play.cancel_the_next(cancel, outage=False)
+            assert await play.client.lock(f"n{number}", lease=LEASE).acquire(cancel=cancel) is None
+        await play.harness.sleep(3 * LEASE)
+        graves = [key for key in play.system.cluster.pairs if b"/grave/" in key]
+        assert len(graves) <= at_most
+        assert len(play.system.cluster.leases) == 1, "that of the hold"
+        assert held is not None
+        held.raise_if_lost()
+        assert await held.release()
+
+    run(body)
+
+
 async def nothing_is_watched(play: Play) -> None:
     await play.harness.sleep(60.0)
     watch = play.store._watch

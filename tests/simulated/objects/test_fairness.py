@@ -9,6 +9,9 @@ from leasehold import AsyncClient
 from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.stores.memory import Memory
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
+from models.system import GOOD
+from models.systems.zookeeper import ZooKeeperSystem
+from models.zookeeper.transport import SimulatedZooKeeper
 
 CONTENDERS = 100
 LATENCY = (0.0001, 0.02)
@@ -119,6 +122,34 @@ def test_small_requests_do_not_starve_large_ones(seed: int) -> None:
     for place, number in enumerate(entered):
         if number % 10 == 9:
             assert set(entered[:place]) == set(range(number))
+
+
+@pytest.mark.parametrize(("session", "lease"), [(4.0, 8.0), (10.0, 60.0)])
+def test_waiters_with_a_lease_longer_than_their_session_keep_their_places(session: float, lease: float) -> None:
+    """The session ends the node of a dead waiter; a waiter is renewed after a third of its lease only."""
+    harness, entered = SimulatedHarness(1), list[int]()
+
+    async def body(_: Harness) -> None:
+        opener = SimulatedZooKeeper(ZooKeeperSystem(harness, 1.0, GOOD).members, session)
+        first = await harness.machine("first").client(opener).lock("a", lease=lease).acquire()
+        jobs = []
+
+        async def work(number: int, client: AsyncClient) -> None:
+            async with client.lock("a", lease=lease):
+                entered.append(number)
+
+        for number in range(4):
+            client = harness.machine(f"m{number}").client(opener)
+            jobs.append(harness.spawn(lambda number=number, client=client: work(number, client)))
+            await harness.sleep(lease / 10)
+        await harness.sleep(2 * lease)
+        assert first is not None
+        await first.release()
+        for job in jobs:
+            await job.result()
+
+    harness.run(body)
+    assert entered == list(range(4))
 
 
 def test_the_measure_counts_overtaking_clients() -> None:

@@ -13,7 +13,7 @@ import pytest
 from leasehold import Conflict, StoreUnavailable
 from leasehold._model import Change
 from leasehold.client import AsyncClient
-from leasehold.stores.zookeeper.cells import SWEEP_EVERY, SWEPT
+from leasehold.stores.zookeeper.cells import CLOCK_FOR, SWEEP_EVERY, SWEPT
 from leasehold.stores.zookeeper.connection.requests import Request
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 from models.history import quiet
@@ -315,3 +315,25 @@ def test_a_node_of_another_program_among_the_cells_fails_no_write(data: bytes) -
     with quiet():
         harness.run(body)
     assert left == ["note", "versioned%2Fw"]
+
+
+def test_a_read_that_is_cancelled_leaves_no_node_behind() -> None:
+    """It may be reading the server's clock."""
+    harness, left = SimulatedHarness(3), list[str]()
+
+    async def body(_: Harness) -> None:
+        system = ZooKeeperSystem(harness, 1.0, GOOD)
+        client = harness.machine("m").client(system.opener)
+        await client.versioned("v").put(1)
+        for step in range(60):
+            await harness.sleep(CLOCK_FOR + 1.0)
+            job = harness.spawn(client.versioned("v").get)
+            await harness.sleep(0.0005 * (step % 20))
+            job.cancel()
+            await job.join(5)
+        assert (await client.versioned("v").get()).value == 1
+        left.extend(path for path in system.ensemble.tree.nodes if "~clock/" in path)
+
+    with quiet():
+        harness.run(body)
+    assert left == []

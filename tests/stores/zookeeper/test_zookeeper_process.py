@@ -165,6 +165,91 @@ def test_threads_and_sessions_do_not_accumulate(url: str, namespace: str, zookee
     assert int(zookeeper_server.monitored()["zk_num_alive_connections"]) <= before
 
 
+# --- an event loop that does not go on -------------------------------------------------------------------------------
+
+LEASE = 1.0
+
+
+def gone_after_a_lease(server: ZooKeeperServer, path: str, there: int, within: float = LEASE + NOISE) -> None:
+    """Wait, in a thread that may be that of an event loop, until the nodes that are there are gone."""
+    start = time.monotonic()
+    assert len(children(server, path)) == there
+    while left := children(server, path):
+        assert time.monotonic() - start < within, left
+        time.sleep(0.05)
+
+
+def test_what_an_event_loop_that_is_stuck_holds_is_free_after_its_lease(
+    zookeeper_server: ZooKeeperServer, namespace: str
+) -> None:
+    """The driver's threads keep the session alive meanwhile."""
+
+    async def main() -> None:
+        async with AsyncClient.from_url(f"{zookeeper_server.url}/stuck", namespace=namespace) as client:
+            hold = await client.lock("a", lease=LEASE).acquire()
+            waiting = asyncio.ensure_future(client.lock("a", lease=LEASE).acquire())
+            fixed = await client.lock("b", lease=LEASE, renew=False).acquire()
+            await asyncio.sleep(LEASE / 2)
+            gone_after_a_lease(zookeeper_server, f"/stuck/{namespace}/a", 2)
+            gone_after_a_lease(zookeeper_server, f"/stuck/{namespace}/b", 1 if fixed is not None and fixed.held else 0)
+            assert hold is not None
+            assert not hold.held
+            again = await asyncio.wait_for(waiting, 5)  # it joins the queue again
+            assert again is not None
+            assert await again.release()
+
+    asyncio.run(main())
+
+
+def test_what_a_closed_event_loop_held_is_free_after_its_lease(
+    zookeeper_server: ZooKeeperServer, namespace: str
+) -> None:
+    client = AsyncClient.from_url(f"{zookeeper_server.url}/closed-loop", namespace=namespace)
+
+    async def main() -> AsyncHold | None:
+        return await client.lock("a", lease=LEASE).acquire()
+
+    hold = asyncio.run(main())
+    gone_after_a_lease(zookeeper_server, f"/closed-loop/{namespace}/a", 1)
+    assert hold is not None
+    assert not hold.held
+    asyncio.run(client.close())
+
+
+def test_a_node_made_by_an_acquire_in_which_the_event_loop_is_stuck_is_removed(
+    zookeeper_server: ZooKeeperServer, namespace: str
+) -> None:
+    """Its reply is there, but nobody reads it. When the loop goes on, another ticket acquires."""
+    url, seen = f"{zookeeper_server.url}/stuck", list[str]()
+
+    def until_it_is_gone() -> None:
+        gone_after_a_lease(zookeeper_server, f"/stuck/{namespace}/a", 1, 5.0)
+        seen.append("gone")
+
+    async def main() -> None:
+        async with AsyncClient.from_url(url, namespace=namespace, response_timeout=1.0) as client:
+            async with client.lock("a"):
+                pass
+            signals = client.store._transport._runtime  # type: ignore[attr-defined]
+            make = signals.signal
+
+            def stuck() -> object:
+                signals.signal = make
+                asyncio.get_running_loop().call_soon(until_it_is_gone)
+                return make()
+
+            signals.signal = stuck
+            hold = await client.lock("a", lease=LEASE).acquire(timeout=10)
+            assert seen == ["gone"]
+            assert hold is not None
+            await asyncio.sleep(LEASE * 1.5)
+            assert len(children(zookeeper_server, f"/stuck/{namespace}/a")) == 1
+            hold.raise_if_lost()
+            assert await hold.release()
+
+    asyncio.run(main())
+
+
 # --- cancellation --------------------------------------------------------------------------------------------------
 
 Operation = Callable[[AsyncClient], Awaitable[object]]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Scope, Signal
+from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Runtime, Scope, Signal
 from leasehold_lab.runtimes.virtual import Entry, Killed, Machine, Scheduler, Task, Wake, cancel
 
 T = TypeVar("T")
@@ -66,6 +66,9 @@ class SimulatedRuntime:
 
     async def attempt(self, work: Coroutine[Any, Any, T], name: str, otherwise: T) -> T:
         return await work
+
+    def beside(self) -> Runtime:
+        return self
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         if self.scheduler.over:

@@ -251,7 +251,7 @@ class Members(AsyncPrimitive):
             return rounds_of.withdraw(rounds, member.id) or rounds_of.depart(rounds, member.id)
 
         try:
-            if member.round:
+            if member.round and self._engine.check_owner(member.lease):  # else a fork copied it from the parent
                 await self._change(step)
         except LeaseholdError:  # the others detect that its entry has ended
             pass

@@ -9,8 +9,9 @@ Two cells: the *value*, which expires after its time to live, and the *freshness
 - When only the value exists, the one caller that gets the lock at once fetches a new value; all others use the old.
 - When there is no value, all callers wait for the lock. The first fetches; the others find what it fetched.
 
-The store's clock decides all times, counted from before the fetch began. The value is fenced: one that an earlier
-holder fetched never replaces one of a later holder.
+The store's clock decides all times, counted from before the fetch began. Where a failover may begin them again, the
+wall clocks do, too (`Register`). The value is fenced: one that an earlier holder fetched never replaces one of a later
+holder.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
         self._fetch = fetch
         self._timeout = _validate.timeout(timeout)
         self._lock = guard(engine, "shared", key, lease=lease)
-        self._value = Register(engine, "shared", key)
-        self._bloom = Register(engine, "bloom", key)
+        self._value = Register(engine, "shared", key, ends=True)
+        self._bloom = Register(engine, "bloom", key, ends=True)
         self._name = key
 
     @property

@@ -5,6 +5,10 @@ carries a write id of 64 random bits with its value. A conditional write is repe
 finds that the version grew by one, the write id in the cell shows whose write that was. If it grew by more, the outcome
 is unknown, and the caller gets an error that says so.
 
+A store may let a value live for too long (`Capabilities.restarts`). Where that matters, the last bytes of the write id
+are when the value ends, by the writer's wall clock; from then on it counts as missing. Clients of before see an id as
+any other, and theirs are rarely past.
+
 Values are what JSON can express, and bytes, which are kept as they are.
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +30,12 @@ from leasehold.primitives.bases import AsyncPrimitive
 
 WRITE_ID_SIZE = 8
 """Bytes that identify a write."""
+
+END_SIZE = 5
+"""Bytes of a write id that are the end of the value, in seconds since 1970."""
+
+END_LATE = 2
+"""Seconds that are added to that end, as wall clocks differ a little."""
 
 SHORTEST_TTL = 0.001
 """Seconds for which a value is kept at least, however late it was written."""
@@ -127,7 +138,11 @@ class StoredCell(AsyncPrimitive):
 
 
 class Register(StoredCell):
-    """A cell for a user's value."""
+    """A cell for a user's value; with ``ends`` it does not live for too long."""
+
+    def __init__(self, engine: Engine, kind: str, name: str, *, ends: bool = False) -> None:
+        super().__init__(engine, kind, name)
+        self._ends = ends and engine.store.capabilities.restarts
 
     async def read(self) -> Record:
         """Return the value."""
@@ -147,6 +162,8 @@ class Register(StoredCell):
             StoreUnavailable: no answer; with ``unknown`` the value may have been written.
         """
         write_id = self._engine.runtime.random_bytes(WRITE_ID_SIZE)
+        if self._ends:
+            write_id = write_id[:-END_SIZE] + (self._wall() + math.ceil(ttl) + END_LATE).to_bytes(END_SIZE)
         change = Change(body.form.value + write_id + body.content, if_version, fence, ttl)
         until = self._engine.runtime.now() + ttl
         cell, repeated = await self._send(change, write_id, until, repeatable=only or if_version is not None)
@@ -183,6 +200,9 @@ class Register(StoredCell):
     def _overtaken(self) -> StoreUnavailable:
         return self._unknown(f"the write to {self._name!r} was lost, and others may have written since")
 
+    def _wall(self) -> int:
+        return self._engine.runtime.wall_us() // 1_000_000
+
     def _record(self, cell: Cell) -> Record:
         if cell.value is None:
             return Record()
@@ -190,6 +210,9 @@ class Register(StoredCell):
             body = Body(Form(cell.value[:1]), cell.value[WRITE_ID_SIZE + 1 :])
         except ValueError:
             raise self._foreign() from None
+        write_id = cell.value[1 : WRITE_ID_SIZE + 1]
+        if self._ends and int.from_bytes(write_id[-END_SIZE:]) <= self._wall():
+            return Record()
         if body.form is Form.UNSTORABLE:
             return Record(None, cell.version, unstorable=body.content.decode())
         return Record(body.value(), cell.version)

@@ -21,7 +21,10 @@ from leasehold.stores._common.cells import EMPTY, apply_change, check_size
 from leasehold.stores.etcd.connection.errors import Refused
 from leasehold.stores.etcd.connection.gateway import Gateway
 from leasehold.stores.etcd.keys import Json, absent, found, only, put, ranged, txn, unb64, version_is, written
-from leasehold.stores.etcd.sessions import KeepAlive, Session, Sessions, whole
+from leasehold.stores.etcd.sessions import Session, Sessions, new_id, whole
+
+GRANT_PAUSE = 0.05
+"""Seconds before a grant without an answer is repeated."""
 
 REVOKE_WITHIN = 1.0
 """Seconds that the revocation of an unused lease may take."""
@@ -54,34 +57,43 @@ class Cells:
         return await self._runtime.shield(self._write(key, change, until))
 
     async def _write(self, key: str, change: Change, until: float) -> Cell:
-        lease, renewal, granted = None, None, False
+        lease, renewal, unused = None, None, False  # unused: it is of this write, and nothing was written under it
         try:
             while True:
                 stored = await self._read(key, until)
                 after = apply_change(stored.cell, change)
                 if not after.changed:
                     return after
-                if lease is not None and granted and stored.lease and stored.ttl == lease.asked:
+                if lease is not None and unused and stored.lease and stored.ttl == lease.asked:
                     # Another client created the cell meanwhile. All use one lease: else the note would change with
                     # each write, and other writes would fail.
                     await self._revoke(lease)
-                    lease, granted = None, False
+                    lease, unused = None, False
                 if lease is None or renewal is None:
-                    lease, granted, renewal = await self._lease(change, stored, until)
-                response = await self._put(key, change, stored, after, lease.id, until)
+                    ttl = whole(change.ttl)
+                    lease = Session(stored.lease, ttl, float(ttl), -math.inf)
+                    renewal = await self._sessions.renew(lease, until) if lease.id and stored.ttl == ttl else None
+                    if renewal is None:
+                        lease = Session(new_id(self._runtime), ttl, float(ttl), self._runtime.now())
+                        renewal, unused = lease.result, True
+                        await self._grant(lease, until)
+                ours, unused = unused, False  # the request may use it, unless the response says otherwise
+                try:
+                    response = await self._put(key, change, stored, after, lease.id, until)
+                except StoreUnavailable as error:
+                    unused = ours and not error.unknown
+                    raise
                 if response is None:
                     lease = None
                 elif response.get("succeeded"):
-                    granted = False  # it is in use
                     lease.confirm(renewal, response)
                     if not await self._sessions.settle(lease, renewal, until):
                         raise StoreUnavailable("the lease of the value has ended; write it again", unknown=True)
                     return Cell(after.value, int(found(response, 1)[0]["version"]), after.fence, changed=True)
-        except StoreUnavailable as error:
-            granted = granted and not error.unknown
-            raise
+                else:
+                    unused = ours
         finally:
-            if granted and lease is not None:
+            if unused and lease is not None:
                 await self._revoke(lease)
 
     async def _read(self, key: str, until: float) -> Stored:
@@ -114,18 +126,20 @@ class Cells:
         except Refused:
             return None
 
-    async def _lease(self, change: Change, stored: Stored, until: float) -> tuple[Session, bool, KeepAlive]:
-        """Return a lease that begins now, whether it is new, and its keep-alive, which may need a confirmation."""
-        ttl = whole(change.ttl)
-        if stored.lease and stored.ttl == ttl:
-            lease = Session(stored.lease, ttl, float(ttl), -math.inf)
-            renewal = await self._sessions.renew(lease, until)
-            if renewal is not None:
-                return lease, False, renewal
-        sent = self._runtime.now()
-        response = await self._gateway.call("/v3/lease/grant", {"TTL": str(ttl)}, until)
-        lease = Session(int(response["ID"]), ttl, float(ttl), sent)
-        return lease, True, lease.result
+    async def _grant(self, lease: Session, until: float) -> None:
+        """Grant a lease; the request is repeated while there is time, as nothing depends on it so far."""
+        while True:
+            try:
+                await self._gateway.call("/v3/lease/grant", {"TTL": str(lease.asked), "ID": str(lease.id)}, until)
+            except Refused:
+                pass  # it was granted by a request without an answer
+            except StoreUnavailable as error:
+                if error.unknown and self._runtime.now() + GRANT_PAUSE < until:
+                    await self._runtime.sleep(GRANT_PAUSE)
+                    continue
+                error.unknown = False  # nothing was written
+                raise
+            return
 
     async def _revoke(self, lease: Session) -> None:
         try:

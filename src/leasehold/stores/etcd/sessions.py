@@ -63,6 +63,9 @@ FRESH = 1 / 3
 KEPT = 8
 """Leases of single tickets that are kept for the next such ticket, at most."""
 
+MOST_GRAVES = 64
+"""Tombstones under a shared session, after which new tickets begin another: they stay as long as its tickets do."""
+
 ATTEMPTS = 3
 """Attempts to renew a lease until that is confirmed: during an election the first may fail."""
 
@@ -98,6 +101,7 @@ class Session:
         confirmed: boot-time clock before the last confirmed grant or keep-alive was sent.
         shared: whether all tickets of its length use it.
         over: whether etcd reported that it has ended.
+        graves: tombstones that were written under it, or may have been.
     """
 
     id: int
@@ -106,6 +110,12 @@ class Session:
     confirmed: float
     shared: bool = True
     over: bool = False
+    graves: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more tickets."""
+        return self.over or self.graves >= MOST_GRAVES
 
     @property
     def until(self) -> float:
@@ -154,10 +164,10 @@ class Sessions:
         ttl = whole(length)
         while True:
             session = self._shared.get(ttl)
-            if session is None or session.over:
+            if session is None or session.is_full:
                 async with self._locks.hold(f"{ttl}", until):
                     session = self._shared.get(ttl)
-                    if session is None or session.over:
+                    if session is None or session.is_full:
                         session = self._shared[ttl] = await self._granted(ttl, until, shared=True)
             if (renewal := await self.fresh(session, until)) is not None:
                 return session, renewal
@@ -271,7 +281,7 @@ class Sessions:
         sent = self._runtime.now()
         session = self._uncertain.get(ttl) if shared else None
         if session is None:
-            session = Session(int.from_bytes(self._runtime.random_bytes(8)) >> 1 or 1, ttl, float(ttl), sent, shared)
+            session = Session(new_id(self._runtime), ttl, float(ttl), sent, shared)
         if shared:
             self._uncertain[ttl] = session  # the next attempt finds it if it was granted without an answer
         self._all[session] = None  # before the request: `close` revokes it even if no response came
@@ -302,6 +312,11 @@ class Sessions:
 
 def _has_ended(session: Session, now: float) -> bool:
     return session.over or now >= session.until + session.length  # etcd may notice late
+
+
+def new_id(runtime: Runtime) -> int:
+    """Choose the id of a lease: a grant whose reply was lost is then not granted twice."""
+    return int.from_bytes(runtime.random_bytes(8)) >> 1 or 1
 
 
 def whole(length: float) -> int:

@@ -81,6 +81,7 @@ class EtcdStore:
         lock_delay=False,
         shortest=1.0,
         expiry_delay=1.0,
+        restarts=True,
         crash_bound="within the lease (in whole seconds, at least the server's minimum) + about 1 s",
     )
 

@@ -122,6 +122,7 @@ class TicketState:
             operations.append(deleted(only(self.guarded.key)))
         if self.unknown:
             operations.append(put(self.tombstone, b"", self.session.id))
+            self.session.graves += 1
         return operations
 
     def set(self) -> None:

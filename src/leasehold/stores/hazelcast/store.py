@@ -181,7 +181,7 @@ class FencedLockStore:
         return min(state.ticket.terms.lease, state.session.valid)
 
     def _extend(self, state: TicketState, since: float) -> bool:
-        goes_on = state.extend(since + self._length(state))
+        goes_on = state.extend(since + (self._length(state) if state.token else state.ticket.terms.lease))
         self._upkeep.watch(min(state.until, state.session.beat_at))
         return goes_on
 
@@ -324,7 +324,7 @@ class FencedLockStore:
             return state
         entered = await self._sessions.enter(until)  # its session, and its thread number
         state = TicketState(name, self._name_prefix + name, ticket, *entered, self._runtime.signal(), self._mutex)
-        state.until = self._runtime.now() + self._length(state)
+        state.until = self._runtime.now() + ticket.terms.lease
         self._states[ticket.id] = state
         return state
 

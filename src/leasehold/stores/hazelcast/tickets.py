@@ -30,7 +30,7 @@ class TicketState:
         thread: the number of the owner in its session.
         wake: set when it is worth asking again.
         mutex: the client's, which guards what follows.
-        until: when the ticket ends if it is not renewed.
+        until: when the ticket ends if it is not renewed; a waiter's renewals are a third of its lease apart.
         token: its fence, while it holds.
         waiting: the request that waits for the lock.
         calls: claims without an answer so far.

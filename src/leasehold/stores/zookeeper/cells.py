@@ -143,16 +143,22 @@ class Cells:
         return not isinstance(done, Answer)
 
     async def _server_now(self, until: float) -> float:
-        """Return the server's clock in seconds, which each new node contains."""
+        """Return the server's clock in seconds."""
         sent = self._runtime.now()
         if self._asked is None or sent - self._asked > CLOCK_FOR:
-            made = await self._queue_nodes.make_probe(self._paths.clock, "now-", until)
-            read, now = made.changed_ms / 1000, self._runtime.now()
+            read, now = await self._read_clock(until), self._runtime.now()
             # Counted from the answer: a cell that expired early would be written anew, though others still see it.
             self._ahead, self._asked = read - now, sent if now - sent <= QUICK else None
-            await self._transport.ask_all((self._transport.delete(made.path),), until)
             return read
         return self._runtime.now() + self._ahead
+
+    async def _read_clock(self, until: float) -> float:
+        """Make, write and remove a node in one transaction: no node is left, even if no answer comes."""
+        transport, clock = self._transport, self._paths.clock
+        path = f"{clock}/now-{self._runtime.random_bytes(8).hex()}"
+        steps = transport.create_in_transaction(path, b"", 0), transport.set(path, b""), transport.delete(path)
+        made = await self._queue_nodes.make_in(clock, transport.all_or_none(*steps), until)
+        return float(made[1].mtime / 1000)
 
     async def _sweep(self, until: float) -> None:
         """Remove some expired cells."""

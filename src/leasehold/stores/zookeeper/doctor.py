@@ -13,7 +13,7 @@ from leasehold._model import Finding, Severity
 from leasehold._url import is_local
 from leasehold.errors import LeaseholdError
 from leasehold.stores._common.drivers import Answer
-from leasehold.stores.zookeeper.connection.requests import Node
+from leasehold.stores.zookeeper.connection.requests import EPHEMERAL, SEQUENCE, Node
 from leasehold.stores.zookeeper.connection.settings import Settings
 from leasehold.stores.zookeeper.nodes import Paths
 from leasehold.stores.zookeeper.queue_nodes import QueueNodes
@@ -60,7 +60,8 @@ async def _refused(queue_nodes: QueueNodes, folder: str, until: float) -> str | 
     """Create, read, write and remove a node as a lock does; return why that is refused, None if it is not."""
     transport = queue_nodes.transport
     try:
-        path = (await queue_nodes.make_probe(folder, "doctor-", until)).path
+        create = transport.create(f"{folder}/doctor-", b"", EPHEMERAL | SEQUENCE)
+        path = (await queue_nodes.make_in(folder, create, until)).path
         own = (transport.get(path), transport.set(path, b"x"), transport.children(folder), transport.delete(path))
         answers = await transport.ask_all(own, until)
     except LeaseholdError as error:

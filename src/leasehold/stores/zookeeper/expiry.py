@@ -2,7 +2,7 @@
 
 The server knows sessions only: it removes our nodes when our session ends. So the client itself expires a single
 ticket: one job sleeps until the next ticket expires, and removes its nodes. If the client dies, the session ends
-instead.
+instead. The job is a thread in both flavors: the session lives on while an event loop is stuck.
 
 A ticket that was released while the server did not answer may still have nodes, which would exist as long as our
 session lives. So the job repeats the removal until the server confirms it or the session has ended. A create that was
@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.upkeep_job import UpkeepJob
 from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
 from leasehold.stores.zookeeper.tickets import Tickets
@@ -30,6 +30,9 @@ LOOK_AGAIN = (1.0, 5.0, 30.0)
 
 RETRY = 0.2
 """Seconds before a removal is repeated, or a ticket that an acquire uses is looked at again."""
+
+LONGEST_RETRY = 30.0
+"""Seconds before a removal is repeated that is refused, as for want of a right."""
 
 REMOVED_WITHIN = 2.0
 """Seconds that a removal in the background may take before it is tried again."""
@@ -45,7 +48,9 @@ class ExpiryJob(UpkeepJob[TicketState]):
     def __init__(
         self, runtime: Runtime, tickets: Tickets, wake_ups: Signals, remove: Remove, session: Callable[[], int]
     ) -> None:
-        super().__init__(runtime, "leasehold-zookeeper-expiry")
+        super().__init__(runtime.beside(), "leasehold-zookeeper-expiry")
+        self._sleep = runtime.sleep
+        self._warned = False
         self._tickets = tickets
         self._wake_ups = wake_ups
         self._remove = remove
@@ -68,6 +73,12 @@ class ExpiryJob(UpkeepJob[TicketState]):
                 await self._remove_nodes(state, until)
                 self._tickets.removed(state)
 
+    async def close(self, within: float) -> None:
+        self.stop()
+        until = self._runtime.now() + within
+        while self._job is not None and self._job.alive() and self._runtime.now() < until:
+            await self._sleep(0.005)  # a join would block an event loop
+
     def _times(self) -> list[float]:
         tickets, soon = self._tickets, self._runtime.now() + RETRY
         return super()._times() + [
@@ -87,8 +98,13 @@ class ExpiryJob(UpkeepJob[TicketState]):
             return
         try:
             await self._clear_in_turn(state, again)
-        except LeaseholdError:
-            self._later(RETRY, state, again)
+        except LeaseholdError as error:
+            lasting = not isinstance(error, StoreUnavailable) or error.lasting
+            state.refused = state.refused + 1 if lasting else 0
+            self._later(min(RETRY * 2 ** min(state.refused, 8), LONGEST_RETRY), state, again)
+            if lasting and not self._warned:
+                self._warned = True
+                log.warning("the hold of %r has ended, but its nodes cannot be removed: %s", state.name, error)
         except Exception:
             log.exception("the nodes of a ticket for %r could not be removed", state.name)
             self._later(RETRY * 10, state, again)
@@ -98,7 +114,8 @@ class ExpiryJob(UpkeepJob[TicketState]):
         async with tickets.locks.hold(state.ticket.id, until):
             if tickets.ended.get(state.ticket.id) is not state:
                 return  # an acquire has removed its nodes, and the ticket may have a new state
-            if state.ticket.id in tickets.acquiring:  # that acquire removes them, or it began before the release
+            if tickets.is_acquired(state.ticket.id, self._runtime.now()):
+                # that acquire removes them, or it began before the release
                 self._later(RETRY, state, again)
             elif await self._remove_nodes(state, until) and again:
                 state.uncertain = True

@@ -21,6 +21,7 @@ from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Runtime, Signal
 from leasehold.errors import StoreUnavailable
 from leasehold.stores._common.answers import name_in_use
+from leasehold.stores._common.drivers import Answer
 from leasehold.stores.zookeeper.connection.errors import NodeExists, NoNode
 from leasehold.stores.zookeeper.connection.requests import CONTAINER, EPHEMERAL, SEQUENCE, Node, Request, names_in
 from leasehold.stores.zookeeper.connection.session import Transport
@@ -57,6 +58,7 @@ class TicketState:
         token: the fencing token while it holds.
         until: boot-time clock at which the ticket ends unless it is renewed; infinite before its first answer.
         over: whether it has expired or was released; that is final.
+        refused: how often in a row the removal of its nodes was refused.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TicketState:
     token: int | None = None
     until: float = float("inf")
     over: bool = False
+    refused: int = 0
 
     def node_in(self, folder: str) -> Node | None:
         """Return the ticket's node below ``folder``, None if none is known."""
@@ -87,7 +90,7 @@ class TicketState:
             raise self._over_error()
 
     def _over_error(self) -> StoreUnavailable:
-        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} was released meanwhile", unknown=True)
+        return StoreUnavailable(f"ZooKeeper: the ticket for {self.name!r} has ended meanwhile", unknown=True)
 
     def keep(self, node: Node) -> None:
         """Record a node of ours.
@@ -261,16 +264,15 @@ class QueueNodes:
         if answers and isinstance(answers[-1], NoNode):
             raise StoreUnavailable(f"ZooKeeper: the node {folder} was removed while it was created; try again")
 
-    async def make_probe(self, folder: str, name: str, until: float) -> Node:
-        """Create a node with a number of the server in ``folder``, which ends with the session; the caller removes it.
+    async def make_in(self, folder: str, request: Request, until: float) -> Any:
+        """Create a node in ``folder`` by a request; return its answer.
 
         Raises:
             StoreUnavailable: it cannot be created.
         """
-        create = self.transport.create(f"{folder}/{name}", b"", EPHEMERAL | SEQUENCE)
         for _ in range(3):
-            (made,) = await self.transport.ask_all((create,), until)
-            if isinstance(made, Node):
+            (made,) = await self.transport.ask_all((request,), until)
+            if not isinstance(made, Answer):
                 return made
             await self.make_parents(folder, until)
         raise StoreUnavailable(f"ZooKeeper: the node {folder} cannot be created")

@@ -102,11 +102,13 @@ class ZooKeeperStore:
         until = self._runtime.now() + within
         session, state = await self._transport.ready(until), None
         try:
-            while (state := self._state_for(name, ticket, session)) is None:
+            while (state := self._state_for(name, ticket, session, until)) is None:
                 await self._expiry.finish(ticket.id, until)
             while True:
-                since = self._runtime.now()
-                state.until = since + self._length(ticket, session)
+                with self._tickets.mutex:  # a state that is over is not extended: its nodes are being removed
+                    state.raise_if_over()
+                    since = self._runtime.now()
+                    state.until = since + self._lasts(state, session)
                 self._expiry.watch(state.until)
                 answer = await self._try_once(state, since, session, join=join, until=until)
                 if answer is not None:
@@ -115,7 +117,7 @@ class ZooKeeperStore:
             error.unknown = error.unknown or state is None or bool(state.nodes) or state.uncertain
             raise
         finally:
-            self._tickets.acquiring.discard(ticket.id)
+            self._tickets.acquiring.pop(ticket.id, None)
 
     async def _try_once(
         self, state: TicketState, since: float, session: Session, *, join: bool, until: float
@@ -125,12 +127,14 @@ class ZooKeeperStore:
             if await self._nodes_exist(state, until):
                 return Granted(state.token, since, length)
             state.token = None
+            self._expire_after(state, since, session)
         verdict = await self._acquirer.try_enter(state, join=join, until=until)
         if state.session != session.id:
             raise StoreUnavailable(f"ZooKeeper: the session expired while {state.name!r} was acquired", unknown=True)
         if isinstance(verdict, Blocked):
             return await self._blocked(state, verdict, join=join, until=until)
         state.token = verdict
+        self._expire_after(state, since, session)
         return Granted(verdict, since, length)
 
     async def _blocked(self, state: TicketState, verdict: Blocked, *, join: bool, until: float) -> Wait | None:
@@ -200,7 +204,7 @@ class ZooKeeperStore:
             if state is not None:
                 state.wake_up.set()  # a waiter must retry
             return RenewalResult.GONE
-        state.until = max(state.until, now + self._length(state.ticket, session))
+        state.until = max(state.until, now + self._lasts(state, session))
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
@@ -257,10 +261,10 @@ class ZooKeeperStore:
         self._transport.after_fork()
         self._start()
 
-    def _state_for(self, name: str, ticket: Ticket, session: Session) -> TicketState | None:
+    def _state_for(self, name: str, ticket: Ticket, session: Session, until: float) -> TicketState | None:
         """Return the ticket's state for an acquire, which is under way now; None if nodes of an ended one are left."""
         with self._tickets.mutex:
-            self._tickets.acquiring.add(ticket.id)
+            self._tickets.acquiring[ticket.id] = until
             state = self._states.get(ticket.id)
             if state is None:
                 if ticket.id in self._tickets.ended:
@@ -274,6 +278,14 @@ class ZooKeeperStore:
     def _session(self) -> int:
         session = self._transport.session
         return 0 if session is None else session.id
+
+    def _expire_after(self, state: TicketState, since: float, session: Session) -> None:
+        state.until = since + self._lasts(state, session)
+        self._expiry.watch(state.until)
+
+    def _lasts(self, state: TicketState, session: Session) -> float:
+        """Return for how long a state lasts: a waiter is renewed each third of its lease, however short the session."""
+        return state.ticket.terms.lease if state.token is None else self._length(state.ticket, session)
 
     @staticmethod
     def _length(ticket: Ticket, session: Session) -> float:

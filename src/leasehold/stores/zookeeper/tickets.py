@@ -3,7 +3,8 @@
 All nodes of a ticket have its UUID in their names. So whoever searches for the nodes of one state finds those of
 another, too. Therefore a ticket has at most one state at a time, and one of two users of it:
 
-- *Current*: acquires, renewals and the release use it. While an acquire is under way, the ticket does not expire.
+- *Current*: acquires, renewals and the release use it. While an acquire is under way, the ticket does not expire,
+  unless the acquire is stuck; when that goes on, it finds that the state is over, or its grant came too late.
 - *Ended*: it expired, or its release was not confirmed. The job removes its nodes. An acquire of the same ticket, which
   the engine repeats while the store does not answer, first removes them itself; the two take turns. Only when that is
   confirmed, the ticket gets a new state, and from then on nobody removes anything for the old one.
@@ -29,6 +30,9 @@ from leasehold._runtimes.base import Runtime
 from leasehold.stores._common.keyed_lock import KeyedLock
 from leasehold.stores.zookeeper.queue_nodes import TicketState
 
+STUCK = 1.0
+"""Seconds after its end at which an acquire counts as stuck, with its event loop."""
+
 
 class Tickets:
     """The states of the tickets of one client, by the tickets' ids. Thread-safe.
@@ -36,7 +40,7 @@ class Tickets:
     Attributes:
         mutex: guards each step from current to ended, and from there to a new state.
         current: the states in use.
-        acquiring: the tickets for which an acquire is under way.
+        acquiring: the tickets for which an acquire is under way, and when that ends at the latest.
         ended: the states whose nodes are still to be removed.
         locks: one for each ticket, held while the nodes of its ended state are removed.
     """
@@ -44,16 +48,22 @@ class Tickets:
     def __init__(self, runtime: Runtime) -> None:
         self.mutex = runtime.mutex()
         self.current: dict[str, TicketState] = {}
-        self.acquiring: set[str] = set()
+        self.acquiring: dict[str, float] = {}
         self.ended: dict[str, TicketState] = {}
         self.locks = KeyedLock(runtime, "ZooKeeper: the nodes of an earlier request are still being removed")
+
+    def is_acquired(self, ticket: str, now: float) -> bool:
+        """Return whether an acquire of the ticket is under way, and not stuck."""
+        return now < self.acquiring.get(ticket, float("-inf")) + STUCK
 
     def expire(self, now: float) -> list[TicketState]:
         """End the states of tickets that nobody has renewed, and return them."""
         expired = list[TicketState]()
         for ticket, state in list(self.current.items()):
             with self.mutex:
-                if state.until <= now and ticket not in self.acquiring and self.current.get(ticket) is state:
+                acquired = self.is_acquired(ticket, now)
+                if state.until <= now and not acquired and self.current.get(ticket) is state:
+                    state.uncertain = state.uncertain or ticket in self.acquiring
                     self._end(state)
                     del self.current[ticket]
                     expired.append(state)

@@ -15,7 +15,7 @@ from leasehold.stores.hazelcast.connection.driver import Call
 from leasehold.stores.hazelcast.connection.requests import Ownership
 from leasehold.stores.hazelcast.store import FencedLockStore
 from leasehold.stores.hazelcast.tickets import TicketState
-from support.stores.hazelcast_store import Future, call_of, session_of, state_of, store_of, without_messages
+from support.stores.hazelcast_store import LEASE, Future, call_of, session_of, state_of, store_of, without_messages
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,21 @@ def test_a_wait_that_is_stuck_while_the_lock_is_free_is_sent_again(runtime: Any)
     assert state.wake.is_set()
     assert isinstance(store._read_wait(state), Granted)
     assert state.calls == [stuck], "its release waits for it"
+
+
+def test_a_waiter_keeps_its_place_between_two_renewals_though_its_session_is_short() -> None:
+    """It is renewed after a third of its lease."""
+    store = store_of()
+    state, _ = waiter_of(store)
+    state.session.ttl = state.session.interval = state.until = 1.0
+    Posts(store, OTHER)
+    asked = store._runtime.now()
+    renewed(store, state)
+    assert state.until >= asked + LEASE
+    state.session.alive_at(store._runtime.now())
+    granted = store._fresh_grant(state, 5)
+    assert granted is not None
+    assert state.until == granted.since + granted.lease < asked + LEASE / 3
 
 
 def test_a_wait_for_a_lock_that_somebody_has_is_not_sent_again() -> None:
