@@ -18,6 +18,10 @@ OF_SEVERAL = ("redlock", "redlocks")
 """Schemes whose servers may each have a URL of their own."""
 
 
+WITHOUT_HOST = ("memory", "sqlite", "unix")
+"""Schemes whose path may have an ``@``."""
+
+
 class Secret:
     """A text that is never shown: repr, str and pickle omit it."""
 
@@ -144,6 +148,8 @@ def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
         path = slash + path
     if netloc and "@" in path + query:
         raise _Malformed("has an '@' after its host; in a password write / as %2F, ? as %3F and @ as %40")
+    if not netloc and "@" in path and scheme not in WITHOUT_HOST:  # a path is shown
+        raise _Malformed(f"has two slashes before its host; write {scheme}://user:password@host; @ in a path is %40")
     userinfo, _, hostlist = netloc.rpartition("@")
     if "[" in userinfo or "]" in userinfo:
         raise _Malformed("has a bracket in its user or password; write [ as %5B and ] as %5D")

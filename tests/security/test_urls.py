@@ -183,6 +183,29 @@ def test_str_and_repr_leave_out_passwords_and_options() -> None:
             pickle.dumps(secret)
 
 
+@pytest.mark.parametrize("slashes", ["", "/", "///"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        *("redis", "rediss", "redis+sentinel", "redis+cluster", "valkey", "redlock:redis", "postgresql", "postgres"),
+        *("mysql", "mariadb", "zookeeper", "zookeepers", "etcd", "etcds", "hazelcast", "hazelcasts"),
+    ],
+)
+def test_a_password_is_not_taken_for_a_path(scheme: str, slashes: str) -> None:
+    """With one slash or three there is no host: all up to the end would be a path, which errors and reprs show."""
+    for secret in ("canary", "canary%zz", "x/canary", "é@canary"):
+        with pytest.raises(ValueError, match="two slashes before its host") as caught:
+            Client.from_url(f"{scheme}:{slashes}app:{secret}@db/app")
+        assert "canary" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_a_path_may_have_an_at_sign() -> None:
+    assert parse("sqlite:/home/a@b/locks.db").path == "/home/a@b/locks.db"
+    assert parse("unix:///run/a@b.sock").path == "/run/a@b.sock"
+    assert parse("postgresql:///a%40b").path == "/a@b"
+
+
 CANARY = "Zc4naryZ"
 SPOILERS = st.text("/?#@:&=%[], \n\x00\udc80é0aZ", max_size=6)
 

@@ -59,6 +59,37 @@ print("done")
 """
 """A guard that is stopped while many leases are confirmed."""
 
+INHERITED = """
+import os, sys
+from leasehold.cli.run.guard import fork_guarded
+
+def close_each(low, high, really=os.closerange):
+    with open("tried", "a") as file:
+        print(high - low, file=file)
+    really(low, min(high, 256))
+
+open_ones = os.listdir
+
+def unknown(folder):
+    raise FileNotFoundError(folder)
+
+open("tried", "x").close()
+os.sysconf, os.closerange = lambda name: 1 << 30, close_each
+if sys.argv[1] == "without /proc":
+    os.listdir = unknown
+of_a_reader, standard_output = os.pipe()
+os.dup2(standard_output, 200)
+child, guard = fork_guarded(["sleep", "60"], grouped=True)
+folder = f"/proc/{guard.pid}/fd"
+ours = os.readlink("/proc/self/fd/200")
+print(ours in [os.readlink(f"{folder}/{number}") for number in open_ones(folder)])
+child.start({})
+guard.kill_all()
+child.await_none_left()
+guard.dismiss()
+"""
+"""A system that lets a process open a billion files, and cannot close a range of descriptors at once."""
+
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int, Pipes]]:
@@ -111,3 +142,12 @@ def test_a_guard_that_was_stopped_heeds_the_last_of_many_deadlines(tmp_path: Pat
 
 def test_a_guard_that_reads_nothing_does_not_keep_a_run_from_renewing(tmp_path: Path) -> None:
     assert _run(STOPPED, "20000", folder=tmp_path).endswith("done\n")
+
+
+@pytest.mark.parametrize(("system", "numbers"), [("usual", range(300)), ("without /proc", range(1 << 29, 1 << 31))])
+def test_the_guard_closes_what_is_open_and_not_each_number_that_could_be(
+    tmp_path: Path, system: str, numbers: range
+) -> None:
+    """Where the kernel closes no range at once, a limit of a billion takes minutes."""
+    assert _run(INHERITED, system, folder=tmp_path) == "False\n"
+    assert sum(map(int, (tmp_path / "tried").read_text().split())) in numbers

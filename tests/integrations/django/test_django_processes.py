@@ -148,3 +148,28 @@ def test_a_store_in_djangos_database(site: Site) -> None:
         assert {answer(port, path)[0] for path in ("sell/", "asell/", "bridged/")} == {200}
     done = site.manage("leasehold", "doctor", "--fail-on", "error", **env)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+WITHOUT_CLICK = """
+import sys
+sys.modules["click"] = None
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+
+
+@SQLITE
+def test_without_click_the_command_names_the_install_line_and_the_checks_run(site: Site) -> None:
+    env = site.environment(DJ_LEASEHOLD={"default": {"URL": f"redis://127.0.0.1:{free_port()}"}})
+
+    def managed(*arguments: str) -> tuple[int, str]:
+        started = [sys.executable, "-c", WITHOUT_CLICK, *arguments]
+        done = subprocess.run(started, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    code, said = managed("leasehold", "ls", "--json")
+    assert (code, said.count("\n")) == (3, 1), said
+    assert "manage.py leasehold: click is not installed; install it with: pip install 'leasehold[cli]'" in said
+    code, said = managed("check", "--deploy", "--tag", "leasehold")
+    assert code == 1
+    assert "(leasehold.E002) LEASEHOLD['default']: cannot connect to Redis" in said

@@ -131,14 +131,26 @@ def _guard(argv: Sequence[str], pipes: Pipes, us: int, deadlines: int, report: i
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    low, high = sorted((deadlines, report))
-    os.closerange(0, low)  # our standard output must not keep a pipe's reader waiting, nor our pipes the child
-    os.closerange(low + 1, high)
-    os.closerange(high + 1, os.sysconf("SC_OPEN_MAX"))
+    _close_all_but(deadlines, report)  # our output must not keep a pipe's reader waiting, nor our pipes the child
     at_death_of(us, signal.SIGCONT)
     os.write(report, NUMBER.pack(child))
     GuardProcess(child, deadlines, report).run()
     os._exit(0)
+
+
+def _close_all_but(*kept: int) -> None:
+    for folder in ("/proc/self/fd", "/dev/fd"):  # a limit of a billion takes minutes where no range is closed at once
+        with suppress(OSError):
+            found = {int(name) for name in os.listdir(folder)}
+            if found.issuperset(kept):  # BSD's without fdescfs has the first three only
+                for number in found.difference(kept):
+                    with suppress(OSError):  # that of the listing itself is closed
+                        os.close(number)
+                return
+    low, high = sorted(kept)
+    os.closerange(0, low)
+    os.closerange(low + 1, high)
+    os.closerange(high + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 class GuardProcess:
