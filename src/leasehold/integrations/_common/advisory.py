@@ -35,6 +35,9 @@ LONGEST_PAUSE = 0.5
 SLICE = 1
 """Seconds that MySQL waits for a lock in one statement; a driver's limit for an answer is longer."""
 
+ERRORS = ("Error", "DBAPIError")
+"""Base classes of all errors of a database: DB-API's name, which Django has, too, and SQLAlchemy's."""
+
 POOLED = (
     "a connection pooler is in front of the server, which may run each transaction in another session, so a lock of "
     "the session protects nothing: connect to the server itself, take the lock on another store, or, if the pooler "
@@ -71,9 +74,23 @@ class AdvisoryLock:
         return bool(found)
 
     def release(self) -> Statements[bool]:
-        """Release it; return whether this session had it."""
+        """Release it; return whether this session had it.
+
+        Raises:
+            LeaseLost: an error of the database, as when this session has ended.
+        """
         text = "SELECT pg_advisory_unlock({}::bigint)" if isinstance(self.key, int) else "SELECT RELEASE_LOCK({})"
-        return bool((yield Statement(text, (self.key,))).rows[0][0])
+        try:
+            return bool((yield Statement(text, (self.key,))).rows[0][0])
+        except Exception as error:
+            if not any(cls.__name__ in ERRORS for cls in type(error).__mro__):  # of a signal handler
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise LeaseLost(
+                f"{self.name!r} could not be released: {why}; if its session ended before its block did, the block may "
+                "have overlapped another one",
+                name=self.name,
+            ) from error
 
     def holder(self) -> Statements[str]:
         """Describe the session that has it; empty if none has."""
@@ -147,7 +164,8 @@ def session_lock(
         AcquireTimeout: another session has the lock; the message describes it.
         StoreUnavailable: the server ended or failed while this process waited.
         Unsupported: a pooler or Galera would make the lock worthless.
-        LeaseLost: at the end of the block: the session ended before, so the block may have overlapped another one.
+        LeaseLost: at the end of the block: the session ended before, so the block may have overlapped another one; or
+            the database failed, so that nobody knows.
     """
     left = _validate.timeout(timeout)
     ask = partial(_ask, connection, settle)
