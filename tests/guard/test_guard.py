@@ -188,6 +188,27 @@ def test_a_transaction_that_read_before_a_newer_write_is_refused(
         assert row(newer) == (7, 7)
 
 
+def test_with_snapshot_isolation_mariadb_itself_refuses_that_transaction(
+    mariadb_server: MariaDBServer, request: pytest.FixtureRequest
+) -> None:
+    """Off by default in the release that the tests use."""
+    if mariadb_server.is_mysql:
+        pytest.skip("MySQL has no such setting")
+    with closing(connected("mariadb", request)) as late, closing(connected("mariadb", request)) as newer:
+        prepare(newer)
+        sql.create(newer)
+        newer.commit()
+        sql.run(late, asking("SET SESSION innodb_snapshot_isolation = ON"))
+        for write in (_to_the_row, partial(_to, "first use")):
+            begin(late, "mariadb", "REPEATABLE READ")
+            write(newer, 7)
+            newer.commit()
+            with pytest.raises(pymysql.err.OperationalError, match="1020"):
+                write(late, 5)
+            late.rollback()
+        assert row(newer) == (7, 7)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -2,8 +2,9 @@
 
 Both work in your own transaction, on your own connection, with PostgreSQL, MySQL, MariaDB and SQLite, at whatever
 isolation level, and whatever that transaction has read before; the functions whose names begin with ``a`` are for
-asyncio drivers. At PostgreSQL's REPEATABLE READ and SERIALIZABLE the server itself may
-refuse an older holder's write, by its error 40001 in place of `Stale`.
+asyncio drivers. At PostgreSQL's REPEATABLE READ and SERIALIZABLE, and at MariaDB's with ``innodb_snapshot_isolation``,
+which is on by default from 11.6.2, the server itself may refuse a write after a newer one, by its error 40001 or 1020
+in place of `Stale`.
 
 Nothing is committed here. **Read, write and commit inside the block of the lock.** A commit after the release lets the
 next holder read the old value, and no token detects that: the next holder's token is the higher one. Where a framework

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy
 
 import leasehold
+from leasehold.integrations.alembic import migration_lock
 from leasehold_lab.servers import MariaDBServer, PgBouncerServer, PostgresServer, RedisServer
 from support.patience import until
 
@@ -298,6 +299,31 @@ def test_a_lock_that_is_lost_in_the_middle_is_reported_at_the_end(
     assert code == 1
     assert "LeaseLost" in written
     assert migrated(url)[0] == ["three"]  # it was committed before
+
+
+ENDS = {
+    "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+    "mysql": ("SELECT connection_id()", "KILL {}"),
+}
+
+
+@pytest.mark.parametrize("system", ENDS)
+def test_a_session_that_ends_after_the_commit_is_reported_at_the_end(
+    system: str, database: Callable[[str], str]
+) -> None:
+    def ends() -> None:
+        session = connection.exec_driver_sql(ENDS[system][0]).scalar()
+        connection.commit()
+        other.exec_driver_sql(ENDS[system][1].format(session))
+        other.commit()
+
+    engine = sqlalchemy.create_engine(database(system), poolclass=sqlalchemy.NullPool)
+    with engine.connect() as other, engine.connect() as connection:
+        with pytest.raises(leasehold.LeaseLost, match="not be released") as caught, migration_lock(connection):
+            ends()
+        assert isinstance(caught.value.__cause__, sqlalchemy.exc.DBAPIError)
+        with migration_lock(other, timeout=5):
+            pass
 
 
 def test_a_timeout_says_which_session_has_it(database: Callable[[str], str]) -> None:

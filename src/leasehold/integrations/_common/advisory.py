@@ -74,9 +74,21 @@ class AdvisoryLock:
         return bool(found)
 
     def release(self) -> Statements[bool]:
-        """Release it; return whether this session had it."""
+        """Release it; return whether this session had it.
+
+        Raises:
+            LeaseLost: an error of the database, as when this session has ended.
+        """
         text = "SELECT pg_advisory_unlock({}::bigint)" if isinstance(self.key, int) else "SELECT RELEASE_LOCK({})"
-        return bool((yield Statement(text, (self.key,))).rows[0][0])
+        try:
+            return bool((yield Statement(text, (self.key,))).rows[0][0])
+        except Exception as error:
+            why = _why(error)
+            raise LeaseLost(
+                f"{self.name!r} could not be released: {why}; if its session ended before its block did, the block may "
+                "have overlapped another one",
+                name=self.name,
+            ) from error
 
     def holder(self) -> Statements[str]:
         """Describe the session that has it; empty if none has."""
@@ -150,7 +162,8 @@ def session_lock(
         AcquireTimeout: another session has the lock; the message describes it.
         StoreUnavailable: the server ended or failed while this process waited.
         Unsupported: a pooler or Galera would make the lock worthless.
-        LeaseLost: at the end of the block: the session ended before, so the block may have overlapped another one.
+        LeaseLost: at the end of the block: the session ended before, so the block may have overlapped another one; or
+            the database failed, so that nobody knows.
     """
     left = _validate.timeout(timeout)
     ask = partial(_ask, connection, settle)
@@ -176,6 +189,13 @@ def session_lock(
         )
 
 
+def _why(error: Exception) -> str:
+    """Return the first line of a database's error; raise one of ours, or of a signal handler."""
+    if not any(cls.__name__ in ERRORS for cls in type(error).__mro__):
+        raise error
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _ask(connection: Any, settle: Callable[[], None], statements: Statements[Any]) -> Any:
     try:
         answer = run(connection, statements)
@@ -191,9 +211,7 @@ def _acquire(lock: AdvisoryLock, ask: Callable[[Statements[Any]], Any], left: fl
     try:
         _wait(lock, ask, left)
     except Exception as error:
-        if not any(cls.__name__ in ERRORS for cls in type(error).__mro__):  # of ours, or of a signal handler
-            raise
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = _why(error)
         raise StoreUnavailable(
             f"could not acquire {lock.name!r}: the database failed while this process waited for the lock: {why}; "
             "nothing was done under the lock: try again when the database answers",
