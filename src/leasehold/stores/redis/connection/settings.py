@@ -245,12 +245,14 @@ def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     """Check the server's reply to HELLO, and return its fields.
 
     Raises:
-        Unsupported: the server is too old, or of another kind than the URL names.
+        Unsupported: the server is too old, answers in RESP2, or is of another kind than the URL names.
         StoreUnavailable: it is a replica, from which no decision is ever taken.
     """
     where = settings.where
     if isinstance(hello, ReplyError):
         raise connect_error(hello, where)
+    if not hasattr(hello, "items"):
+        raise speaks_resp2(where)
     facts = {_text(key): _text(value) for key, value in hello.items()}
     if version_of(facts) < OLDEST:
         needed, version = ".".join(map(str, OLDEST)), facts.get("version", "0")
@@ -261,6 +263,11 @@ def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     if facts.get("role", "master") not in ("master", "primary") and not settings.any_role:
         raise RetryableError(f"the server at {where} is a replica; {REMEDIES['READONLY']}")
     return facts
+
+
+def speaks_resp2(where: str) -> Unsupported:
+    """Return the error for a server whose reply to HELLO 3 is no map."""
+    return Unsupported(f"the server at {where} answers in RESP2; locks need RESP3, also from a proxy in between")
 
 
 MODES = {"sentinel": "a Sentinel", "cluster": "a node of a cluster", "standalone": "a single server"}
