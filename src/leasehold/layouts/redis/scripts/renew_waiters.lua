@@ -21,4 +21,5 @@ for i = 1, #ARGV, 2 do
   end
   replies[#replies + 1] = reply
 end
+wake_next()  -- a release may have notified one that is dead, and the next sleeps to the end of the holder's lease
 return replies
