@@ -330,9 +330,12 @@ class LayoutStore(RedisStore):
         return poll if left < 0 else min(left, poll) if self.layout.poll else left
 
     def _no_lock(self, name: str, kind: str) -> NameInUse:
-        key = self.layout.lock_key(self._namespace, name).decode()
-        text = f"{name!r} cannot be a lock: its key {key!r} at {self.where} is a {kind} of another program"
+        key = self.layout.lock_key(self._namespace, name)
+        text = f"{name!r} cannot be a lock: its key {key.decode()!r} at {self.where} is a {kind} of another program"
         other = f", or another {self.layout.option}= in the URL" if self.layout.option else ""
+        if kind.startswith("semaphore"):
+            keys = ", ".join(repr(each.decode()) for each in (key, *self.layout.more_keys(key, Kind.SEMAPHORE)))
+            other = f", or this number; if a key of it was lost, delete {keys} while nobody holds it"
         return NameInUse(f"{text}; choose another name{other}", name=name)
 
     def __repr__(self) -> str:

