@@ -154,7 +154,7 @@ class LayoutStore(RedisStore):
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         if (mine := self._waiters.get(ticket.id)) is not None:
             self._waiters.cancel(mine, ticket)  # at the close of a client, another thread may still wait
-            self._unfollow(ticket)
+        self._unfollow(ticket)  # also where an interrupt came between the end of its wait and this
         self._unanswered.limit()
         refuse = ticket.id in self._unanswered and reason is ReleaseReason.RELEASE
         args = self._id(ticket), b"1" if refuse else b"0", self._topic(name, ticket)
