@@ -10,9 +10,6 @@ from leasehold_lab.servers import RedisServer
 from support.flavors import both
 from support.patience import until_in
 
-RENEWED = [lock for lock in LOCKS if lock != "redisson-permits"]
-"""A permit of Redisson is renewed by a command that a server without memory refuses."""
-
 
 @pytest.fixture(scope="module")
 def server(outlive):
@@ -29,7 +26,7 @@ def full(server):
 
 
 @both
-@pytest.mark.parametrize("lock", RENEWED)
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_holder_renews_and_releases_and_a_waiter_gives_up(server, full, namespace, harness, lock):
     layout, _, make = LOCKS[lock]
     key = f"{BEFORE.get(layout, '')}{namespace}:x"
@@ -62,6 +59,33 @@ def test_a_holder_renews_and_releases_and_a_waiter_gives_up(server, full, namesp
             server.command("CONFIG", "SET", "maxmemory", "0")
             await until_in(harness, lambda: not server.command("EXISTS", f"leasehold:layout:{layout}:{{{key}}}:queue"))
             assert await make(locks, "x").acquire(timeout=0)
+
+    harness.run(body)
+    assert_clean(server, layout, namespace)
+
+
+@both
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock.startswith("redisson")])
+def test_a_waiter_that_polls_not_keeps_its_place(server, full, namespace, harness, lock):
+    layout, _, make = LOCKS[lock]
+
+    async def body(harness):
+        async with harness.client(url_of(server.url, layout), namespace=namespace) as locks:
+            hold = await make(locks, "x", lease=30).acquire()
+            waiter = harness.spawn(lambda: make(locks, "x", lease=0.6).acquire(timeout=20))
+
+            async def place():
+                found = await locks.inspect("x")
+                return [each.remaining > 0 for each in found.waiters]
+
+            await until_in(harness, place)
+            await harness.sleep(0.3)  # it claims again when it is subscribed
+            full()
+            await harness.sleep(1.5)
+            assert await place() == [True]
+            server.command("CONFIG", "SET", "maxmemory", "0")
+            await hold.release()
+            await (await waiter.result()).release()
 
     harness.run(body)
     assert_clean(server, layout, namespace)

@@ -285,6 +285,27 @@ def test_a_dead_one_at_the_head_is_taken_out_though_one_behind_it_came_earlier(j
 
 
 @both
+def test_a_dead_one_at_the_head_delays_the_next_by_its_own_lease_only(java, url, namespace, harness):
+    """A release of Java notifies the first alone, and the next of ours would sleep to the end of the holder's lease."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            holder = java[0]
+            assert holder.lock(lease=60)
+            dead = Ticket(ticket_id(b"d" * 16), LeaseTerms(LockMode(fair=True), Owner("h", 1, "c"), 1.2))
+            await locks.store.try_acquire("x", dead, join=True, within=5)
+            start = harness.now()
+            waiter = harness.spawn(lambda: fair(locks, lease=1.5).acquire(timeout=10))
+            await until_in(harness, lambda: len(holder.waiting()) == 2)
+            await harness.sleep(0.3)  # it claims again when it is subscribed
+            assert holder.unlock() == 1
+            await (await waiter.result()).release()
+            assert 0.9 < harness.now() - start < 1.2 + 1.5 / 3 + NOTIFIED
+
+    harness.run(body)
+
+
+@both
 def test_fair_and_other_locks_of_one_name_exclude_and_notify_each_other(java, url, namespace, harness):
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:

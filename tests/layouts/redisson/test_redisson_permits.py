@@ -13,6 +13,7 @@ import redis
 from layout_keys import assert_clean, url_of
 
 from leasehold import LeaseLost, NameInUse, Unsupported
+from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.layouts.redis.inspecting import FOREIGN
 from support.flavors import both
 
@@ -216,6 +217,59 @@ def test_another_number_or_kind_is_refused_and_left_alone(java, url, key, namesp
             async with locks.lock("x"):
                 with pytest.raises(NameInUse, match="is a hash of another program"):
                     await sem(locks).acquire(timeout=1)
+
+    harness.run(body)
+
+
+@both
+def test_a_counter_that_was_lost_is_counted_anew(java, url, key, namespace, harness):
+    """As by an eviction of that key alone."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            for out in (2, 1):
+                holds = [await sem(locks, 2).acquire(timeout=0) for _ in range(out)]
+                java.redis.delete(key)
+                assert await sem(locks, 2).acquire(3 - out, blocking=False) is None
+                java.redis.delete(key)
+                for hold in holds:
+                    await hold.release()
+                both = await sem(locks, 2).acquire(2, timeout=0)
+                assert await sem(locks, 2).acquire(blocking=False) is None
+                await both.release()
+                assert java.redis.get(key) == b"2"
+
+    harness.run(body)
+
+
+@both
+def test_permits_out_that_were_lost_are_reported_with_the_remedy(java, url, key, namespace, harness):
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            await sem(locks, 2).acquire()
+            java.redis.delete(java.out)
+            with pytest.raises(NameInUse, match=f"a key of it was lost, delete '{key}', '{java.out}' while nobody"):
+                await sem(locks, 2).acquire(timeout=0)
+            java.redis.delete(key, java.out)
+            assert await sem(locks, 2).acquire(2, timeout=0)
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("kind", [Kind.READ_WRITE, Kind.SEMAPHORE])
+def test_a_repeated_claim_does_not_lower_the_tokens_of_others(java, url, key, namespace, harness, kind):
+    """The last token is above the server's clock, as after that was set back."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            java.redis.hset(f"leasehold:layout:redisson:{{{key}}}:side", "f", 9 * 10**15)
+            mode = LockMode(kind, exclusive=False, limit=3 if kind is Kind.SEMAPHORE else 1)
+            a, b, c = (
+                Ticket(ticket_id(each * 16), LeaseTerms(mode, Owner("h", 1, "c"), 30.0)) for each in (b"a", b"b", b"c")
+            )
+            granted = [await locks.store.try_acquire("x", ticket, join=False, within=5) for ticket in (a, b, a, c)]
+            assert [each.token - 9 * 10**15 for each in granted] == [1, 2, 1, 3]
 
     harness.run(body)
 

@@ -6,14 +6,20 @@ import socket
 import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from layout_keys import url_of
 
+from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
+from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.layouts.redis.connection.topics import Topics
-from leasehold.layouts.redis.connection.transports import AioTopicConnection, TopicChannel, TopicConnection
+from leasehold.layouts.redis.connection.transports import AioTopicConnection, Flusher, TopicChannel, TopicConnection
 from leasehold.stores.redis.connection.base import ReplyError
+from leasehold.stores.redis.connection.connection import WakeUp
 from leasehold.stores.redis.connection.replies import Replies
+from support.flavors import both
 
 A, B = b"lock:{a}", b"lock:{b}"
 
@@ -249,3 +255,40 @@ def test_changes_that_the_server_does_not_take_end_the_subscription():
     thread.join(5.0)
     assert ended
     assert channel._connection is None
+
+
+def test_an_interrupt_before_the_changes_are_sent_ends_the_subscription(monkeypatch):
+    """Ctrl-C in the thread that reads: else another one's channel counts as followed, and no message comes."""
+    runtime, silent = BlockingRuntime(), threading.Event()
+    ours, theirs = socket.socketpair()
+    made = SimpleNamespace(_sock=ours, disconnect=ours.close)
+    channel = TopicChannel(runtime, NotImplemented, "there", silent.set)
+    channel._connection = connection = TopicConnection(made, runtime, "there", lambda message: None)
+    channel._wake_up = WakeUp()
+    channel.owner = SimpleNamespace(topics=Topics(runtime, NotImplemented), facts=dict, flush=channel.flush)
+    channel.owner.topics.attach(channel.owner)
+    with theirs, monkeypatch.context() as patch:
+        patch.setattr(connection, "send_all", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            channel.owner.topics.follow(A, "1")
+        patch.undo()
+        finish(channel.receive(Flusher(), 0.3))
+    assert silent.is_set()
+    channel.close()
+
+
+@both
+def test_a_release_ends_the_subscription_of_a_ticket_whose_grant_was_interrupted(redis_server, namespace, harness):
+    async def body(harness):
+        async with harness.client(url_of(redis_server.url, "redisson"), namespace=namespace) as locks:
+            ticket = Ticket(ticket_id(b"a" * 16), LeaseTerms(LockMode(), Owner("h", 1, "c"), 30.0))
+            topic = locks.store._topic("x", ticket)
+            hold = await locks.lock("x").acquire()
+            await locks.store.try_acquire("x", ticket, join=True, within=5)
+            locks.store._topics.follow(topic, ticket.id)
+            locks.store._waiters.granted(ticket)  # and then a signal handler has raised
+            await locks.store.release("x", ticket, reason=ReleaseReason.RELEASE, within=5)
+            assert locks.store._topics.followers(topic) == []
+            await hold.release()
+
+    harness.run(body)

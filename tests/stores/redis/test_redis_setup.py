@@ -14,7 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from leasehold import AsyncClient, Client, Unsupported
+from leasehold import AsyncClient, Client, StoreUnavailable, Unsupported
 from leasehold._runtimes.base import Flavor
 from leasehold.stores.redis.connection.base import REMEDIES, ReplyError, pack, refused
 from leasehold.stores.redis.openers import adopt
@@ -149,6 +149,45 @@ def test_a_credential_provider_may_use_a_lock_of_another_client(secured: RedisSe
     redis_client = redis.Redis(port=secured.port, credential_provider=Fetching())
     with Client.from_url("memory:tokens") as tokens, Client.from_client(redis_client) as locks, locks.lock("x"):
         pass
+
+
+@both
+def test_a_credential_provider_may_fail_for_a_while(harness: Harness, secured: RedisServer) -> None:
+    """With an error of a cloud's own library: a release is repeated, and a waiter waits on."""
+
+    class TokenServiceError(Exception): ...
+
+    class Failing(Provider):
+        broken = False
+
+        def get_credentials(self) -> tuple[str, str]:
+            if self.broken:
+                raise TokenServiceError("503\nand its page")
+            return super().get_credentials()
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+    async def body(harness: Harness) -> None:
+        provider, flavor = Failing(), harness.runtime.flavor
+        module: Any = redis.asyncio if flavor is Flavor.ASYNC else redis
+        mine = adopt(module.Redis(port=secured.port, credential_provider=provider), flavor)
+        locks, others = harness.client(mine), harness.client(f"unix://:{quote(PASSWORD, safe='')}@{secured.unix_path}")
+        hold, busy = [await each.acquire(timeout=5.0) for each in (locks.lock("x", lease=20.0), others.lock("y"))]
+        waiter = harness.spawn(lambda: locks.lock("y", lease=9.0).acquire(timeout=20.0))
+        while not (await others.inspect("y")).waiters:
+            await harness.sleep(0.01)
+        provider.broken = True
+        secured.command("CLIENT", "KILL", "USER", "app")
+        assert not await hold.release()
+        with pytest.raises(StoreUnavailable, match="credential provider failed: TokenServiceError: 503; check"):
+            await locks.lock("z").acquire(timeout=0)
+        provider.broken = False
+        assert await others.lock("x").acquire(timeout=5.0) is not None
+        await busy.release()
+        assert await waiter.result() is not None
+
+    harness.run(body)
 
 
 def test_a_credential_provider_that_uses_a_lock_of_its_own_client_is_refused(secured: RedisServer) -> None:

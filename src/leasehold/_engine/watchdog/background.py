@@ -150,15 +150,17 @@ class ReleaseRetrier:
         for each in pending:
             if self._runtime.now() >= until:
                 return
+            was_there: bool | None = None
+            pause = RETRY_PAUSE
             try:
                 was_there = await self._runtime.attempt(self._release(each), RELEASE, None)
             except Exception:
                 log.exception("a late release of %r failed", each.name)
-            else:
-                if was_there is not None:
-                    log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
-                elif (now := self._runtime.now()) < each.until:
-                    self._schedule(each, now + RETRY_PAUSE * (1 + 4 * self._runtime.jitter()))
+                pause = max(pause, (each.until - self._runtime.now()) / 20)  # a mistake must not fill the log
+            if was_there is not None:
+                log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
+            elif (now := self._runtime.now()) < each.until:
+                self._schedule(each, now + pause * (1 + 4 * self._runtime.jitter()))
             if each.tried is not None:
                 each.tried()
 

@@ -154,7 +154,7 @@ class LayoutStore(RedisStore):
     async def release(self, name: str, ticket: Ticket, *, reason: ReleaseReason, within: float) -> bool:
         if (mine := self._waiters.get(ticket.id)) is not None:
             self._waiters.cancel(mine, ticket)  # at the close of a client, another thread may still wait
-            self._unfollow(ticket)
+        self._unfollow(ticket)  # also where an interrupt came between the end of its wait and this
         self._unanswered.limit()
         refuse = ticket.id in self._unanswered and reason is ReleaseReason.RELEASE
         args = self._id(ticket), b"1" if refuse else b"0", self._topic(name, ticket)
@@ -330,9 +330,12 @@ class LayoutStore(RedisStore):
         return poll if left < 0 else min(left, poll) if self.layout.poll else left
 
     def _no_lock(self, name: str, kind: str) -> NameInUse:
-        key = self.layout.lock_key(self._namespace, name).decode()
-        text = f"{name!r} cannot be a lock: its key {key!r} at {self.where} is a {kind} of another program"
+        key = self.layout.lock_key(self._namespace, name)
+        text = f"{name!r} cannot be a lock: its key {key.decode()!r} at {self.where} is a {kind} of another program"
         other = f", or another {self.layout.option}= in the URL" if self.layout.option else ""
+        if kind.startswith("semaphore"):
+            keys = ", ".join(repr(each.decode()) for each in (key, *self.layout.more_keys(key, Kind.SEMAPHORE)))
+            other = f", or this number; if a key of it was lost, delete {keys} while nobody holds it"
         return NameInUse(f"{text}; choose another name{other}", name=name)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A server of an old version is refused with its reason."""
+"""A server of an old version, or with an old protocol, is refused with its reason."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ OLD = {
     b"$2\r\nid\r\n:1\r\n"
     b"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n",
 }
+OLD["7.0 in RESP2"] = OLD["6.0"].replace(b"%%7", b"*14").replace(b"6.0.9", b"7.0.9").replace(b":3", b":2")
 
 
 class OldServer:
@@ -70,5 +71,5 @@ def test_a_server_that_is_too_old(harness: Harness, version: str) -> None:
         for user in ("", "app:canary-4711@"):
             error = refusal(harness, f"redis://{user}127.0.0.1:{server.port}")
             assert isinstance(error, Unsupported)
-            assert "6.2 or later" in str(error)
+            assert ("locks need RESP3" if "RESP2" in version else "6.2 or later") in str(error)
             assert "canary" not in repr(error)

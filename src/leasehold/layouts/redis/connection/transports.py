@@ -77,6 +77,7 @@ class TopicChannel(Channel):
     """The subscription of a blocking client, which also changes its channels."""
 
     owner: BlockingTopics
+    _sending: Connection | None = None  # where changes that count as sent may not be: a signal handler has raised
 
     def flush(self) -> None:
         """Send the changes; if a thread reads, wake it to do so."""
@@ -106,9 +107,15 @@ class TopicChannel(Channel):
         super()._receive(connection, left)
 
     def _send_changes(self, connection: Connection) -> None:
-        if self._connection is connection and (changes := self.owner.topics.changes(self.owner, connection)):
+        if self._connection is not connection:
+            return
+        if self._sending is connection:
+            raise EOFError("a change of its channels was interrupted")  # the next connection has them all
+        self._sending = connection
+        if changes := self.owner.topics.changes(self.owner, connection):
             connection.send_all(b"".join(command for command, _ in changes), self._runtime.now() + SENT_WITHIN)
             connection.pending.extend((answered, math.inf, math.inf) for _, answered in changes)
+        self._sending = None
 
 
 class BlockingTopics(BlockingTransport):

@@ -14,8 +14,9 @@ if value == id or not value and may_take(id) then
   local mine = holder_key(id)
   local known = redis.call('HMGET', mine, 't', 'f')
   if value then extend(id, lease) end
-  local token = value and known[1] == id and known[2] or whole(next_token(redis.call('HGET', side, 'f')))
-  redis.call('HSET', side, 'f', token)
+  local last = redis.call('HGET', side, 'f')
+  local token = value and known[1] == id and known[2] or whole(next_token(last))
+  if tonumber(token) > (tonumber(last) or 0) then redis.call('HSET', side, 'f', token) end  -- else others had higher ones
   redis.call('HSET', mine, 't', id, 'f', token, 'o', ARGV[5], 'm', ARGV[6], 'l', lease)
   redis.call('PEXPIRE', mine, lease)
   redis.call('PEXPIRE', side, whole(lease + KEEP))

@@ -28,7 +28,7 @@ end
 -- Before they are taken out of the set. The caller has first tried to take nothing out: without that right the count is
 -- to stay as it is. And after a removal this is not refused when memory is full.
 local function add(n)
-  local free = redis.call('INCRBY', lock, n)
+  local free = redis.call('GET', lock) and redis.call('INCRBY', lock, n) or n  -- without it the next claim sets it
   if free > 0 then pcall(publish, topic, free) end  -- without that right, too, the count must stay true
 end
 
@@ -46,9 +46,10 @@ local function holder(id)
   if ends and tonumber(ends) > now() / 1000 then return id end
   local all = string.match(ARGV[7] or '', '^of (%d+)$')
   if not all then return false end
-  if not free then
-    redis.call('SET', lock, all)
-    pcall(publish, topic, all)
+  if not free then  -- never set, or lost alone, as by an eviction
+    local left = all - redis.call('ZCARD', out)
+    redis.call('SET', lock, whole(left))
+    if left > 0 then pcall(publish, topic, whole(left)) end
   elseif limit() ~= tonumber(all) then
     return false, 'semaphore of ' .. limit() .. ' permits'
   end
@@ -64,6 +65,7 @@ local function holder(id)
 end
 
 extend = function(id, lease)
+  redis.call('ZREM', out, '')  -- first a removal, which is never refused: then the rest is allowed when memory is full
   for _, permit in ipairs(permits(id)) do redis.call('ZADD', out, whole(now() / 1000 + lease + SKEW), permit) end
 end
 

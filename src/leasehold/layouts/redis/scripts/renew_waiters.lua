@@ -1,6 +1,7 @@
 -- Sets the entries of waiters of one name to full length, and the lease of one that holds by now.
 -- ARGV  for each: id, lease ms
 -- Reply for each 0 gone, 1 held, 2 queued
+redis.call('ZREM', queue, '')  -- first a removal, which is never refused: then the rest is allowed when memory is full
 local replies = {}
 for i = 1, #ARGV, 2 do
   local id, lease = ARGV[i], ARGV[i + 1]
@@ -21,4 +22,5 @@ for i = 1, #ARGV, 2 do
   end
   replies[#replies + 1] = reply
 end
+wake_next()  -- a release may have notified one that is dead, and the next sleeps to the end of the holder's lease
 return replies

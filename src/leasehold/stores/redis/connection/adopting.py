@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,9 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 
-from leasehold._runtimes.base import Flavor
+from leasehold._runtimes.base import Flavor, call_user_code
 from leasehold._url import Veiled, address
-from leasehold.stores.redis.connection.settings import KEPT, Settings
+from leasehold.stores.redis.connection.settings import KEPT, PROVIDER_FAILED, Settings
 
 if TYPE_CHECKING:
     from leasehold.stores.redis.sentinel.sentinel import SentinelSettings
@@ -40,7 +41,7 @@ def from_client(client: Any, flavor: Flavor) -> Settings:
         )
     check_flavor(client, flavor)
     pool = client.connection_pool
-    options = Veiled((key, pool.connection_kwargs[key]) for key in KEPT if key in pool.connection_kwargs)
+    options = _kept(pool.connection_kwargs, KEPT)
     where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
     return Settings(str(where), "unix" if "path" in options else "tcp", options, {flavor: pool.connection_class})
 
@@ -113,5 +114,52 @@ def _nodes(client: Any) -> list[Any]:
 
 
 def _plain(options: Any, kind: str) -> Settings:
-    kept = Veiled((key, options[key]) for key in KEPT if key in options and key not in ("host", "port", "path"))
+    kept = _kept(options, [key for key in KEPT if key not in ("host", "port", "path")])
     return Settings(address("?", 0), kind, kept)
+
+
+def _kept(options: Any, keys: Sequence[str]) -> Veiled:
+    kept = Veiled((key, options[key]) for key in keys if key in options)
+    if (provider := kept.get("credential_provider")) is not None:
+        kept["credential_provider"] = UserProvider(provider)
+    return kept
+
+
+OWN_CLIENT = "a credential provider uses the client that it connects; use another client in it"
+
+
+class UserProvider(redis.CredentialProvider):
+    """A user's credential provider, which may use another client of ours: to fetch a token once for all.
+
+    Whatever it raises becomes an error of redis-py: then a service of tokens that is down is waited out like a server.
+    """
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def get_credentials(self) -> Any:
+        frame, ours = sys._getframe().f_back, UserProvider.get_credentials.__code__
+        while frame is not None:
+            if frame.f_code is ours and frame.f_locals["self"]._theirs is self._theirs:
+                # Each connection would need another one before it, until the server accepts no more.
+                raise RuntimeError(OWN_CLIENT)
+            frame = frame.f_back
+        try:
+            return call_user_code(self._theirs.get_credentials)
+        except Exception as error:
+            failed = _of_provider(error)
+        raise failed
+
+    async def get_credentials_async(self) -> Any:
+        try:
+            return await self._theirs.get_credentials_async()
+        except Exception as error:
+            failed = _of_provider(error)
+        raise failed
+
+
+def _of_provider(error: Exception) -> Exception:
+    """Return the error of a connection whose provider raised ``error``: with the first line of its text, not a page."""
+    if error.args == (OWN_CLIENT,):
+        return error
+    return redis.RedisError(f"{PROVIDER_FAILED}: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}")

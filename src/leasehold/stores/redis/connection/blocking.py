@@ -111,7 +111,11 @@ class BlockingTransport(ServerTransport[Connection]):
         until = self._now() + within
         count = _count_addresses(made)
         made.socket_connect_timeout = max(until - self._now(), 0.001) / count
-        made.connect()
+        try:
+            made.connect()
+        except BaseException:
+            made.disconnect()  # redis-py does so after errors of its own alone
+            raise
 
     def _take_over(self, made: Any) -> Connection:
         return Connection(made, self._runtime, self.where, self._on_message)

@@ -22,7 +22,7 @@ from leasehold.stores.redis.connection.base import (
     version_of,
 )
 from leasehold.stores.redis.connection.replies import Replies
-from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error
+from leasehold.stores.redis.connection.settings import Settings, check_handshake, connect_error, speaks_resp2
 
 C = TypeVar("C", bound=Replies)
 
@@ -86,6 +86,10 @@ class ServerTransport(ABC, Generic[C]):
             await self._open(made, within)
         except (redis.RedisError, OSError, ValueError) as error:
             failed = connect_error(error, self.where)
+        except AttributeError as error:
+            if error.name != "get":
+                raise
+            failed = speaks_resp2(self.where)  # redis-py looks into the reply to HELLO, which is no map
         if failed is not None:
             raise failed  # outside `except`, so without context: local variables in redis-py's frames show the password
         connection = self._take_over(made)

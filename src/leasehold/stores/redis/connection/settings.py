@@ -6,7 +6,6 @@ import functools
 import inspect
 import socket
 import ssl
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from leasehold._runtimes.base import Flavor, call_user_code
+from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL, Veiled, address, is_local
 from leasehold.errors import StoreUnavailable, Unsupported
 from leasehold.stores._common.answers import with_remedy
@@ -124,27 +123,9 @@ class Settings:
             protocol=3,
             **_silence(cls),  # type: ignore[arg-type]  # mypy takes a class for not hashable
         )
-        if flavor is Flavor.SYNC and (provider := options.get("credential_provider")) is not None:
-            options["credential_provider"] = _UserProvider(provider)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return cls(**options)
-
-
-class _UserProvider(redis.CredentialProvider):
-    """A user's credential provider, which may use another client of ours: to fetch a token once for all."""
-
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def get_credentials(self) -> Any:
-        frame, ours = sys._getframe().f_back, _UserProvider.get_credentials.__code__
-        while frame is not None:
-            if frame.f_code is ours and frame.f_locals["self"]._theirs is self._theirs:
-                # Each connection would need another one before it, until the server accepts no more.
-                raise RuntimeError("a credential provider uses the client that it connects; use another client in it")
-            frame = frame.f_back
-        return call_user_code(self._theirs.get_credentials)
 
 
 @functools.cache
@@ -264,12 +245,14 @@ def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     """Check the server's reply to HELLO, and return its fields.
 
     Raises:
-        Unsupported: the server is too old, or of another kind than the URL names.
+        Unsupported: the server is too old, answers in RESP2, or is of another kind than the URL names.
         StoreUnavailable: it is a replica, from which no decision is ever taken.
     """
     where = settings.where
     if isinstance(hello, ReplyError):
         raise connect_error(hello, where)
+    if not hasattr(hello, "items"):
+        raise speaks_resp2(where)
     facts = {_text(key): _text(value) for key, value in hello.items()}
     if version_of(facts) < OLDEST:
         needed, version = ".".join(map(str, OLDEST)), facts.get("version", "0")
@@ -282,11 +265,19 @@ def check_handshake(hello: Any, settings: Settings) -> dict[str, str]:
     return facts
 
 
+def speaks_resp2(where: str) -> Unsupported:
+    """Return the error for a server whose reply to HELLO 3 is no map."""
+    return Unsupported(f"the server at {where} answers in RESP2; locks need RESP3, also from a proxy in between")
+
+
 MODES = {"sentinel": "a Sentinel", "cluster": "a node of a cluster", "standalone": "a single server"}
 RIGHT_URL = {"sentinel": BY_SENTINEL, "cluster": BY_CLUSTER, "": "write the URL as redis://HOST:PORT"}
 
 
+PROVIDER_FAILED = "its credential provider failed"
+
 HINTS = {
+    PROVIDER_FAILED: "check the service that it asks",  # first: the rest of the text is not ours
     "max number of clients": "it has as many clients as its maxclients allows; raise that, or close some",
     "protected mode": "it serves only its own host; set a password, or bind it to an address",
     "DB index": "the number of the database in the URL is too high for its setting 'databases'",
