@@ -80,7 +80,9 @@ class AsyncioRuntime:
         return result
 
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
-        task = asyncio.ensure_future(work)
+        # Cancelled before its first step, a task does nothing at all: `asyncio.all_tasks` lists this one after it.
+        task = owned(work)
+        task.get_loop().call_soon(asyncio._register_task, task)
         cancelled: asyncio.CancelledError | None = None
         timer: asyncio.TimerHandle | None = None
         while not task.done():
