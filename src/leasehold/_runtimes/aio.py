@@ -65,7 +65,7 @@ class AsyncioRuntime:
         return TaskJob(task)
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        return LoopJob(asyncio.get_running_loop(), work())
+        return LoopJob(asyncio.get_running_loop(), work)
 
     async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T | BaseException]:
         return list(await asyncio.gather(*map(owned, work), return_exceptions=True))
@@ -234,24 +234,22 @@ class TaskJob:
 
 
 class LoopJob:
-    """A coroutine that callbacks of the event loop resume.
+    """A coroutine that callbacks of the event loop resume. If its loop is closed, it is dropped without a warning."""
 
-    If it is pending when its loop is closed, it is dropped without a warning.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop = loop
-        self._work = work
+        self._work: Coroutine[Any, Any, None] | None = None  # made as it begins: Python warns of one that never does
         self._ended = TaskSignal()
         self._context = contextvars.Context()
         self._awaited: asyncio.Future[Any] | None = None
         self._cancelled = False  # a second cancellation would disturb the cleanup of what it awaits
-        self._loop.call_soon(self._resume, context=self._context)
+        self._loop.call_soon(self._start, begin, context=self._context)
 
     def alive(self) -> bool:
         if self._loop.is_closed() and not self._ended.is_set():  # nothing resumes it: let it leave its blocks
             self._ended.set()
-            self._work.close()
+            if self._work is not None:
+                self._work.close()
         return not self._ended.is_set()
 
     def cancel(self) -> None:
@@ -265,8 +263,12 @@ class LoopJob:
         await self._ended.wait(CLEANUP_WITHIN)
         return False
 
+    def _start(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = begin()
+        self._resume()
+
     def _resume(self, _: object = None) -> None:
-        if self._ended.is_set():
+        if self._work is None or self._ended.is_set():
             return
         try:
             self._awaited = self._work.send(None)
