@@ -101,7 +101,7 @@ async def notify_holders(engine: Closing, blocks: list[Scope], calls: Later, wit
 
     if calls:
         try:
-            job = runtime.spawn(call_all, "leasehold-close")
+            job = runtime.spawn_loop(call_all, "leasehold-close")
         except RuntimeError:  # no thread can be started
             await call_all()
         else:

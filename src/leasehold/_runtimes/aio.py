@@ -67,7 +67,7 @@ class AsyncioRuntime:
         return TaskJob(task)
 
     def spawn_loop(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Job:
-        return LoopJob(asyncio.get_running_loop(), work())
+        return LoopJob(asyncio.get_running_loop(), work)
 
     def beside(self) -> Runtime:
         return BlockingRuntime()
@@ -85,7 +85,9 @@ class AsyncioRuntime:
         return result
 
     async def shield(self, work: Coroutine[Any, Any, T], grace: float | None = None) -> T:
-        task = asyncio.ensure_future(work)
+        # Cancelled before its first step, a task does nothing at all: `asyncio.all_tasks` lists this one after it.
+        task = owned(work)
+        task.get_loop().call_soon(asyncio._register_task, task)
         cancelled: asyncio.CancelledError | None = None
         timer: asyncio.TimerHandle | None = None
         while not task.done():
@@ -239,24 +241,22 @@ class TaskJob:
 
 
 class LoopJob:
-    """A coroutine that callbacks of the event loop resume.
+    """A coroutine that callbacks of the event loop resume. If its loop is closed, it is dropped without a warning."""
 
-    If it is pending when its loop is closed, it is dropped without a warning.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._loop = loop
-        self._work = work
+        self._work: Coroutine[Any, Any, None] | None = None  # made as it begins: Python warns of one that never does
         self._ended = TaskSignal()
         self._context = contextvars.Context()
         self._awaited: asyncio.Future[Any] | None = None
         self._cancelled = False  # a second cancellation would disturb the cleanup of what it awaits
-        self._loop.call_soon(self._resume, context=self._context)
+        self._loop.call_soon(self._start, begin, context=self._context)
 
     def alive(self) -> bool:
         if self._loop.is_closed() and not self._ended.is_set():  # nothing resumes it: let it leave its blocks
             self._ended.set()
-            self._work.close()
+            if self._work is not None:
+                self._work.close()
         return not self._ended.is_set()
 
     def cancel(self) -> None:
@@ -270,8 +270,12 @@ class LoopJob:
         await self._ended.wait(CLEANUP_WITHIN)
         return False
 
+    def _start(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = begin()
+        self._resume()
+
     def _resume(self, _: object = None) -> None:
-        if self._ended.is_set():
+        if self._work is None or self._ended.is_set():
             return
         try:
             self._awaited = self._work.send(None)

@@ -243,7 +243,7 @@ calls = _Calls()
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a public call: a coroutine that blocks and never suspends. See `finish`."""
+    """Run a public call, or all that a thread of the client does: as `finish`, and `interrupts` counts it."""
     before = calls.depth
     try:
         calls.depth = before + 1

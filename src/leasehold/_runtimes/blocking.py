@@ -26,6 +26,7 @@ from leasehold._runtimes.base import (
     finish,
     interrupts,
     is_own_error,
+    run_sync,
     warn,
 )
 
@@ -140,13 +141,13 @@ class Pieces(Generic[T]):
         self._under_way = set[int]()  # in threads
         self._ended = ThreadSignal()  # set when one of these ends
 
-    def run(self, index: int) -> None:
+    def run(self, index: int, run: Callable[[Coroutine[Any, Any, T]], T] = finish) -> None:
         """Do a piece, unless it has begun or was given up."""
         one = self._left.pop(index, None)
         if one is None:
             return
         try:
-            self.results[index] = finish(one)
+            self.results[index] = run(one)
         except BaseException as error:  # passed to the caller
             if not is_own_error(error):
                 raise
@@ -156,7 +157,7 @@ class Pieces(Generic[T]):
         """Do a piece in a thread that only does this."""
         self._under_way.add(index)
         try:
-            self.run(index)
+            self.run(index, run_sync)
         finally:
             self._under_way.discard(index)
             self._ended.set()
@@ -222,7 +223,7 @@ class ThreadSignal:
 
 
 class ThreadJob:
-    """A daemon thread."""
+    """A daemon thread. Its work counts as a call: a finalizer that interrupts it must not wait either."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._work = work
@@ -231,7 +232,7 @@ class ThreadJob:
 
     def _run(self) -> None:
         try:
-            finish(self._work())
+            run_sync(self._work())
         finally:
             self._ended = True
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 
-from leasehold import Client, LeaseLost
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
 from leasehold._engine import lease
+from leasehold._runtimes.manual import ManualAsyncioRuntime, ManualClock
 from leasehold.events import Event, Lost
 from leasehold.observability.combined import Combined
 from leasehold.stores.memory import Memory
@@ -149,3 +153,99 @@ def test_a_callback_that_would_never_run_is_refused(kind: str) -> None:
 def test_an_exit_that_a_signal_handler_raises_in_an_observer_ends_the_program() -> None:
     with pytest.raises(SystemExit):
         Combined(Fails(SystemExit(143)))(Lost("a", "o", 1.0, 1.0, "memory:", "default", "mutex", 1, "it expired"))
+
+
+class Stop(BaseException):
+    """What a signal handler may raise; unlike the other two it does not leave an event loop."""
+
+
+class LeftLoop:
+    """An event loop that an exit left as a client checked its leases, or the results of a batch of renewals."""
+
+    def __init__(self, error: type[BaseException], where: str, how: str) -> None:
+        self.clock, self.memory = ManualClock(), Memory(f"exit {error} {where} {how}")
+        self.failing, self.told, self.holds = [error("stop")], list[str](), dict[str, AsyncHold]()
+        self.where, self.how, self.heard = where, how, asyncio.Event()
+        self.client, self.looker = self.client_of(self.fail if where == "observer" else None), self.client_of(None)
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda *_: None)
+        self.loop.run_until_complete(self.acquire())
+        self.losing = self.loop.create_task(self.lose())
+        with nullcontext() if error is Stop else pytest.raises(error, match="stop"):
+            self.loop.run_until_complete(self.losing)
+        assert not self.failing
+
+    def client_of(self, observer: Callable[[Event], None] | None) -> AsyncClient:
+        return AsyncClient(self.memory, runtime=ManualAsyncioRuntime(self.clock), observer=observer)
+
+    def fail(self, what: object) -> None:
+        if self.failing and isinstance(what, Lost | LeaseLost):
+            raise self.failing.pop()
+
+    def hear(self, loss: LeaseLost) -> None:
+        self.told.append(loss.name or "")
+        self.heard.set()
+
+    async def acquire(self) -> None:
+        for name in ("a", "b", "kept"):
+            fixed = self.how == "expired" and name != "kept"
+            hold = await self.client.lock(name, lease=10.0 if fixed else 60.0, renew=not fixed).acquire()
+            assert hold is not None
+            self.holds[name] = hold
+            if self.where == "callback":
+                hold.on_lost(self.fail)
+            hold.on_lost(self.hear)
+
+    async def lose(self) -> None:
+        if self.how == "broken":
+            for name in "ab":
+                assert await self.looker.force_release(name, self.holds[name].token)
+        self.clock.advance(11.0 if self.how == "expired" else 21.0)
+        await asyncio.sleep(0.5)
+
+    async def hear_of(self, *names: str) -> None:
+        async with asyncio.timeout(SOON):
+            while len(self.told) < len(names):
+                self.heard.clear()
+                await self.heard.wait()
+        assert sorted(self.told) == sorted(names)
+
+    async def go_on(self) -> None:
+        await self.hear_of("a", "b")
+        for _ in range(3):
+            self.clock.advance(25.0)
+            await asyncio.sleep(0.1)
+            self.holds["kept"].raise_if_lost()
+        assert await self.looker.force_release("kept", self.holds["kept"].token)
+        self.clock.advance(25.0)
+        await self.hear_of("a", "b", "kept")
+
+    async def close(self) -> None:
+        self.losing.cancel()
+        await asyncio.gather(self.client.close(), self.looker.close())
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        *((where, error) for where in ("callback", "observer") for error in (KeyboardInterrupt, Stop)),
+        ("observer", SystemExit),  # that of a callback is logged
+    ],
+)
+@pytest.mark.parametrize("how", ["expired", "broken"])
+def test_a_program_that_goes_on_after_an_exit_in_its_event_loop_keeps_its_locks_and_hears_of_all_losses(
+    error: type[BaseException], where: str, how: str
+) -> None:
+    left = LeftLoop(error, where, how)
+    left.loop.run_until_complete(left.go_on())
+    left.loop.run_until_complete(left.close())
+    left.loop.close()
+
+
+def test_an_event_loop_that_is_closed_after_an_exit_leaves_no_warning() -> None:
+    """The watchdog was to go on, and has not begun again."""
+    left = LeftLoop(KeyboardInterrupt, "callback", "expired")
+    left.losing._log_destroy_pending = False  # type: ignore[attr-defined] # the exit has left it
+    left.loop.close()
+    del left
+    gc.collect()

@@ -48,7 +48,7 @@ from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Faulty
 from leasehold_lab.runtimes.network import InVirtualTime, Network
 from leasehold_lab.runtimes.simulated import SimulatedRuntime
-from leasehold_lab.runtimes.sync_facade import sync_facade
+from leasehold_lab.runtimes.sync_facade import as_program, sync_facade
 from leasehold_lab.runtimes.virtual import Machine, Scheduler
 
 T = TypeVar("T")
@@ -203,12 +203,16 @@ class BlockingHarness(Harness):
         """Run ``body(self)`` to its end, in the calling thread."""
         return finish(self._live(body))
 
+    async def gather(self, *work: Coroutine[Any, Any, T]) -> list[T]:
+        """Run all at once; return the results, or raise the first error when all have ended."""
+        return await super().gather(*map(as_program, work))
+
     def _client(self, opener: Opener, **options: Any) -> AsyncClient:
         client: AsyncClient = sync_facade(Client(opener, **options))
         return client
 
     def _start(self, job: Job[T], work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self.runtime.spawn(lambda: job.run(work), "job")
+        self.runtime.spawn(lambda: as_program(job.run(work)), "job")
 
 
 class AsyncioHarness(Harness):

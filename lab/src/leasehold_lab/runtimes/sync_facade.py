@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Coroutine
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from leasehold._runtimes.base import finish
+from leasehold._runtimes.base import call_user_code, finish
+
+T = TypeVar("T")
 
 
 class AwaitableFacade:
@@ -61,6 +64,14 @@ class AwaitableFacade:
 def sync_facade(thing: Any) -> Any:
     """Wrap a blocking client, lock or hold in the interface of its asyncio counterpart."""
     return AwaitableFacade(thing)
+
+
+async def as_program(work: Coroutine[Any, Any, T]) -> T:
+    """Do work of the blocking flavor, in a job of its runtime, as a thread of the program does: its calls are its own.
+
+    Else they would count as calls of a finalizer that interrupts the job.
+    """
+    return call_user_code(finish, work)
 
 
 def _wrapped(value: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
 from leasehold._engine.retry import Contact, documented
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import ReleaseReason, RenewalResult, Ticket
-from leasehold._runtimes.base import Job, Runtime
+from leasehold._runtimes.base import Job, Runtime, call_each
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
@@ -88,11 +89,13 @@ class Renewer:
     ) -> None:
         later = self._later()
         try:
-            for lease, result in zip(batch, results, strict=True):
-                if lease.state in HOLDING:
-                    apply_result(lease, result, sent, later, failure)
-            self._renewed(batch, results, sent)
+            call_each(  # a signal handler may raise in an observer or callback of one of them
+                partial(apply_result, lease, result, sent, later, failure)
+                for lease, result in zip(batch, results, strict=True)
+                if lease.state in HOLDING
+            )
         finally:
+            self._renewed(batch, results, sent)
             for call in later or ():
                 call()
 
@@ -107,7 +110,10 @@ def apply_result(
         lease.mark_in_doubt(failure)
     elif result is RenewalResult.GONE and lease.confirmed <= sent:
         # A GONE sent before the grant is ignored: the acquire overtook this renewal. A QUEUED is always older.
-        lease.mark_lost("the store no longer knows it (expired, broken or evicted)", later)
+        try:
+            lease.mark_lost("the store no longer knows it (expired, broken or evicted)", later)
+        finally:  # an observer is called before the callbacks, and may be interrupted
+            lease.complete_end(later)
 
 
 def running(jobs: Sequence[Job], job: Job) -> list[Job]:

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from leasehold._engine.lease import Lease
-from leasehold._engine.lease_states import ENDED, HOLDING
+from leasehold._engine.lease_states import ENDED, HOLDING, State
 from leasehold._model import RenewalResult
 from leasehold._runtimes.base import Runtime
 
@@ -93,6 +93,13 @@ class LeaseTimers:
     def leases(self) -> list[Lease]:
         """Return all leases."""
         return list(dict.fromkeys((*self.fresh, *self.watched)))  # one that gets its timers meanwhile is in both
+
+    def waiters_for(self, names: set[str]) -> list[Lease]:
+        """Return those that wait for these names, which expired here: no release notifies them.
+
+        A store need not let a waiter watch a holder of its own client; a renewal makes it check again.
+        """
+        return [each for each in self.leases() if each.state is State.QUEUED and each.name in names] if names else []
 
     def drop(self, lease: Lease) -> None:
         """Remove a lease and its timers, if it has them."""

@@ -31,6 +31,7 @@ the thread, or a run of the schedule, starts or ends.
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -46,9 +47,7 @@ from leasehold._runtimes.base import Job, Runtime
 from leasehold.store_api import Store
 
 COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
-
 NEVER = float("inf")
-
 LINGER = 30.0  # seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another
 
 log = logging.getLogger("leasehold")
@@ -187,7 +186,7 @@ class Watchdog:
         with self._starting:
             if self._current_run is None and (self._job is None or not self._job.alive()):
                 self._sleeps_until = 0.0
-                self._job = self._runtime.spawn_loop(self._run, "leasehold-watchdog")
+                self._job = self._runtime.spawn_loop(self._run_job, "leasehold-watchdog")
             else:
                 self._wake.set()
 
@@ -206,6 +205,16 @@ class Watchdog:
         while self._inbox:
             self._inbox.popleft()()
         self._timers.add_fresh()
+
+    async def _run_job(self) -> None:
+        try:
+            await self._run()
+        except BaseException as error:
+            if not (self._closed or self._current_run or isinstance(error, Exception | GeneratorExit | CancelledError)):
+                self._timers.add_again()  # of a signal handler: the program may go on with its event loop
+                self._job = None
+                self._start()
+            raise
 
     async def _run(self) -> None:
         mine = object()
@@ -294,7 +303,7 @@ class Watchdog:
                 lost.add(lease.name)
                 lease.complete_end(later)
                 self.forget(lease)
-        due += self._next_waiters(lost)
+        due += self._timers.waiters_for(lost)
         self._renewer.renew_in_background(
             [lease for lease in dict.fromkeys(due) if self._needs_renewal(lease, now, later)]
         )
@@ -313,15 +322,6 @@ class Watchdog:
                     lease.mark_in_doubt()
                     if lease.renews:
                         self._timers.renewals.put(lease, self._runtime.now())
-
-    def _next_waiters(self, lost: set[str]) -> list[Lease]:
-        """Return the waiters for these names: their leases expired here, and no release notifies a waiter.
-
-        A store need not let a waiter watch a holder of its own client; a renewal makes it check again.
-        """
-        if not lost:
-            return []
-        return [lease for lease in self.leases() if lease.state is State.QUEUED and lease.name in lost]
 
     def _needs_renewal(self, lease: Lease, now: float, later: Later | None) -> bool:
         if lease.state is not State.QUEUED and not lease.check_deadline(later):

@@ -17,8 +17,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from leasehold._runtimes.base import Flavor, Runtime, Signal
+from leasehold._runtimes.base import Flavor, Runtime, Signal, run_sync
 from leasehold.stores.sqlite.machine import Machine
 
 CHECK_EVERY = 0.25
@@ -164,9 +165,8 @@ class HintReceiver:
         self._socket = listener = _loopback()
         self._port = listener.getsockname()[1] if listener is not None else 0
         self._address = f"{self._network} {self._port} {self._key.hex()}"
-        thread = threading.Thread(
-            target=self._run, args=(listener, self._stop), name="leasehold-sqlite-hints", daemon=True
-        )
+        work = partial(self._run, listener, self._stop)
+        thread = threading.Thread(target=lambda: run_sync(work()), name="leasehold-sqlite-hints", daemon=True)
         _receivers[self._address] = self
         try:
             thread.start()
@@ -177,7 +177,7 @@ class HintReceiver:
         else:
             self._thread = thread
 
-    def _run(self, listener: socket.socket | None, stop: threading.Event) -> None:
+    async def _run(self, listener: socket.socket | None, stop: threading.Event) -> None:
         idle, due = 0, time.monotonic() + CHECK_EVERY
         try:
             while not stop.is_set():

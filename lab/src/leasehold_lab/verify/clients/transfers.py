@@ -19,11 +19,12 @@ from typing import Any, Protocol
 
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease_states import HOLDING
-from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.base import Flavor, Runtime
 from leasehold.errors import LeaseLost
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold_lab.history.journal import Journal
+from leasehold_lab.runtimes.sync_facade import as_program
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -130,7 +131,7 @@ def start(runtime: Runtime, work: Work) -> Work:
         if errors:
             raise errors.pop()
 
-    runtime.spawn(run, "passed")
+    runtime.spawn((lambda: as_program(run())) if runtime.flavor is Flavor.SYNC else run, "passed")
     return join
 
 

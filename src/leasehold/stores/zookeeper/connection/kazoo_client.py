@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from leasehold._runtimes.base import Signal
+from leasehold._runtimes.base import Signal, run_sync
 from leasehold.errors import MissingDriver
 from leasehold.stores.zookeeper.connection.settings import Settings
 
@@ -34,7 +34,7 @@ class Threads(_threading.SequentialThreadingHandler):  # type: ignore[misc]
     patience = 5.0
 
     def spawn(self, func: Any, *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=_run, args=(func, *args), kwargs=kwargs, name=NAME, daemon=True)
+        thread = threading.Thread(target=lambda: run_sync(_run(func, *args, **kwargs)), name=NAME, daemon=True)
         thread.start()
         return thread
 
@@ -57,8 +57,8 @@ def _encrypted(link: socket.socket, options: dict[str, Any]) -> ssl.SSLSocket:
     return context.wrap_socket(link, server_hostname=options.get("hostname"))
 
 
-def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run a thread of kazoo; an error that ends it is logged before, so `LogMessages` receives it."""
+async def _run(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Be a thread of kazoo; an error that ends it is logged before, so `LogMessages` receives it."""
     with suppress(_SaslRequired):
         func(*args, **kwargs)
 
