@@ -31,7 +31,6 @@ the thread, or a run of the schedule, starts or ends.
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -210,7 +209,7 @@ class Watchdog:
         try:
             await self._run()
         except BaseException as error:
-            if not (self._closed or self._current_run or isinstance(error, Exception | GeneratorExit | CancelledError)):
+            if not (self._closed or self._current_run or isinstance(error, Exception | GeneratorExit)):
                 self._timers.add_again()  # of a signal handler: the program may go on with its event loop
                 self._job = None
                 self._start()
