@@ -182,7 +182,7 @@ def test_a_transaction_that_read_before_a_newer_write_is_refused(
             begin(late, kind, level)
             write(newer, 7)
             newer.commit()
-            with pytest.raises(REFUSED, match="its lock was lost|concurrent|1020"):
+            with pytest.raises(REFUSED, match=r"its lock was lost|concurrent|1020"):
                 write(late, 5)
             late.rollback()
         assert row(newer) == (7, 7)
