@@ -65,7 +65,7 @@ class Both(BothSides):
         ticket = self.tickets[i]
         mutex = ticket.terms.mode.kind is Kind.MUTEX
         if not self.is_sensible(ticket) or (mutex and not self.entries() and self.may_be_kept_free()):
-            return  # a mutex is refused a name that may be kept free after another use: it counts as in use
+            return  # after another use, a mutex may wait longer than the rules say: for the longest delay
         try:
             step = self.claim_by_the_rules(i)
         except NameInUse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from shared_calls import NAMES, READER, WRITER, a_ticket, claim, expire, leave, permit, renew, state
@@ -92,6 +93,43 @@ def test_the_lock_delay_of_a_mutex_blocks_shared_holders(server, store, mode):
     assert wait.held_by is None
     with pytest.raises(NameInUse):  # from now on it is the waiter's use that counts
         claim(store, name, a_ticket(LockMode()))
+
+
+@pytest.mark.parametrize("mode", [READER, WRITER, permit(5)], ids=["reader", "writer", "permit"])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_the_lock_delay_of_a_shared_holder_blocks_a_mutex(server, store, mode, noticed):
+    name, holder, mutex = next(NAMES), a_ticket(mode, lease=0.2, lock_delay=10.0), a_ticket(LockMode())
+    claim(store, name, holder)
+    with pytest.raises(NameInUse):
+        claim(store, name, mutex)
+    time.sleep(0.25)
+    if noticed:
+        assert isinstance(claim(store, name, a_ticket(mode), join=False), Wait)
+    for _ in range(2):
+        wait = claim(store, name, mutex)
+        assert isinstance(wait, Wait)
+        assert 9.0 < wait.ask_again < 10.0
+        assert wait.held_by is None
+    with pytest.raises(NameInUse):  # from now on it is the waiter's use that counts
+        claim(store, name, a_ticket(mode))
+    assert renew(store, (name, mutex), (name, holder)) == [RenewalResult.QUEUED, RenewalResult.GONE]
+    free_for_a_mutex(server, name)
+    assert isinstance(claim(store, name, mutex), Granted)
+    assert leave(store, name, mutex)
+    assert isinstance(claim(store, name, a_ticket(mode)), Granted)
+
+
+def test_a_shared_holder_beside_a_lock_delay_keeps_a_mutex_out(store):
+    name, dead, alive = next(NAMES), a_ticket(lease=0.2, lock_delay=10.0), a_ticket()
+    claim(store, name, dead)
+    claim(store, name, alive)
+    time.sleep(0.25)
+    for mutex in (a_ticket(LockMode()), a_ticket(LockMode())):
+        with pytest.raises(NameInUse):
+            claim(store, name, mutex)
+        assert isinstance(claim(store, name, a_ticket(), join=False), Wait)
+    assert leave(store, name, alive)
+    assert isinstance(claim(store, name, a_ticket(LockMode())), Wait)
 
 
 def test_a_mutex_clears_the_state_of_an_earlier_use(server, store):

@@ -71,9 +71,9 @@ DROP_CELLS = f"""
         SELECT space, name FROM leasehold_cell WHERE expires < {CLOCK} ORDER BY expires LIMIT $1
         FOR UPDATE SKIP LOCKED
     ) expired STRAIGHT_JOIN leasehold_cell
-    ON leasehold_cell.space = expired.space AND leasehold_cell.name = expired.name
+    ON (expired.space, expired.name) = (leasehold_cell.space, leasehold_cell.name)
 """
-"""A join in this order: for ``IN`` with a subquery, MariaDB reads the whole table, and waits for each locked row."""
+"""Joined in this order: for ``IN``, MariaDB reads the whole table, and waits for locked rows."""
 
 
 def script(part: str = "schema") -> str:

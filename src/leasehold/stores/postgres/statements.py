@@ -71,8 +71,7 @@ DROP_CELLS = f"""
         FOR UPDATE SKIP LOCKED
     ))
 """
-"""The clock is read once, since its function is volatile: an index helps with a constant only. A locked row keeps its
-``ctid`` until the transaction ends."""
+"""The subquery for the clock, which is volatile, lets the index be used. A locked row keeps its ``ctid``."""
 
 
 def _listening(channels: Sequence[str]) -> Statement:

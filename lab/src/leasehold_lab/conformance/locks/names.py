@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import permutations
 
-from leasehold._model import Granted, Kind, LockMode, ReleaseReason
+from leasehold._model import Granted, Kind, LockMode, ReleaseReason, Wait
 from leasehold.client import AsyncClient
 from leasehold.errors import NameInUse
 from leasehold_lab.conformance.case_context import NAME, WITHIN, CaseContext, case, held, raised, ticket
@@ -92,6 +93,23 @@ async def a_name_has_one_kind_at_a_time(context: CaseContext) -> None:
     await raised(NameInUse, client.store.try_acquire(NAME, mine, join=True, within=WITHIN))
     hold.raise_if_lost()
     assert await hold.release() is True
+
+
+@case(needs=("permits", "shared", "lock_delay"))
+async def in_a_lock_delay_a_name_has_no_kind(context: CaseContext) -> None:
+    """When a holder with a lock delay has expired, another kind waits for the rest of it and is not refused."""
+    client = context.client()
+    kinds = [LockMode(), LockMode(Kind.READ_WRITE), LockMode(Kind.SEMAPHORE, exclusive=False, limit=3)]
+    pairs = {f"{NAME}{number}": pair for number, pair in enumerate(permutations(kinds, 2))}
+    for name, (first, _) in pairs.items():
+        expiring = ticket(client, first, lease=context.short, lock_delay=60.0)
+        assert isinstance(await client.store.try_acquire(name, expiring, join=False, within=WITHIN), Granted)
+    await context.harness.sleep(context.expired_after(context.short))
+    for name, (first, second) in pairs.items():
+        waiter = ticket(client, second)
+        assert isinstance(await client.store.try_acquire(name, waiter, join=True, within=WITHIN), Wait)
+        await raised(NameInUse, client.store.try_acquire(name, ticket(client, first), join=True, within=WITHIN))
+        assert await client.store.release(name, waiter, reason=ReleaseReason.RELEASE, within=WITHIN)
 
 
 def as_lock(client: AsyncClient) -> list[Query]:

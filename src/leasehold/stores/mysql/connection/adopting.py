@@ -91,30 +91,18 @@ def _of_engine(engine: Any, flavor: Flavor) -> Settings:
             fitting = "Client with create_engine('mysql+pymysql://…')"
         raise TypeError(f"an engine on {driver} does not fit this client; use {fitting}")
 
-    pools, util, errors = (import_module(f"sqlalchemy.{name}") for name in ("pool", "util", "exc"))
-    make = pools.Pool._create_connection  # not of the pool's own class: a StaticPool makes one connection only
+    make = import_module("sqlalchemy.pool").Pool._create_connection  # a StaticPool has none
 
     async def connect_async() -> Any:
-        try:
-            return _checked(await util.greenlet_spawn(make, engine.pool))
-        except errors.SQLAlchemyError as error:
-            raise _plain(error) from error
+        return _checked(await import_module("sqlalchemy.util").greenlet_spawn(make, engine.pool))
 
     def connect() -> Any:
-        try:
-            return _checked(make(engine.pool))
-        except errors.SQLAlchemyError as error:
-            raise _plain(error) from error
+        return _checked(make(engine.pool))
 
     url = engine.url
     where = f"{url.host or 'localhost'}:{url.port or PORT}/{url.database or ''}"
     connects: Connect = connect_async if asynchronous else connect
     return Settings(where, url.database or "", Veiled(host=url.host or "localhost"), connects)
-
-
-def _plain(error: Any) -> RuntimeError:
-    """Return an error of SQLAlchemy as one that drivers raise, with the number and text of the server's, if any."""
-    return RuntimeError(*(getattr(error, "orig", None) or error).args)
 
 
 def _checked(made: Any) -> Any:

@@ -150,8 +150,10 @@ async def _opened(
     raw: Any = None
     try:
         raw = await dial(max(until - runtime.now(), 0.001))
-    except (driver_error, *DRIVERS_ERRORS) as error:
-        failed = cannot_connect(error, settings.where)
+    except Exception as error:
+        if not isinstance(error, (driver_error, *DRIVERS_ERRORS)) and type(error).__module__ != "sqlalchemy.exc":
+            raise
+        failed = cannot_connect(getattr(error, "orig", None) or error, settings.where)  # the driver's, of SQLAlchemy's
     if failed is not None:
         raise failed  # raised out here it has no context: local variables in the driver's frames show the password
     connection = wrap(raw, runtime)

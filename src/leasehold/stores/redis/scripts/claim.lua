@@ -3,12 +3,16 @@
 --       {0, now, ms, owner}           must wait; nothing changes for so many ms unless a ticket is released
 --       {2, kind}                     the name is in use as another kind
 local lease, join, fair = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
+local other = state[4] and state[4] ~= 'mutex' and left > 0
+if other then
+  -- In use by a holder, whose lease ends before the lock delay, by a waiter, or in another layout. Else only a delay is left.
+  local shared, last = redis.call('HMGET', lock, 'c', 'x'), redis.call('ZRANGE', beat, -1, -1, 'WITHSCORES')[2]
+  local held = not shared[1] or shared[1] ~= '0' and left > tonumber(shared[2] or 0)
+  if held or tonumber(last or 0) > now() / 1000 or string.find(state[4], '^layout ') then return {2, state[4]} end
+  state[3], state[5], state[6] = false, false, false
+end
 local holders_delay = tonumber(state[3] or 0)
 local longest = tonumber(state[6] or left) + holders_delay
-
-if state[4] and state[4] ~= 'mutex' and left > 0 then
-  return {2, state[4]}
-end
 
 if left > longest then                               -- the clock was set back: a lease lasts at most its length from now
   redis.call('PEXPIRE', lock, longest + KEEP)
@@ -35,6 +39,10 @@ local function enqueue()
   if holder == ticket then                            -- never holder and waiter at once
     redis.call('HSET', lock, 't', '', 'd', 0, 'o', '')
     redis.call('HDEL', lock, 'l')                     -- what is left is a lock delay, which may be longer than a lease
+  end
+  if other then                                       -- from now on it is the waiter's use that counts
+    redis.call('HSET', lock, 'k', 'mutex', 'd', 0)
+    redis.call('HDEL', lock, 'l', 'o')
   end
   if not queued then redis.call('ZADD', queue, (last or 0) + 1, ticket) end
   redis.call('ZADD', beat, later(lease), ticket)
