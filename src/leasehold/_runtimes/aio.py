@@ -17,9 +17,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.aio_signal import TaskSignal
 from leasehold._runtimes.base import CLEANUP_WITHIN, Caller, Flavor, Job, RecursiveMutex, Runtime, Scope, Signal
-from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 
 if TYPE_CHECKING:
     from leasehold._runtimes.worker import Worker
@@ -45,7 +44,7 @@ class AsyncioRuntime:
         self._pid = 0  # of the process in which that loop runs
         self._worker: Worker | None = None
         self._running: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks by weak references only
-        self.leave_loop: Callable[[], None] = _nothing  # called before it begins in a loop: the last was closed
+        self.leave_loop: Callable[[], None] = lambda: None  # called before it begins in a loop: the last was closed
 
     def mutex(self) -> AbstractContextManager[Any]:
         return threading.Lock()  # a store may be shared with threads; uncontended it costs 50 ns
@@ -144,7 +143,7 @@ class AsyncioRuntime:
 
     def wake(self) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(_nothing)
+            self._loop.call_soon_threadsafe(lambda: None)
 
     def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -152,8 +151,62 @@ class AsyncioRuntime:
             worker.close()
 
 
-def _nothing() -> None:
-    """Be the callback that only ends the sleep of the loop."""
+class TaskSignal:
+    """An `asyncio.Event` whose `set` may be called from any thread. A job `beside` the loop may wait for it, too."""
+
+    __slots__ = ("_beside", "_flag", "_loop", "_waiter")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._beside: ThreadSignal | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        self._flag = True
+        if self._beside is not None:
+            self._beside.set()
+        loop = self._loop
+        if loop is None or self._waiter is None:
+            return
+        if asyncio._get_running_loop() is loop:
+            self._wake()
+        else:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._wake)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait for the flag. A `set` wakes the last task that waits, also if an earlier one is dropped."""
+        if asyncio._get_running_loop() is None:
+            self._beside = ThreadSignal()
+            return self._flag or await self._beside.wait(timeout)  # checked after it was set, as below
+        self._loop = asyncio.get_running_loop()
+        waiter = self._waiter = self._loop.create_future()
+        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
+        try:
+            if not self._flag:  # checked after the waiter was set, so that a set from a thread is not missed
+                await waiter
+        finally:
+            if self._waiter is waiter:
+                self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self._flag
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            _finish(self._waiter)
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class TaskJob:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from leasehold._runtimes import clock
-from leasehold._runtimes.aio import AsyncioRuntime
-from leasehold._runtimes.aio_signal import TaskSignal
+from leasehold._runtimes.aio import AsyncioRuntime, TaskSignal
 from leasehold._runtimes.base import Signal
 from leasehold._runtimes.blocking import BlockingRuntime, ThreadSignal
 
