@@ -2,8 +2,8 @@
 (* Strict mode: a server whose data may be older than its grants waits for one lease before it grants anything.
 
    It models the quarantine after a restart or failover, as designed for one Redis server and its replicas: see
-   src/leasehold/stores/redis/strict/ and scripts/strict.lua. A node of Redlock keeps the same rule in
-   scripts/redlock_claim.lua (see Redlock). This is the design: a store with strict mode must carry out each of these steps
+   src/leasehold/stores/redis/strict/ and scripts/strict.lua. A node of Redlock keeps a stricter rule in
+   scripts/redlock_claim.lua: its tickets give votes back and ask again, so it grants no claim at all (see Redlock). This is the design: a store with strict mode must carry out each of these steps
    in one script.
 
    Design:
