@@ -20,9 +20,9 @@
 
    Modelled:
    - A primary, and a replica that copies the data from time to time.
-   - The primary may be cut off at any time. It then accepts writes for AcceptFor ticks (min-replicas-max-lag and up to 2 s, and as long
-     as it reaches no replica). The replica is promoted PromoteAfter ticks after the cut at the earliest (down-after and the
-     election).
+   - The primary may be cut off at any time. It then accepts writes for AcceptFor ticks (min-replicas-max-lag and up to 2 s, and
+     as long as it reaches no replica). The replica is promoted PromoteAfter ticks after the cut at the earliest (down-after
+     and the election).
    - Clients send claims and renewals to either server. A ticket renews at any server that knows its lease.
    - A server may also restart, with the data of an earlier copy or with none.
 
