@@ -2,8 +2,8 @@
 (* Strict mode: a server whose data may be older than its grants waits for one lease before it grants anything.
 
    It models the quarantine after a restart or failover, as designed for one Redis server and its replicas: see
-   src/leasehold/stores/redis/strict/ and scripts/strict.lua. A node of Redlock keeps the same rule in
-   scripts/redlock_claim.lua (see Redlock). This is the design: a store with strict mode must carry out each of these steps
+   src/leasehold/stores/redis/strict/ and scripts/strict.lua. A node of Redlock keeps a stricter rule in
+   scripts/redlock_claim.lua: its tickets give votes back and ask again, so it grants no claim at all (see Redlock). This is the design: a store with strict mode must carry out each of these steps
    in one script.
 
    Design:
@@ -20,9 +20,9 @@
 
    Modelled:
    - A primary, and a replica that copies the data from time to time.
-   - The primary may be cut off at any time. It then accepts writes for AcceptFor ticks (min-replicas-max-lag, and as long
-     as it reaches no replica). The replica is promoted PromoteAfter ticks after the cut at the earliest (down-after and the
-     election).
+   - The primary may be cut off at any time. It then accepts writes for AcceptFor ticks (min-replicas-max-lag and up to 2 s, and
+     as long as it reaches no replica). The replica is promoted PromoteAfter ticks after the cut at the earliest (down-after
+     and the election).
    - Clients send claims and renewals to either server. A ticket renews at any server that knows its lease.
    - A server may also restart, with the data of an earlier copy or with none.
 

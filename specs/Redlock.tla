@@ -15,7 +15,8 @@
      number.
    - All requests may be lost, repeated and late without limit: a request stays deliverable to each node for ever.
    - A lost or late reply is a ticket that does not win although it could, or wins later.
-   - Nodes may lose all their data (Amnesia). Then they abstain for AbstainFor ticks, if so configured.
+   - Nodes may lose all their data, or come back with older ones (Amnesia, OldData). Then they abstain for AbstainFor ticks,
+     if so configured: also from a vote that is in the data, since its ticket may have given it back.
 
    Two kinds of run. With MaxTime = 0 there is no time, and votes may end at any moment (AnyExpiry): tokens must be right
    without any clock. With time, votes end after Lease ticks of the node, and exclusion must hold, too. Clocks of clients
@@ -31,8 +32,10 @@ CONSTANTS
     MaxToken,       \* bound of the search where tokens are chosen freely
     Scale,          \* tokens that pass in a tick of the clock
     AnyExpiry,      \* a vote may end at any moment
-    Amnesia,        \* how often a node may lose all its data
+    Amnesia,        \* how often a node may lose its data
+    OldData,        \* it may keep older ones
     AbstainFor,     \* ticks for which a node that lost its data abstains: Lease. Less is a bug
+    ConfirmsOld,    \* a bug: a node that abstains confirms a vote in its data
     AnyToken        \* a bug: a node votes for any token, whatever it voted for before
 
 VARIABLES
@@ -113,7 +116,7 @@ VoteFor(t, n, k) ==  \* the node's vote is free
     /\ UNCHANGED <<now, abstains, pc, token, sent, round, seen, net, history, lost>>
 
 VoteAgain(t, n, k) ==  \* the ticket has the vote: its lease starts again, its token may rise; the reply has that token
-    /\ <<t, k>> \in requests /\ Voted(n) /\ vote[n] = t
+    /\ <<t, k>> \in requests /\ Voted(n) /\ vote[n] = t /\ (now >= abstains[n] \/ ConfirmsOld)
     /\ LET new == IF k > highest[n] THEN k ELSE voteToken[n] IN
        voteToken' = [voteToken EXCEPT ![n] = new] /\ highest' = [highest EXCEPT ![n] = Max(@, k)] /\ CountVote(t, n, new)
     /\ ends' = [ends EXCEPT ![n] = now + Lease]
@@ -149,10 +152,15 @@ Expire(n) ==        \* earlier than its lease
     /\ vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
     /\ UNCHANGED <<now, highest, abstains, pc, token, sent, round, seen, counted, net, history, lost>>
 
-LoseData(n) ==
+LoseData(n) ==      \* older data may have a vote for any request that it may have voted for; at worst it was just now
     /\ lost < Amnesia /\ lost' = lost + 1
-    /\ vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0] /\ ends' = [ends EXCEPT ![n] = 0]
-    /\ highest' = [highest EXCEPT ![n] = 0] /\ abstains' = [abstains EXCEPT ![n] = now + AbstainFor]
+    /\ \/ /\ vote' = [vote EXCEPT ![n] = None] /\ voteToken' = [voteToken EXCEPT ![n] = 0]
+          /\ ends' = [ends EXCEPT ![n] = 0] /\ highest' = [highest EXCEPT ![n] = 0]
+       \/ /\ OldData
+          /\ \E m \in requests :
+               /\ m[2] <= highest[n] /\ vote' = [vote EXCEPT ![n] = m[1]] /\ voteToken' = [voteToken EXCEPT ![n] = m[2]]
+               /\ ends' = [ends EXCEPT ![n] = now + Lease] /\ highest' = [highest EXCEPT ![n] = m[2]]
+    /\ abstains' = [abstains EXCEPT ![n] = now + AbstainFor]
     /\ UNCHANGED <<now, pc, token, sent, round, seen, counted, net, history>>
 
 Next ==

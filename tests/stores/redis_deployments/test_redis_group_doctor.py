@@ -23,7 +23,7 @@ def findings(url: str, **options: Any) -> dict[str, tuple[Severity, str]]:
 
 
 def test_doctor_on_sentinels() -> None:
-    with RedisSentinel(replicas=1) as group:
+    with RedisSentinel(replicas=1, down_after=3.0) as group:
         found = findings(group.url)
         assert found["sentinels"][0] is Severity.OK
         assert found["quorum"][0] is Severity.OK
@@ -167,3 +167,26 @@ def test_doctor_reports_clocks_that_differ() -> None:
     assert check(a=0.0, b=-0.5) is Severity.NOTE
     assert check(a=1.0, b=-0.5) is Severity.WARNING
     assert group_checks.clocks({"a": 0.0}, []) is None
+
+
+@pytest.mark.parametrize(
+    ("lag", "detection", "severity", "remedy"),
+    [
+        (1, 3.0, Severity.OK, ""),
+        (3, 5.0, Severity.OK, ""),
+        (1, 5, Severity.OK, ""),
+        (5, 5.0, Severity.WARNING, "min-replicas-max-lag at most 3"),
+        (2, 3.9, Severity.WARNING, "min-replicas-max-lag at most 1"),
+        (1, 2.0, Severity.WARNING, "min-replicas-max-lag 1, and down-after of 3 s or more"),
+        (0, 10.0, Severity.WARNING, "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 8 on all servers"),
+    ],
+)
+def test_a_primary_counts_its_lag_two_seconds_late_at_worst(
+    lag: int, detection: float, severity: Severity, remedy: str
+) -> None:
+    """It counts acknowledgements of whole seconds, and looks once a second."""
+    from leasehold.stores.redis.doctor.group_checks import cut_off
+
+    found = cut_off(1, lag, detection, "down-after")
+    assert found is not None
+    assert (found.severity, found.remedy) == (severity, remedy)

@@ -6,18 +6,26 @@ listed by the server, but `WAIT` never counts it.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from strict_mode import LONGEST, NOISE, got, url_of, warm
 
 from leasehold import StoreUnavailable
-from leasehold.stores.redis.connection.base import ReplyError, RetryableError
+from leasehold._runtimes.aio import AsyncioRuntime
+from leasehold._url import parse
+from leasehold.stores.redis.connection.base import ReplyError, RetryableError, pack
+from leasehold.stores.redis.connection.settings import from_url
+from leasehold.stores.redis.connection.transports import WaitTransport
+from leasehold.stores.redis.strict.quorum import Strict
 from leasehold.stores.redis.strict.strict import Claims
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
 from support.flavors import BLOCKING, both, by_day
+from support.steps import after_steps
 
 FAILURES: dict[str, Exception] = {
     "no connection": RetryableError("cannot connect"),
@@ -84,3 +92,33 @@ def test_a_replica_in_its_full_sync_need_not_acknowledge(harness: Harness, names
                 assert "0 of 0 replicas must acknowledge a grant; 1 more in full sync" in state.found
 
         harness.run(body)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4, None], ids=lambda turns: f"{turns} turns")
+def test_a_close_that_is_cancelled_leaves_no_connection(turns: int | None) -> None:
+    """As after a failover, when a task is cancelled that closes the connections to the old primary for all."""
+
+    async def body(server: RedisServer) -> None:
+        settings = replace(from_url(parse(server.url)), strict=Strict())
+        for step in range(1, 9):
+            transport = WaitTransport(AsyncioRuntime(), settings, b"channel", lambda _: None, lambda: None)
+            await transport.call(pack(b"PING"), within=2.0)
+            waits = [pack(b"SET", b"a", b"b"), pack(b"WAIT", b"0", b"50")]
+            calls = [asyncio.ensure_future(transport.call_all(waits, within=2.0)) for _ in range(3)]
+            if turns is None:
+                await asyncio.gather(*calls)
+            else:  # they are being connected
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            closing = asyncio.ensure_future(transport.close())
+            await after_steps(step, closing)
+            await asyncio.gather(*calls, return_exceptions=True)
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await transport.call_all(waits, within=2.0)
+            end = time.monotonic() + 2.0
+            while others := str(server.command("CLIENT", "LIST")).splitlines()[:-1]:
+                assert time.monotonic() < end, f"{len(others)} connections, after a cancellation at step {step}"
+                await asyncio.sleep(0.01)
+
+    with RedisServer() as server:
+        asyncio.run(body(server))

@@ -71,6 +71,29 @@ def test_a_node_that_was_replaced_and_promoted_again_may_have_forgotten_votes(no
     assert 0 < int(left) <= 1000 * QUARANTINE
 
 
+def test_a_node_in_quarantine_confirms_no_vote_that_may_have_been_given_back(node, namespace):
+    """Its data are older than the give-back. What it has voted for since then, it has forgotten."""
+    mine, other, quarantine = ticket("a"), ticket("b"), 30.0
+    assert claim(node, namespace, mine, 1, quarantine)[0] == 3
+    node.command("HSET", keys.memory_key(namespace, ""), "s", 1)  # it has been running for long
+    assert claim(node, namespace, mine, 1, quarantine) == [1, "1"]
+    assert claim(node, namespace, mine, 2, quarantine) == [1, "2"]  # the request repeated
+    node.command("SAVE")
+    assert run(node, protocol.release(namespace, "x", mine, 2, ReleaseReason.RELEASE, last=False)) == 1
+    assert claim(node, namespace, other, 3, quarantine) == [1, "3"]
+    node.kill()
+    node.start()
+    assert voted(node, namespace) == mine.id
+    assert claim(node, namespace, other, 4, quarantine)[0] == 0  # others still see whose vote it was
+    before = node.command("PTTL", keys.node_keys(namespace, "x")[0])
+    kind, _, left = claim(node, namespace, mine, 5, quarantine)
+    assert kind == 3
+    assert 0 < int(left) <= 1000 * quarantine
+    assert node.command("PTTL", keys.node_keys(namespace, "x")[0]) <= before
+    [(renewal, _)] = protocol.renewals(namespace, [("x", mine)], [])
+    assert run(node, renewal) == [1]  # one that holds by later votes loses nothing
+
+
 def test_a_quarantine_lasts_no_longer_for_a_clock_that_was_set_back(node, namespace):
     assert claim(node, namespace, ticket("a", QUARANTINE), 1, QUARANTINE)[0] == 3
     node.clock.step(-FAR)

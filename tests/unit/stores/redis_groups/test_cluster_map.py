@@ -92,6 +92,30 @@ async def test_a_successor_is_found_when_all_nodes_of_the_first_map_are_gone(cli
 
 
 @both
+async def test_the_node_of_the_url_is_asked_while_many_known_ones_are_silent(client: Used, cluster: Nodes) -> None:
+    """All have new addresses, as after all pods were replaced; what is sent to the old ones gets no answer in time."""
+    old = [(f"10.0.0.{number}", 1) for number in range(30)]
+    cluster.named = {A: old}
+    await client.store.inspect("")
+    topology, ask = client.store._topology, Node.call_all
+    assert topology.map is not None
+    assert topology.map.primaries == old
+
+    async def slow(node: Node, commands: Sequence[bytes], *, within: float) -> list[Any]:
+        if node.address in cluster.gone:
+            client.later += within / 3  # three are asked at once
+        return await ask(node, commands, within=within)
+
+    client.patch(Node, "call_all", slow)
+    cluster.gone, cluster.named = {*old}, {}
+    client.later += 2 * REFRESH_EVERY
+    topology.suspect(old[0])
+    began = client.runtime.now()
+    assert (await topology.fresh(2.0)).primaries == [A, B, C]
+    assert client.runtime.now() - began < 1.5
+
+
+@both
 async def test_the_store_of_a_node_that_an_older_map_does_not_know_stays_open(client: Used, cluster: Nodes) -> None:
     """The nodes that are asked for the map may learn of a move after the node that redirects."""
     await client.acquire()

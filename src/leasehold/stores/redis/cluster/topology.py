@@ -190,7 +190,10 @@ class Topology:
         return RetryableError(f"no node of the cluster replied with the slot map: {reasons}")
 
     def _to_ask(self) -> list[Settings]:
-        """Return the known nodes in random order, new ones first and failed ones last, then those of the URL."""
+        """Return the known nodes in random order, new ones first and failed ones last, and those of the URL.
+
+        If none of the first replies, all may have other addresses: one of the URL is in each group that follows.
+        """
         named = dict.fromkeys(self._learned.values())
         known = [*named]
         if self.map is not None:
@@ -200,7 +203,11 @@ class Topology:
         spread = sorted(rank, key=rank.__getitem__)
         settings = [self.settings(address) for address in spread]
         rest = [seed for seed in self._seeds if seed.where not in {each.where for each in settings}]
-        return [replace(each, any_role=True) for each in (*settings, *rest)]
+        if settings:
+            rest.sort(key=lambda _: self._runtime.jitter())
+        for place, seed in enumerate(rest):
+            settings.insert(ASKED * (place + 1), seed)
+        return [replace(each, any_role=True) for each in settings]
 
     async def _read_map(self, settings: Settings, within: float) -> SlotMap:
         transport = self._make(self._runtime, settings, *UNSUBSCRIBED)

@@ -89,11 +89,20 @@ class AioTransport(ServerTransport[AioConnection]):
             connection.end("the client left it for another server")
 
     async def close(self) -> None:
+        await self._closing(*self._end_all())
+
+    def _end_all(self) -> tuple[list[asyncio.Task[Any]], AioConnection | None]:
+        """End all at once: a caller that is cancelled later leaves nothing open. Return what `_closing` waits for."""
         self._closed = True
         self._timers.close()
         connection, self._connection = self._connection, None
         ours = [each for each in (self._connecting, self._subscribing) if each is not None and not each.done()]
         ended = [each for each in ours if each.get_loop() is asyncio.get_running_loop() and each.cancel()]
+        if connection is not None:
+            connection.end("it was closed here")
+        return ended, connection
+
+    async def _closing(self, ended: Sequence[asyncio.Task[Any]], connection: AioConnection | None) -> None:
         if ended:
             await asyncio.wait(ended)  # by then the connection that they were opening is closed
         if connection is not None:

@@ -52,6 +52,8 @@ class WaitTransport(AioTransport):
     async def call_all(self, commands: Sequence[bytes], *, within: float) -> list[Any]:
         if not commands or not waits(commands[-1]):
             return await super().call_all(commands, within=within)
+        if self._closed:
+            raise self._no_answer("the client is closed")
         transport, alone = self._take()
         answered = False
         try:
@@ -70,9 +72,10 @@ class WaitTransport(AioTransport):
         super().hang_up()
 
     async def close(self) -> None:
+        ending = [transport._end_all() for transport in self._waiting_transports]  # before the first `await`
         await super().close()
-        for transport in self._waiting_transports:
-            await transport.close()
+        for each in ending:
+            await self._closing(*each)
 
     def after_fork(self, channel: bytes) -> None:
         inherited = self._waiting_transports

@@ -188,7 +188,8 @@ def replicas(facts: Facts) -> Finding | None:
         remedy = "CONFIG SET min-replicas-to-write 1, min-replicas-max-lag 10: it bounds the second, not the first"
         return Finding(WARNING, "replicas", found, meaning, remedy)
     found += f", min-replicas-max-lag {facts.config.get('min-replicas-max-lag', '?')}"
-    return Finding(NOTE, "replicas", found, f"{lossy}; a primary that was cut off stops granting after that lag")
+    meaning = f"{lossy}; a primary that was cut off stops granting up to 2 s after that lag"
+    return Finding(NOTE, "replicas", found, meaning)
 
 
 def idle(facts: Facts) -> Finding | None:

@@ -62,7 +62,7 @@ async def diagnose(
         _votes(known),
         _detection(timeout),
         Finding(OK, "split brain", "none for long", CUT_OFF),
-        group_checks.clocks(*await doctor.offsets(runtime, make, nodes)),
+        group_checks.clocks(*await doctor.offsets(runtime, make, nodes), "at a failover or a slot's move"),
     ]
     return [*found, *(finding for finding in findings if finding is not None)]
 

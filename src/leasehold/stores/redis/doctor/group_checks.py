@@ -20,6 +20,9 @@ APART = 0.1
 FAR_APART = 1.0
 """Seconds: more is worth a warning."""
 
+LATE = 2
+"""Seconds for which a primary may grant beyond its lag: it counts in whole seconds, and looks once a second."""
+
 ONE_OF_MANY = ("clock", "latency")
 """Findings that differ a little from server to server; only the worst is shown."""
 
@@ -44,8 +47,8 @@ def merged(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
     return result
 
 
-def clocks(offsets: Mapping[str, float], silent: Sequence[str]) -> Finding | None:
-    """Compare the clocks of servers, each in seconds ahead of ours."""
+def clocks(offsets: Mapping[str, float], silent: Sequence[str], when: str = "at a failover") -> Finding | None:
+    """Compare the clocks of servers, each in seconds ahead of ours; ``when`` leases come to another clock."""
     if len(offsets) < 2:
         return None
     first, last = min(offsets, key=offsets.__getitem__), max(offsets, key=offsets.__getitem__)
@@ -55,7 +58,7 @@ def clocks(offsets: Mapping[str, float], silent: Sequence[str]) -> Finding | Non
         found += f"; no reply from: {', '.join(silent)}"
     if apart < APART:
         return Finding(OK, "clocks of the servers", found)
-    meaning = "a lease ends by the clock of its server: at a failover leases end by so much too early or late"
+    meaning = f"a lease ends by the clock of its server: {when} leases end by so much too early or late"
     found += f" ({first} is behind {last})"
     severity, remedy = NOTE if apart < FAR_APART else WARNING, "let NTP slew the clocks of all servers"
     return Finding(severity, "clocks of the servers", found, f"{meaning} (timed exclusion)", remedy)
@@ -65,16 +68,17 @@ def cut_off(least: int | None, lag: int | None, detection: float, by: str) -> Fi
     """Check how long a primary that was cut off grants alongside its successor; ``detection`` in seconds."""
     if least is None or lag is None:
         return None
+    most = int(detection - LATE)
+    slower = "" if most >= 1 else f", and {by} of {1 + LATE} s or more"
     found = f"min-replicas-to-write {least}, min-replicas-max-lag {lag} s; {by} {detection:g} s"
     if least == 0 or lag == 0:
         meaning = (
             "a primary that was cut off keeps granting alongside its successor (timed exclusion); tokens reveal it"
         )
-        remedy = f"CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag {max(1, int(detection))} on all servers"
+        remedy = f"CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag {max(1, most)} on all servers{slower}"
         return Finding(WARNING, "split brain", found, meaning, remedy)
-    if lag > detection:
-        meaning = (
-            f"a primary that was cut off may grant for {lag - detection:g} s alongside its successor (timed exclusion)"
-        )
-        return Finding(WARNING, "split brain", found, meaning, f"min-replicas-max-lag at most {max(1, int(detection))}")
+    if (over := lag + LATE - detection) > 0:
+        meaning = f"a primary that was cut off may grant for {over:g} s alongside its successor (timed exclusion)"
+        remedy = f"min-replicas-max-lag {1 if slower else f'at most {most}'}{slower}"
+        return Finding(WARNING, "split brain", found, meaning, remedy)
     return Finding(OK, "split brain", found, "a primary that was cut off stops granting before its successor begins")

@@ -92,7 +92,7 @@ def _adjust(finding: Finding, strict: Strict) -> Finding:
         case "replicas" if finding.severity is WARNING:
             return replace(finding, severity=ERROR, meaning=ALONGSIDE)
         case "replicas" if finding.severity is NOTE:
-            meaning = "a primary that was cut off stops after that lag; promote no replica before that"
+            meaning = "a primary that was cut off stops up to 2 s after that lag; promote no replica before that"
             return replace(finding, meaning=f"{meaning} (timed exclusion)")
         case "split brain" if finding.severity is WARNING:
             return replace(finding, severity=ERROR, meaning=f"{finding.meaning}; strict mode depends on it")

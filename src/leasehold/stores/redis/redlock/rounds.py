@@ -43,7 +43,7 @@ class Proposals:
         return self._proposals.get(ticket)
 
     def get_or_create(self, name: str, ticket: Ticket) -> Proposal:
-        """Return the proposal of a ticket: a request that is repeated proposes the same token."""
+        """Return the proposal of a ticket, with a token of now: one that holds keeps its token."""
         now = self._runtime.now()
         with self._mutex:
             self._sweep(now)
@@ -51,15 +51,20 @@ class Proposals:
             if proposal is None:
                 clock = self._runtime.wall_us()
                 proposal = self._proposals[ticket.id] = Proposal(name, ticket, clock + self._ahead, clock)
+            elif not proposal.won:
+                self._raise(proposal, 0)
             proposal.known_from(now)
             return proposal
 
     def propose(self, proposal: Proposal, top: int) -> None:
-        """Propose a token higher than the last one, and higher than any seen on a node."""
+        """Propose a token higher than the last one, higher than any seen on a node, and not below our clock."""
         with self._mutex:
-            clock = self._runtime.wall_us()
-            self._ahead = max(self._ahead, top + 1 - clock)
-            proposal.token, proposal.several = max(proposal.token + 1, clock + self._ahead), True
+            self._raise(proposal, top)
+
+    def _raise(self, proposal: Proposal, top: int) -> None:
+        clock = self._runtime.wall_us()
+        self._ahead = max(self._ahead, top + 1 - clock)
+        proposal.token, proposal.several = max(proposal.token + 1, clock + self._ahead), True
 
     def forget(self, proposal: Proposal) -> None:
         self._proposals.pop(proposal.ticket.id, None)
@@ -144,6 +149,7 @@ class Rounds:
             if self._runtime.now() + pause >= until:
                 break
             await self._runtime.sleep(pause)
+            self._proposals.propose(proposal, top)  # of now: nodes may have forgotten what was granted meanwhile
             back_off = min(2 * back_off, LONGEST_BACK_OFF)
         return Wait(None, back_off * (0.5 + self._runtime.jitter()), protocol.likely_holder(votes))
 

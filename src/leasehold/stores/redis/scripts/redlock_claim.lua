@@ -34,7 +34,11 @@ if left > longest then                                -- the clock was set back:
   left = longest
 end
 
-if holder == ticket and left > holders_delay then     -- the same round repeated, or a new one with a higher token
+local mine = holder == ticket and left > holders_delay
+-- Of a ticket too: data from before a restart may have a vote that it gave back since then, and that went to another.
+local abstained = (mine or left <= 0) and abstains() or 0
+
+if mine and abstained <= 0 then                       -- the same round repeated, or a new one with a higher token
   if proposed > highest then
     raise(proposed, lease + delay)
     token = proposed
@@ -46,7 +50,6 @@ if holder == ticket and left > holders_delay then     -- the same round repeated
   return {1, text(token)}
 end
 
-local abstained = left > 0 and 0 or abstains()
 if left > 0 or proposed <= highest or abstained > 0 then
   if join then
     enqueue(ticket, ARGV[9], lease, ARGV[6], ARGV[7], ARGV[8])
