@@ -3,8 +3,8 @@
 
    It models the quarantine after a restart or failover, as designed for one Redis server and its replicas: see
    src/leasehold/stores/redis/strict/ and scripts/strict.lua. A node of Redlock keeps a stricter rule in
-   scripts/redlock_claim.lua: its tickets give votes back and ask again, so it grants no claim at all (see Redlock). This is the design: a store with strict mode must carry out each of these steps
-   in one script.
+   scripts/redlock_claim.lua: its tickets give votes back and ask again, so it grants no claim at all (see Redlock).
+   This is the design: a store with strict mode must carry out each of these steps in one script.
 
    Design:
    - The data contain a marker: the identity (run id) of the server that granted last.
