@@ -102,7 +102,7 @@ class Logged:
                 if token := getattr(event, "token", None):
                     subject, args = f"{subject} (token %d)", [*args, token]
                 text, *facts = text_of(event)
-                log.log(level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
+                call_user_code(log.log, level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
         except Exception:  # a failing log filter must not keep a loss from the observer
             traceback.print_exc()
         if self._observer is not None and is_for(self._wanted, event):

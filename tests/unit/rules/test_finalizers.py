@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,3 +137,24 @@ def test_a_block_that_is_collected_in_a_renewal_waits_for_no_mutex_of_its_store(
         assert not opener.stuck
         assert looker.inspect("dropped") is None, "the watchdog has sent the release"
         kept.raise_if_lost()
+
+
+class WithALock(logging.Handler):
+    """Takes a lock for each record, as a handler that shares a file with other processes."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self.client = client
+        self.done = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self.client.lock("log file"):
+            self.done.set()
+
+
+def test_a_log_handler_may_use_a_lock_for_what_the_watchdog_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client.from_url("memory:") as client, Client.from_url("memory:") as other:
+        handler = WithALock(other)
+        monkeypatch.setattr(logging.getLogger("leasehold"), "handlers", [handler])
+        client.lock("x", lease=0.2, renew=False).acquire()  # it expires, and the watchdog notices
+        assert handler.done.wait(SOON)

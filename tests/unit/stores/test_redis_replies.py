@@ -13,14 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis import RedisError
 
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.connection import aio_connection
 from leasehold.stores.redis.connection.aio_connection import AioConnection
-from leasehold.stores.redis.connection.base import Redirected, ReplyError, SlotMigrating, refused
+from leasehold.stores.redis.connection.base import Redirected, ReplyError, RetryableError, SlotMigrating, refused
 from leasehold.stores.redis.connection.connection import Connection
 from leasehold.stores.redis.connection.replies import Replies
+from leasehold.stores.redis.connection.settings import PROVIDER_FAILED, connect_error
 
 RUNTIME = BlockingRuntime()
 FIRST, ERROR = b"+FIRST\r\n", b"-NOPERM no\r\n"
@@ -244,3 +246,10 @@ def test_a_silent_connection_ends_soon_after_its_first_command_is_late(
         assert ended == ["lost"]
 
     on_a_socket(body)
+
+
+@pytest.mark.parametrize("text", ["Error: unknown command 'get-token'", "Connection reset by peer", "no answer"])
+def test_what_a_credential_provider_says_is_not_taken_for_words_of_the_server(text: str) -> None:
+    error = connect_error(RedisError(f"{PROVIDER_FAILED}: OSError: {text}"), "h:1")
+    assert type(error) is RetryableError
+    assert "check the service that it asks" in str(error)

@@ -14,7 +14,11 @@ from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold._runtimes.base import Runtime, run_sync
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores._common.upkeep_job import AFTER_AN_ERROR, LINGER, UpkeepJob
+from leasehold.stores.zookeeper.expiry import ExpiryJob
+from leasehold.stores.zookeeper.queue_nodes import Signals
+from leasehold.stores.zookeeper.tickets import Tickets
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
+from support.patience import until
 
 
 class Alarms(UpkeepJob[str]):
@@ -197,3 +201,30 @@ def test_what_a_step_has_put_off_is_not_due_twice_if_the_program_cancels_the_ste
         await job.close(1.0)
 
     asyncio.run(main())
+
+
+class Watched(ExpiryJob):
+    """ZooKeeper's; its job ends just after a close has looked for it."""
+
+    ends = False
+
+    @property
+    def _job(self) -> Any:
+        job = self.__dict__["job"]
+        if self.ends and job is not None:
+            self.ends = False
+            until(lambda: self.__dict__["job"] is None)
+        return job
+
+    @_job.setter
+    def _job(self, job: Any) -> None:
+        self.__dict__["job"] = job
+
+
+def test_a_close_and_the_end_of_the_job_at_once() -> None:
+    runtime = BlockingRuntime()
+    job = Watched(runtime, Tickets(runtime), Signals(runtime), Mock(), lambda: 0)
+    job.watch(runtime.now() + 60.0)
+    job.stop()
+    job.ends = True
+    run_sync(job.close(1.0))

@@ -42,7 +42,7 @@ from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
 from leasehold._model import RenewalResult, Ticket
-from leasehold._runtimes.base import Job, Runtime
+from leasehold._runtimes.base import Job, Runtime, call_user_code
 from leasehold.store_api import Store
 
 COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
@@ -346,4 +346,5 @@ class Watchdog:
         self.forget(lease)
         if ended:  # else another call has ended it just now, and releases it
             self.retry_release(lease.name, lease.ticket)
-            log.warning("lock %r was never released and its hold was dropped; the watchdog released it", lease.name)
+            text = "lock %r was never released and its hold was dropped; the watchdog released it"
+            call_user_code(log.warning, text, lease.name)

@@ -75,8 +75,8 @@ class ExpiryJob(UpkeepJob[TicketState]):
 
     async def close(self, within: float) -> None:
         self.stop()
-        until = self._runtime.now() + within
-        while self._job is not None and self._job.alive() and self._runtime.now() < until:
+        until, job = self._runtime.now() + within, self._job  # the job sets that to None when it ends
+        while job is not None and job.alive() and self._runtime.now() < until:
             await self._sleep(0.005)  # a join would block an event loop
 
     def _times(self) -> list[float]:
