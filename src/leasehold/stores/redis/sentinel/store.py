@@ -7,6 +7,7 @@ from dataclasses import replace
 from leasehold._model import Finding, Granted, Ticket, Wait
 from leasehold._runtimes.base import Runtime
 from leasehold.stores.redis.connection.base import MakeTransport, RetryableError
+from leasehold.stores.redis.connection.failover import Retries
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold.stores.redis.sentinel.primary_tracking import PrimaryTransport
 from leasehold.stores.redis.sentinel.sentinel import Sentinels, SentinelSettings
@@ -38,13 +39,16 @@ class SentinelStore(RedisStore):
 
     async def try_acquire(self, name: str, ticket: Ticket, *, join: bool, within: float) -> Granted | Wait:
         """Acquire, with retries during a failover. The lease counts from before the granted attempt was sent."""
-        until = self._runtime.now() + within
+        until, lease, strict = self._runtime.now() + within, ticket.terms.lease, self._watched.server.strict
+        # Replicas get half of an attempt.
+        each = lease / 3 if strict is None else max(lease / 3, min(lease, 2 * strict.longest_wait))
+        retries = Retries(self._runtime, until - LEAST)  # of all attempts: a short one makes no pause of its own
         while True:
             left = max(until - self._runtime.now(), 0.001)
             try:
-                return await super().try_acquire(name, ticket, join=join, within=min(left, ticket.terms.lease / 3))
+                return await super().try_acquire(name, ticket, join=join, within=min(left, each))
             except RetryableError:
-                if self._runtime.now() + LEAST >= until:
+                if not await retries.pause():
                     raise
 
     async def diagnose(self) -> list[Finding]:

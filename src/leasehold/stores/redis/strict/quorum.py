@@ -52,10 +52,14 @@ class Strict:
         """Return how many of the connected replicas must acknowledge."""
         return (connected + 1) // 2 if self.replicas is None else self.replicas
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds that replicas, and with ``fsync`` disks, get at most."""
+        return SYNCED_WITHIN if self.fsync else ACKNOWLEDGED_WITHIN
+
     def wait(self, replicas: int, within: float) -> bytes:
         """Return the command that waits until so many replicas have the writes of this connection."""
-        most = SYNCED_WITHIN if self.fsync else ACKNOWLEDGED_WITHIN
-        ms = b"%d" % max(1, round(min(most, within / 2) * 1000))
+        ms = b"%d" % max(1, round(min(self.longest_wait, within / 2) * 1000))
         if self.fsync:
             return pack(b"WAITAOF", b"1", b"%d" % replicas, ms)
         return pack(b"WAIT", b"%d" % replicas, ms)
