@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from leasehold._engine.acquire import FIRST_ANSWER, TOO_LATE, closed_meanwhile
+from leasehold._engine.cancellation import Cancellation
 from leasehold._engine.engine import Engine
 from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.lease_states import State
@@ -25,10 +26,13 @@ from leasehold.store_api import BatchStore
 
 
 class Batch:
-    """One try to acquire several names of one store."""
+    """One try to acquire several names of one store; of one that was cancelled meanwhile, nothing is kept."""
 
-    def __init__(self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]]) -> None:
+    def __init__(
+        self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]], cancel: Cancellation | None = None
+    ) -> None:
         self._engine = engine
+        self._cancel = cancel
         self._start = engine.runtime.now()
         self._store = cast(BatchStore, engine.store)
         self._leases = [
@@ -87,12 +91,14 @@ class Batch:
         if repeated:  # a try without a reply may still arrive, after the repetition was answered
             granted = len(self._leases)
         if granted > held:
-            await self._release(self._leases[held:granted])  # granted too late, or perhaps granted later
+            await self._release(self._leases[held:granted])  # too late, or cancelled, or perhaps granted later
         self._end(self._leases[held:])
         handles, self._handles = self._handles[:held], []  # as in `AcquireLoop._acquired`
         return [self._acquired(handle) for handle in handles]
 
     def _held(self, answers: Sequence[Granted | Wait]) -> int:
+        if self._cancel is not None and self._cancel.cancelled:
+            return 0
         for index, (lease, answer) in enumerate(zip(self._leases, answers, strict=False)):
             if isinstance(answer, Wait):
                 self.held_by = answer.held_by

@@ -23,6 +23,8 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast, runtime_ch
 P = ParamSpec("P")
 T = TypeVar("T")
 
+ENDINGS = (Exception, CancelledError, GeneratorExit)  # what ends a job for good; a signal handler raises anything else
+
 CLEANUP_WITHIN = 1.0  # seconds that a cancelled task has to end: some must first receive the outcome of a transaction
 
 INTERRUPTS_MESSAGE = (

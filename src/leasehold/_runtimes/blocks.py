@@ -12,16 +12,18 @@ would renew it for ever. So the frame of the block keeps the hold:
 3. However the frame is unwound, the `Block` and the lease handle in it are dropped with the frame.
 
 `contextlib.ExitStack` looks up both methods in the class, in the same order, and keeps the result: it owns a `Block`,
-too. A direct call of ``__enter__`` has no `Block`: the lock keeps that hold until ``__exit__`` is called.
+too. The look-up and the call are in one function. Its `push` only looks up ``__exit__``, for what was entered before. A
+direct call of ``__enter__`` has no `Block`: the lock keeps that hold until ``__exit__`` is called.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, TypeVar, cast
 
 MOST_OPENED = 8  # most blocks that a thread remembers between the look-up of ``__exit__`` and ``__enter__``
@@ -35,7 +37,9 @@ Exit = Callable[[S, type[BaseException] | None, BaseException | None, TracebackT
 class Block:
     """One block. Python calls it at the end of the block, as ``__exit__`` or ``__aexit__``."""
 
-    __slots__ = ("__weakref__", "_exit", "handle", "hold", "manager")
+    __slots__ = ("__weakref__", "_exit", "handle", "hold", "manager", "user")
+
+    user: CodeType  # the code that looked it up in the class
 
     def __init__(self, exit_: Callable[..., Any], manager: object) -> None:
         self._exit = exit_
@@ -58,6 +62,8 @@ class _EndsBlock:
 
     def __get__(self, manager: object, owner: type | None = None) -> Block:
         block = Block(self._exit, owner if manager is None else manager)
+        if manager is None:
+            block.user = sys._getframe(1).f_code
         opened_here = _opened.blocks
         opened_here.append(weakref.ref(block))
         if len(opened_here) > MOST_OPENED:
@@ -83,10 +89,16 @@ def ends_block(
 
 
 def opened(manager: object) -> Block | None:
-    """Return the block that the calling ``with`` statement has just made; None if ``__enter__`` was called by hand."""
+    """Return the block that the calling ``with`` statement has just made; None if ``__enter__`` was called by hand.
+
+    To be called by ``__enter__`` itself.
+    """
     blocks = _opened.blocks
     while blocks:
         block = blocks.pop()()
-        if block is not None and block.hold is None and (block.manager is manager or block.manager is type(manager)):
-            return block
+        if block is not None and block.hold is None:
+            if block.manager is manager:
+                return block
+            if block.manager is type(manager) and block.user is sys._getframe(2).f_code:
+                return block
     return None

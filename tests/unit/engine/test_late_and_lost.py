@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from engine_cases.late import force_release, space
 from leasehold import LeaseLost
 from leasehold._model import Granted, Ticket
 from leasehold.testing import TestClient
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, Harness, SimulatedHarness
+from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness, SimulatedHarness
 
 # --- read-write locks --------------------------------------------------------------------------------------------
 
@@ -273,3 +274,29 @@ def test_a_hold_hears_of_the_loss_that_its_own_release_finds(kind: str) -> None:
         with pytest.raises(LeaseLost):
             inner.release()
         assert told.wait(10.0)
+
+
+@pytest.mark.parametrize("kind", [BlockingHarness, AsyncioHarness], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(("renew", "part"), [(True, 1 / 3), (False, 2 / 3)])
+def test_a_holder_whose_machine_was_suspended_is_called_back_at_the_next_timer(
+    kind: type[Harness], renew: bool, part: float
+) -> None:
+    """The clock of leases goes on while a machine is suspended, that of timers does not."""
+    lease, busy = 1.5, 1.0
+
+    async def body(harness: Harness) -> None:
+        client, told, suspended = harness.client(space()), harness.event(), [0.0]
+        runtime = getattr(client, "_core", client)._engine.runtime
+        real = runtime.now
+        runtime.now = lambda: real() + suspended[0]  # type: ignore[method-assign]
+        hold = await client.lock("a", lease=lease, renew=renew).acquire()
+        assert hold is not None
+        hold.on_lost(lambda loss: told.set())
+        await harness.sleep(0.4 * lease)  # it is renewed by now, or has its timer
+        suspended[0], start = 3600.0, time.monotonic()
+        assert await told.wait(10.0)
+        assert time.monotonic() - start <= part * lease + busy
+        with pytest.raises(LeaseLost):
+            hold.raise_if_lost()
+
+    kind().run(body)

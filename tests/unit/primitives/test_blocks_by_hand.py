@@ -63,6 +63,36 @@ def test_by_tasks() -> None:
     asyncio.run(main())
 
 
+def test_locks_that_are_entered_by_hand_and_pushed_are_released_each_at_its_own_end() -> None:
+    """As the stack pushes the first, it looks up its exit: that is not the exit of the second."""
+    with Client.from_url("memory:") as client:
+        stack = ExitStack()
+        for name in "abc":
+            lock = client.lock(name)
+            lock.__enter__().raise_if_lost()
+            stack.push(lock)
+        stack.enter_context(client.lock("d"))
+        for left in ("abcd", "abc", "ab", "a"):
+            assert "".join(info.name for info in client.holds()) == left
+            stack._exit_callbacks.pop()[1](None, None, None)  # type: ignore[attr-defined] # as its close does
+        assert client.holds() == []
+
+
+def test_async_locks_that_are_entered_by_hand_and_pushed_are_released_each_at_its_own_end() -> None:
+    async def main() -> None:
+        async with AsyncClient.from_url("memory:") as client:
+            async with AsyncExitStack() as stack:
+                for name in "abc":
+                    lock = client.lock(name)
+                    (await lock.__aenter__()).raise_if_lost()
+                    stack.push_async_exit(lock)
+                await stack.enter_async_context(client.lock("d"))
+                assert [info.name for info in await client.holds()] == list("abcd")
+            assert await client.holds() == []
+
+    asyncio.run(main())
+
+
 def test_tasks_in_blocks_of_one_hold_may_end_them_in_any_order() -> None:
     async def body(hold: AsyncHold, cancelled: list[int]) -> None:
         try:

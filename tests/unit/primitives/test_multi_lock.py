@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, Client, LeaseLost, NotHeld, StoreUnavailable
+from leasehold import AsyncClient, Cancellation, Client, LeaseLost, NotHeld, StoreUnavailable
 from leasehold._model import Capabilities
+from leasehold.events import Acquired
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
 from leasehold_lab.runtimes.harnesses import Harness
@@ -190,3 +191,45 @@ def test_fixed_leases_of_one_request_need_no_renewal() -> None:
     with Client(store) as client, client.multi_lock(NAMES, renew=False):
         pass
     assert [call.method for call in store.calls] == ["try_acquire_many", "release_many"]
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+@pytest.mark.parametrize("held_before", [0, 1])
+def test_a_grant_of_several_names_that_arrives_after_the_cancellation_is_given_back(
+    harness: Harness, timeout: float | None, held_before: int
+) -> None:
+    """As that of one name; also if other names of another client are held by then."""
+    request = Fault(Kind.DELAY_REPLY, 0.3)
+
+    async def body(harness: Harness) -> None:
+        memory, acquired = Memory("cancelled"), list[str]()
+        client = harness.client(
+            Faulty(memory, lambda call: request if call.method == "try_acquire_many" else None),
+            observer=lambda event: acquired.append(event.name) if isinstance(event, Acquired) else None,
+        )
+        looker = harness.client(memory)
+        stop, before = Cancellation(), [looker.lock(f"0{number}") for number in range(held_before)]
+        lock = client.multi_lock([*before, "a", "b"])
+        job = harness.spawn(lambda: lock.acquire(timeout=timeout, cancel=stop))
+        await harness.sleep(0.1)
+        stop.cancel()
+        assert await job.result() is None
+        assert await looker.holds() == []
+        assert acquired == []
+        for name in "ab":
+            assert await looker.inspect(name) is None
+
+    harness.run(body)
+
+
+def test_a_cancellation_after_the_grant_of_several_names_leaves_their_hold(harness: Harness) -> None:
+    async def body(harness: Harness) -> None:
+        stop = Cancellation()
+        client = harness.client(
+            Memory("granted first"), observer=lambda event: stop.cancel() if isinstance(event, Acquired) else None
+        )
+        hold = await client.multi_lock(["a", "b"]).acquire(cancel=stop)
+        assert hold is not None
+        await hold.release()
+
+    harness.run(body)

@@ -220,11 +220,13 @@ class Watched(ExpiryJob):
     def _job(self, job: Any) -> None:
         self.__dict__["job"] = job
 
+    def stop(self) -> None:
+        super().stop()
+        self.ends = True
+
 
 def test_a_close_and_the_end_of_the_job_at_once() -> None:
     runtime = BlockingRuntime()
     job = Watched(runtime, Tickets(runtime), Signals(runtime), Mock(), lambda: 0)
     job.watch(runtime.now() + 60.0)
-    job.stop()
-    job.ends = True
     run_sync(job.close(1.0))

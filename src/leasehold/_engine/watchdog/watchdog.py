@@ -42,7 +42,7 @@ from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
 from leasehold._model import RenewalResult, Ticket
-from leasehold._runtimes.base import Job, Runtime, call_user_code
+from leasehold._runtimes.base import ENDINGS, Job, Runtime, call_user_code
 from leasehold.store_api import Store
 
 COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
@@ -209,7 +209,7 @@ class Watchdog:
         try:
             await self._run()
         except BaseException as error:
-            if not (self._closed or self._current_run or isinstance(error, Exception | GeneratorExit)):
+            if not (self._closed or self._current_run or isinstance(error, ENDINGS)):
                 self._timers.add_again()  # of a signal handler: the program may go on with its event loop
                 self._job = None
                 self._start()

@@ -185,7 +185,8 @@ class AsyncMultiLock(AsyncLock):
         done, now = len(progress.parts), self._engine.runtime.now()
         some = self._one_request(done)
         if len(some) > 1:
-            batch = Batch(some[0]._engine, [(member.name, member._options.terms) for member in some])
+            wanted = [(member.name, member._options.terms) for member in some]
+            batch = Batch(some[0]._engine, wanted, progress.cancel)
             for handle in await batch.run(keep=progress.waits, patience=max(0.0, progress.until - now)):
                 progress.add(Part(some[0]._engine, handle.lease), handle)
             if len(progress.parts) == done + len(some):
