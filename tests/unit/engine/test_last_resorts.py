@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost, StoreUnavailable
+from leasehold import Client, LeaseLost, StoreUnavailable
 from leasehold._engine.closing import CLOSE_WITHIN
 from leasehold._model import Granted, RenewalResult, Ticket, Wait
 from leasehold.stores.memory import Memory
@@ -260,3 +260,23 @@ def test_who_is_granted_less_than_it_asked_for_is_renewed_in_time(
         await hold.release()
 
     harness.run(body)
+
+
+def test_a_loss_is_told_though_the_next_renewals_of_its_batch_cannot_be_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the watchdog's thread has ended, and no other can be started."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Client(Memory("not scheduled")) as client:
+        hold, told = client.lock("a").acquire(), list[LeaseLost]()
+        assert hold is not None
+        hold.on_lost(told.append)
+        engine = client._core._engine
+        renewer = engine.watchdog._renewer
+        monkeypatch.setattr(renewer, "_renewed", fails)
+        with pytest.raises(RuntimeError, match="new thread"):
+            renewer._apply([hold._core._lease], [RenewalResult.GONE], engine.runtime.now(), None)
+        assert len(told) == 1

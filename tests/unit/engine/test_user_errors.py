@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -159,13 +160,16 @@ class Stop(BaseException):
     """What a signal handler may raise; unlike the other two it does not leave an event loop."""
 
 
+numbers = itertools.count()
+
+
 class LeftLoop:
     """An event loop that an exit left as a client checked its leases, or the results of a batch of renewals."""
 
     def __init__(self, error: type[BaseException], where: str, how: str) -> None:
-        self.clock, self.memory = ManualClock(), Memory(f"exit {error} {where} {how}")
+        self.clock, self.memory = ManualClock(), Memory(f"left loop {next(numbers)}")
         self.failing, self.told, self.holds = [error("stop")], list[str](), dict[str, AsyncHold]()
-        self.where, self.how, self.heard = where, how, asyncio.Event()
+        self.where, self.how, self.heard, self.raised = where, how, asyncio.Event(), asyncio.Event()
         self.client, self.looker = self.client_of(self.fail if where == "observer" else None), self.client_of(None)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda *_: None)
@@ -180,6 +184,7 @@ class LeftLoop:
 
     def fail(self, what: object) -> None:
         if self.failing and isinstance(what, Lost | LeaseLost):
+            self.raised.set()
             raise self.failing.pop()
 
     def hear(self, loss: LeaseLost) -> None:
@@ -201,7 +206,7 @@ class LeftLoop:
             for name in "ab":
                 assert await self.looker.force_release(name, self.holds[name].token)
         self.clock.advance(11.0 if self.how == "expired" else 21.0)
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(self.raised.wait(), SOON)
 
     async def hear_of(self, *names: str) -> None:
         async with asyncio.timeout(SOON):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 from leasehold._engine.lease import Later, Lease
 from leasehold._engine.lease_states import HOLDING
@@ -89,13 +90,10 @@ class Renewer:
     ) -> None:
         later = self._later()
         try:
-            call_each(  # a signal handler may raise in an observer or callback of one of them
-                partial(apply_result, lease, result, sent, later, failure)
-                for lease, result in zip(batch, results, strict=True)
-                if lease.state in HOLDING
-            )
+            pairs = zip(batch, results, strict=True)
+            applied = (partial(apply_result, *pair, sent, later, failure) for pair in pairs if pair[0].state in HOLDING)
+            call_each(chain(applied, [partial(self._renewed, batch, results, sent)]))  # a handler may raise in any
         finally:
-            self._renewed(batch, results, sent)
             for call in later or ():
                 call()
 
