@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 from unittest.mock import Mock
@@ -211,7 +212,7 @@ class Watched(ExpiryJob):
     @property
     def _job(self) -> Any:
         job = self.__dict__["job"]
-        if self.ends and job is not None:
+        if self.ends and job is not None and threading.current_thread() is threading.main_thread():
             self.ends = False
             until(lambda: self.__dict__["job"] is None)
         return job
@@ -229,4 +230,5 @@ def test_a_close_and_the_end_of_the_job_at_once() -> None:
     runtime = BlockingRuntime()
     job = Watched(runtime, Tickets(runtime), Signals(runtime), Mock(), lambda: 0)
     job.watch(runtime.now() + 60.0)
+    until(lambda: job._sleeps_until)
     run_sync(job.close(1.0))
