@@ -42,7 +42,7 @@ LEAVES_WITHIN = 30.0
 COMPUTED_WITHIN = 120.0
 """The same for tests that compute."""
 
-QUIET = 6
+QUIET = 5
 """How many workers begin with the tests that measure time. Most of these wait: they use a sixth of a processor."""
 
 
