@@ -28,9 +28,7 @@ from leasehold.store_api import BatchStore
 class Batch:
     """One try to acquire several names of one store; of one that was cancelled meanwhile, nothing is kept."""
 
-    def __init__(
-        self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]], cancel: Cancellation | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, wanted: Sequence[tuple[str, LeaseTerms]], cancel: Cancellation | None) -> None:
         self._engine = engine
         self._cancel = cancel
         self._start = engine.runtime.now()

@@ -44,7 +44,7 @@ class OneAtATime(Generic[T]):
         self._aside: deque[T] = deque()
 
     def after_fork(self) -> None:
-        """Forget who is inside: in a forked child, that thread does not exist."""
+        """Forget the thread that is inside: it does not exist in a forked child."""
         self._begin()
         if self._forked is not None:
             self._forked()

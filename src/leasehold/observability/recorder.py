@@ -16,7 +16,7 @@ it did. Several processes of one machine may share a file, on a local disk: a li
 A file that has reached its size becomes ``locks.jsonl.1``, that one ``locks.jsonl.2``, and so on. The process that
 notices it first renames the files, under a lock of the file; the others see by the size of their file that it is full,
 and by its place that it has been renamed. Nobody waits for that lock: an acquire, a renewal or an event loop would wait
-with it. Who does not get it appends to the full file.
+with it. A process that does not get it appends to the full file.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from leasehold_lab.servers import RedisServer
 
 MOST = 0.05
 ROUNDS = 30
-"""Half of those of the documented figures: the median is as near, within half a percent."""
+"""Half of those of the documented figures: it is compared with a limit only, and may run again."""
 
 
 def with_prometheus() -> Observer:

@@ -12,6 +12,14 @@ from leasehold._runtimes.aio import AsyncioRuntime
 from leasehold.stores.memory import Memory
 
 
+async def work(done: list[str]) -> None:
+    done.append("begun")
+    try:
+        await asyncio.sleep(0.01)
+    finally:
+        done.append("ended")
+
+
 def others() -> set[asyncio.Task[Any]]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -21,18 +29,11 @@ def test_what_is_shielded_begins_though_all_tasks_are_cancelled_so_many_turns_af
     """A task that is cancelled before its first step does nothing at all: it could not even undo what it is for."""
     done = list[str]()
 
-    async def work() -> None:
-        done.append("begun")
-        try:
-            await asyncio.sleep(0.01)
-        finally:
-            done.append("ended")
-
     async def caller() -> None:
         try:
             await asyncio.sleep(3600.0)
         finally:
-            await AsyncioRuntime().shield(work())
+            await AsyncioRuntime().shield(work(done))
             done.append("not raised")
 
     async def body() -> None:
@@ -55,15 +56,8 @@ def test_what_is_shielded_begins_though_all_tasks_are_cancelled_so_many_turns_af
 def test_what_is_shielded_begins_though_its_loop_is_about_to_end(turns: int) -> None:
     done = list[str]()
 
-    async def work() -> None:
-        done.append("begun")
-        try:
-            await asyncio.sleep(0.01)
-        finally:
-            done.append("ended")
-
     async def body() -> None:
-        task = asyncio.create_task(AsyncioRuntime().shield(work()))
+        task = asyncio.create_task(AsyncioRuntime().shield(work(done)))
         for _ in range(turns):
             await asyncio.sleep(0)
         assert not task.done()

@@ -6,7 +6,7 @@ slot (`Layout.keys`). So the steps, redirections and waiters are those of `Clust
 Theory of operation, where the other library notifies
 -----------------------------------------------------
 A channel is in the slot of its lock, and its messages reach the nodes of that shard alone. So a waiter follows it
-at the node that has answered its claim. Who detects that the slot is no longer at this node?
+at the node that has answered its claim. That the slot is no longer at this node is detected by:
 
 * The node, when it learns that another has the slot: at the end of a migration, or of a failover that it survives. It
   takes the subscription back by a push. All that follow the channel claim again, and that is redirected.

@@ -1,4 +1,4 @@
-"""Reading who holds a lock of another library's format, and which of our clients wait for it, for people."""
+"""Reads the holders of a lock in another library's format, and those of our clients that wait for it, for people."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Every instance has a timer and calls `run` at each tick. Who has run what is in the *stamp*, a cell:
+Every instance has a timer and calls `run` at each tick. The *stamp*, a cell, says what was run:
 
 1. With a ``tick``: read the stamp. If this tick, or a later one, was run: return False.
 2. Acquire the lock at once, or return False: another instance runs the job now.

@@ -289,7 +289,7 @@ class Election(Mutex):
         return run_sync(self._core.leader())
 
     def observe(self, every: Seconds = EVERY) -> Iterator[Leader | None]:
-        """Yield who leads now, and again at each change of leader or value. As `AsyncElection.observe`."""
+        """Yield the present leader, and again at each change of leader or value. As `AsyncElection.observe`."""
         return _blocking(self._core.observe(every))
 
     def run(self, work: Callable[[Leadership], Any]) -> Any:

@@ -139,7 +139,7 @@ class AsyncLatch(AsyncNamed):
     async def reset(self) -> None:
         """Close it at its full count, whatever it was before: also with another count than others gave.
 
-        Who waits goes on waiting, for the new count.
+        Waiters go on waiting, for the new count.
 
         Raises:
             StoreUnavailable: no answer; with ``unknown`` it may have been reset all the same.
@@ -147,7 +147,7 @@ class AsyncLatch(AsyncNamed):
         self._engine.ready()
 
         def closed(seen: Tally | None) -> Tally:
-            before = seen or Tally(self._total, self._total)  # who waits may have read this
+            before = seen or Tally(self._total, self._total)  # a waiter may have read this
             return Tally(self._total, self._total, before.round + 1, before.opened)
 
         await self._journal.change(closed)

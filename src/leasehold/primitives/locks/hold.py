@@ -56,7 +56,7 @@ class AsyncHold(AsyncContext):
 
     @property
     def owner(self) -> str:
-        """Who holds: ``host:pid:client``."""
+        """The holder: ``host:pid:client``."""
         return str(self._lease.ticket.terms.owner)
 
     @property
@@ -255,7 +255,7 @@ class Hold(ContextFacade[AsyncHold]):
 
     @property
     def owner(self) -> str:
-        """Who holds: ``host:pid:client``."""
+        """The holder: ``host:pid:client``."""
         return self._core.owner
 
     @property

@@ -318,8 +318,8 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
     repeat it in an error.
     """
     text = str(error) or type(error).__name__
-    own = not text.startswith(PROVIDER_FAILED)  # else the rest of the text is not the server's
-    if own and "unknown command" in text.lower():
+    of_server = not text.startswith(PROVIDER_FAILED)
+    if of_server and "unknown command" in text.lower():
         return Unsupported(f"the server at {where} does not know HELLO; locks need Redis 6.2 or later, or Valkey")
     if isinstance(error, redis.exceptions.NoPermissionError):
         return refused(where, ReplyError(f"NOPERM {text}"))
@@ -328,7 +328,7 @@ def connect_error(error: Exception, where: str) -> StoreUnavailable | Unsupporte
     if hint == REMEDIES["NOAUTH"]:
         text = "it wants a password (NOAUTH)"  # in place of the server's long text about HELLO
     message = with_remedy(f"cannot connect to Redis at {where}: {text}", hint)
-    if own and any(part in text for part in CLOSED_IN_HANDSHAKE):
+    if of_server and any(part in text for part in CLOSED_IN_HANDSHAKE):
         return HandshakeAborted(message)
     return StoreUnavailable(message) if hint in REFUSALS else RetryableError(message)
 
