@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The key of the other library alone says whose the lock is. Each acquisition has an id of its own there, made from the
-ticket. So a repeated claim finds itself, and a release frees only what its own claim has acquired. The token counter and the
-queue of our waiters are in keys of our own (``scripts/common.lua``), which the other programs do not see:
+ticket. So a repeated claim finds itself, and a release frees only what its own claim has acquired. The token counter
+and the queue of our waiters are in keys of our own (``scripts/common.lua``), which the other programs do not see:
 
 * A release wakes the first waiter in the queue, which claims again. It hands nothing over, since the other programs
   contend for the free key, too. The first claim acquires: our waiters have no precedence.
