@@ -4,8 +4,8 @@ There are three tiers:
 
 - The default tier is for a fresh clone of the repository. It checks the logic, needs no server but one Redis,
   and takes minutes. A test that is repeated with many seeds runs with a few of them.
-- ``--all`` runs everything on all servers. CI runs it.
-- ``--nightly`` adds the tests with the mark ``nightly``.
+- ``--all`` runs everything on all servers. CI runs it. Where a part of the table says so, each case runs in one flavor.
+- ``--nightly`` adds the tests with the mark ``nightly``, and the other flavor of each case.
 
 Beside them, ``--foreign`` runs the tests with programs of other libraries, and no others: their tools build them, from
 packages that come over the network.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ Memory runs in virtual time. In real time, cases with leases of a fraction of a 
 
 SEARCHES = "is_found|finds_a_broken|made_small|power_is_told"
 """A pattern of the simulations that search for a seed which finds a mistake, for up to hundreds of histories."""
+
+FLAVOR = re.compile(r"(?<![a-z])(?:blocking|asyncio)(?![a-z])")
+"""The flavor of a test, as it occurs in the id of its parameters."""
 
 SEEDS = ("seed", "block", "part", "number", "steps", "turns", "second")
 """Parameters that repeat a test: their values are seeds or moments, not different cases."""
@@ -82,6 +86,7 @@ class Part:
         beside: what its timing tests may have beside them: "nobody", a "few" timing tests, or "all" tests. The last
             is right if they subtract the time without a processor, or have limits of several seconds.
         real_time: whether its tests have real leases of about a second, on servers or between processes.
+        one_flavor: whether by day each case runs in one flavor, which depends on its name, and in both by night.
 
     """
 
@@ -93,6 +98,7 @@ class Part:
     timing: bool = False
     beside: str = "few"
     real_time: bool = False
+    one_flavor: bool = False
 
     def runs_by_default(self, item: pytest.Item) -> bool:
         """Return whether a test of this part is in the default tier."""
@@ -152,10 +158,10 @@ PARTS = (
     _all("bench", "benchmarks on real servers", real_time=True),
     _all("bench/test_bench.py", "samples of processor time", timing=True),
     _all("branches", "runs the tests of the core again, with coverage"),
-    _all("chaos", "faults of real servers and machines", timing=True),
+    _all("chaos", "faults of real servers and machines", timing=True, one_flavor=True),
     _all("chaos/test_chaos.py", "histories on servers that are broken", timing=True, beside="all"),
     _all("chaos/test_coverage.py", "compares the catalogue of faults with the tests"),
-    _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers"),
+    _all("chaos/test_rows_of_the_catalogue.py", "faults of real servers", one_flavor=True),
     _all("demo", "services, load and nginx", real_time=True),
     _all("demo/test_interrupted_demo.py", "the time from Ctrl-C to the end of the demo", timing=True),
     _all("examples", "programs with real processes", real_time=True),
@@ -163,10 +169,10 @@ PARTS = (
     _all("integrations", "frameworks, with their workers and servers", real_time=True),
     _all("integrations/metrics/test_cost.py", "what an observer costs", timing=True, beside="nobody"),
     _all("integrations/test_lowest_frameworks.py", "installs the lowest version of each framework"),
-    _all("layouts", "locks in the format of other libraries", real_time=True),
+    _all("layouts", "locks in the format of other libraries", real_time=True, one_flavor=True),
     _default("layouts/test_layout_urls.py", "what a layout refuses"),
     _all("model_tests", "models of servers that the default tier does not start", real_time=True),
-    _all("museum", "defects of other libraries, on real servers", real_time=True),
+    _all("museum", "defects of other libraries, on real servers", real_time=True, one_flavor=True),
     _all("mutants/test_mutants.py::test_each_expression_selects_tests", "collects tests again"),
     _all("mutants/test_mutants.py::test_the_sample_is_killed_and_what_changes_nothing_survives", "runs tests"),
     _all("packaging", "builds and installs distributions, and runs tests with other drivers", real_time=True),
@@ -175,15 +181,26 @@ PARTS = (
     _all("process/test_crash_of_a_leader.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("process/test_members.py", "the time until a barrier notices a killed member", timing=True),
     _all("releases", "other releases of the servers", real_time=True),
-    _all("security", "secrets and rights on real servers", real_time=True),
+    _all("security", "secrets and rights on real servers", real_time=True, one_flavor=True),
     _all("site", "the documentation site in a browser that has seconds for a page", real_time=True),
     _all("soak", "many clients for a long time", real_time=True),
     _all("specs", "TLA+ specifications, which need Java"),
-    _all("stores", "one folder for each store, on its servers", real_time=True),
-    _all("stores/common/test_killed_holders.py", "the same, less the time it stood still", timing=True, beside="all"),
+    _all("stores", "one folder for each store, on its servers", real_time=True, one_flavor=True),
+    _all(
+        "stores/common/test_killed_holders.py",
+        "the same, less the time it stood still",
+        timing=True,
+        beside="all",
+        one_flavor=True,
+    ),
     _all("stores/etcd/test_etcd_crash.py", "the time until another acquires a killed holder's lock", timing=True),
     _all("stores/etcd/test_etcd_crash.py::test_the_demo_counts_right", "services and load", real_time=True),
-    _all("stores/redis/test_redis_crash.py", "the time until another acquires a killed holder's lock", timing=True),
+    _all(
+        "stores/redis/test_redis_crash.py",
+        "the time until another acquires a killed holder's lock",
+        timing=True,
+        one_flavor=True,
+    ),
     _all("stores/sqlite/test_sqlite_processes.py", "the time that processes wait for a file", timing=True),
     _all("sweep", "a fault at each step of each operation, for minutes", real_time=True),
     _all("testing", "starts all servers", real_time=True),
@@ -300,9 +317,24 @@ def _leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
         for item in nightly:
             item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
         return
-    config.hook.pytest_deselected(items=nightly)  # thousands: each that is skipped is reported
     left_out = set(nightly)
+    left_out |= _second_flavors([item for item in items if item not in left_out])
+    config.hook.pytest_deselected(items=list(left_out))  # thousands: each that is skipped is reported
     items[:] = [item for item in items if item not in left_out]
+
+
+def _second_flavors(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return one of each two tests that differ in their flavor only, in parts that run one of them by day.
+
+    Which one depends on the name of the test, so that a new test changes nothing for the others.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        part = part_of(item.path, getattr(item, "originalname", ""))
+        if part is not None and part.one_flavor:
+            cases.setdefault(FLAVOR.sub("*", item.nodeid), []).append(item)
+    pairs = {name: tests for name, tests in cases.items() if len(tests) == 2}
+    return {tests[zlib.crc32(name.encode()) % 2] for name, tests in pairs.items()}
 
 
 def _runs_by_default(item: pytest.Item) -> bool:
