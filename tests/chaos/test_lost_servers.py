@@ -14,7 +14,7 @@ import pytest
 
 from leasehold import Client, Hold, LeaseLost, StoreUnavailable, Unsupported, tables
 from leasehold.guards import Stale, sql
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import EtcdServer, GaleraServer, PostgresServer, ZooKeeperServer
 from leasehold_lab.servers.sql.postgres import find_binary, run_as
 from support.flavors import both
@@ -134,9 +134,7 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
             standby.stop()
 
 
-@pytest.mark.parametrize(
-    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
-)
+@both
 def test_a_standby_that_is_promoted(harness: Harness, namespace: str) -> None:
     """H7: session locks are not replicated, so their holders are notified. Rows are, so holds by rows continue."""
     with replicated() as (primary, standby):

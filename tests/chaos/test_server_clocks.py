@@ -13,7 +13,7 @@ from leasehold import LeaseLost
 from leasehold.stores.redis import keys
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
-from support.flavors import ASYNCIO, BLOCKING, both, by_day
+from support.flavors import both
 from support.stores.failover_load import LEASE, NOISE, Load
 
 FAR = 60.0
@@ -57,7 +57,7 @@ def loaded(harness: Harness, url: str, namespace: str, disturb: Any, **options: 
 # --- one server ----------------------------------------------------------------------------------------------------
 
 
-@by_day(BLOCKING)
+@both
 def test_the_clock_of_a_server_steps_under_load(harness: Harness, namespace: str) -> None:
     """A step forward ends leases early, and holders are notified; a step back extends them. Tokens always increase."""
     server = RedisServer()
@@ -124,7 +124,7 @@ def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(harnes
         harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_the_clock_of_a_primary_steps_under_load(harness: Harness, namespace: str) -> None:
     """And then a replica is promoted whose clock has not: its tokens are higher all the same."""
     group = RedisSentinel(replicas=2)
@@ -148,7 +148,7 @@ def test_the_clock_of_a_primary_steps_under_load(harness: Harness, namespace: st
 # --- Redlock -------------------------------------------------------------------------------------------------------
 
 
-@by_day(ASYNCIO)
+@both
 def test_the_clocks_of_two_of_five_nodes_step_under_load(harness: Harness, namespace: str) -> None:
     """Tokens increase, no guarded write goes backwards, losers of a lock are notified, and all continue."""
     with redlock() as nodes:
@@ -187,7 +187,7 @@ def test_one_node_whose_clock_steps_forward_takes_no_lock_away(harness: Harness,
         harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_votes_for_a_dead_holder_last_once_more_on_nodes_whose_clocks_step_back(
     harness: Harness, namespace: str
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_node_of_both_majorities_whose_clock_steps_breaks_exclusion_and_no_mor
 # --- clusters ------------------------------------------------------------------------------------------------------
 
 
-@by_day(BLOCKING)
+@both
 @pytest.mark.nightly
 def test_the_clock_of_a_shard_steps_under_load(harness: Harness, namespace: str) -> None:
     group = RedisCluster()

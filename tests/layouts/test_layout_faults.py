@@ -13,7 +13,7 @@ from leasehold.layouts.redis.scripts import Scripts
 from leasehold.stores.redis.connection.base import ReplyError
 from leasehold_lab.proxy.proxy import FaultProxy
 from support.chunk_faults import FAULTS, sweep
-from support.flavors import both, in_turn
+from support.flavors import both
 from support.patience import until_in
 from support.steps import TO_THE_END, after_steps
 
@@ -93,7 +93,9 @@ def test_a_connection_that_has_ended_is_not_subscribed(redis_server, namespace):
     asyncio.run(body())
 
 
-@pytest.mark.parametrize(("lock", "name", "harness"), in_turn(LOCKS, FAULTS))
+@both
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("lock", LOCKS)
 @pytest.mark.timeout(240)
 def test_a_fault_at_every_chunk(redis_server, namespace, harness, lock, name):
     layout, _, make = LOCKS[lock]

@@ -17,7 +17,7 @@ from redisson_on_cluster import SHAPES, Java, followed
 from leasehold import AsyncClient, StoreRefused
 from leasehold_lab.servers import RedisCluster
 from support.chunk_faults import sweep
-from support.flavors import both, in_turn
+from support.flavors import both
 from support.patience import until_in
 from support.steps import TO_THE_END, after_steps
 
@@ -149,9 +149,9 @@ def through(client, proxy):
     topology.settings = lambda address: settings(("127.0.0.1", proxy.port))
 
 
-@pytest.mark.parametrize(
-    ("shape", "name", "harness"), in_turn(SHAPES, ["drop request", "drop reply", "reset before the reply"])
-)
+@both
+@pytest.mark.parametrize("name", ["drop request", "drop reply", "reset before the reply"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.timeout(240)
 def test_a_fault_at_every_chunk(alone, namespace, harness, shape, name):
     clean, make = partial(assert_clean, alone, "redisson"), SHAPES[shape]

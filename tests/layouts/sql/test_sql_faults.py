@@ -13,7 +13,7 @@ from sql_peers import sql_server
 from leasehold import AsyncClient, Client
 from leasehold.layouts.sql.spring import key_of
 from support.chunk_faults import FAULTS, sweep
-from support.flavors import ASYNCIO, by_day
+from support.flavors import both
 from support.steps import TO_THE_END, after_steps
 
 __all__ = ["sql_server"]
@@ -30,7 +30,7 @@ def assert_clean(database, namespace):
     assert database.query("SELECT CLIENT_ID FROM INT_LOCK WHERE LOCK_KEY = %s", key_of(f"{namespace}:x")) == []
 
 
-@by_day(ASYNCIO)
+@both
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.timeout(240)
 def test_a_fault_at_every_chunk(sql_server, namespace, harness, name):

@@ -13,7 +13,7 @@ import pytest
 from leasehold.stores.redis import keys
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisSentinel, RedlockNodes
-from support.flavors import ASYNCIO, BLOCKING, by_day
+from support.flavors import ASYNCIO, BLOCKING, both
 from support.stores.failover_load import LEASE, NOISE, Load
 
 NAMES = ["a", "b", "c", "d"]
@@ -37,7 +37,7 @@ def loaded(harness: Harness, url: str, namespace: str, disturb: Callable[[Load],
 # --- forgetting ----------------------------------------------------------------------------------------------------
 
 
-@by_day(BLOCKING)
+@both
 def test_nodes_of_a_redlock_forget(harness: Harness, namespace: str) -> None:
     """One by one, and two at once: all data, all scripts, and a restart without either."""
     with RedlockNodes(5) as group:
@@ -57,7 +57,7 @@ def test_nodes_of_a_redlock_forget(harness: Harness, namespace: str) -> None:
         loaded(harness, group.url, namespace, disturb, fair=False)
 
 
-@by_day(ASYNCIO)
+@both
 def test_the_primaries_of_a_cluster_forget(harness: Harness, namespace: str) -> None:
     with RedisCluster() as group:
 
@@ -76,7 +76,7 @@ def test_the_primaries_of_a_cluster_forget(harness: Harness, namespace: str) -> 
 # --- lagging -------------------------------------------------------------------------------------------------------
 
 
-@by_day(BLOCKING)
+@both
 def test_replicas_that_lag_are_promoted_by_sentinels(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
         lagging(group, harness, namespace)
@@ -111,7 +111,7 @@ def lagging(group: RedisSentinel | RedisCluster, harness: Harness, namespace: st
 # --- slots on their way --------------------------------------------------------------------------------------------
 
 
-@by_day(ASYNCIO)
+@both
 def test_slots_are_moved_under_load(harness: Harness, namespace: str) -> None:
     """Slots migrate back and forth while in use: their names wait for the end of the migration, others do not."""
     with RedisCluster(replicas=0) as group:

@@ -16,7 +16,7 @@ from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.stores.redis import scripts
 from leasehold.stores.redis.cluster.store import ClusterStore
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster
 from support.flavors import both
 
@@ -44,9 +44,7 @@ def test_names_of_all_nodes_are_held_renewed_and_listed(
     harness.run(body)
 
 
-@pytest.mark.parametrize(
-    "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
-)
+@both
 def test_a_dead_shard_does_not_affect_locks_of_others(harness: Harness, namespace: str) -> None:
     """A node that does not reply delays its own renewals; those of the other nodes are in time."""
     with RedisCluster(replicas=0, full_coverage=False, node_timeout=1.0) as cluster:

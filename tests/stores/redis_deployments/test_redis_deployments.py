@@ -10,14 +10,10 @@ import pytest
 from leasehold import StoreUnavailable, Unsupported
 from leasehold.stores.redis import scripts
 from leasehold_lab.proxy.proxy import FaultProxy
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Node, RedisCluster, RedisReplicas, RedisSentinel, RedisServer
 from leasehold_lab.servers.base import free_port
 from support.flavors import both
-
-by_day_blocking = pytest.mark.parametrize(
-    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
-)
 
 LEASE = 1.2
 NOISE = 1.0
@@ -83,7 +79,7 @@ def test_a_replica_is_refused_with_the_remedy(redis_replicas: RedisReplicas, har
     assert "connect to the primary, or let redis+sentinel:// or redis+cluster:// find it" in error
 
 
-@by_day_blocking
+@both
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_address_that_moves_to_the_new_primary_is_followed(harness: Harness, namespace: str, closed: bool) -> None:
     """A virtual address or a DNS name in front: the old primary's connections stay, or are closed."""

@@ -21,7 +21,7 @@ from leasehold.stores.redis.connection.settings import from_url
 from leasehold.stores.redis.connection.transports import single_transport
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisReplicas, RedisSentinel
-from support.flavors import ASYNCIO, BLOCKING, both, by_day
+from support.flavors import both
 from support.stores.failover_load import LEASE, NOISE, Load
 
 NAMES = [f"name-{number}" for number in range(6)]
@@ -58,12 +58,12 @@ def kill_again_and_again(group: RedisSentinel | RedisCluster, load: Load, times:
         group.wait_healthy()
 
 
-@by_day(BLOCKING)
+@both
 def test_sentinel_primaries_are_killed_under_load(sentinel: RedisSentinel, harness: Harness, namespace: str) -> None:
     killed(sentinel, harness, namespace, 2)
 
 
-@by_day(ASYNCIO)
+@both
 def test_cluster_primaries_are_killed_under_load(cluster: RedisCluster, harness: Harness, namespace: str) -> None:
     killed(cluster, harness, namespace, 2)
 
@@ -89,7 +89,7 @@ def killed(group: RedisSentinel | RedisCluster, harness: Harness, namespace: str
     harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_servers_forget_under_load(sentinel: RedisSentinel, harness: Harness, namespace: str) -> None:
     """All data and scripts are deleted, and the primary restarts empty before a replica takes over."""
     sentinel.wait_healthy()
@@ -144,7 +144,7 @@ def test_a_replica_that_lags_is_promoted(harness: Harness, namespace: str) -> No
         harness.run(body)
 
 
-@by_day(BLOCKING)
+@both
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "with the first sentinel"])
 def test_a_primary_that_was_cut_off_keeps_serving_its_side(
     sentinel: RedisSentinel, harness: Harness, namespace: str, frozen: bool

@@ -21,8 +21,9 @@ from leasehold.stores.redis.connection.settings import Settings
 from leasehold.stores.redis.openers import Strict
 from leasehold.stores.redis.store import RedisStore
 from leasehold_lab.history import History, Hold, check
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness, Harness
+from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import Node, RedisCluster
+from support.flavors import both
 from support.stores.cluster_bus import Bus
 from support.stores.failover_load import LEASE, NOISE, Load
 
@@ -86,9 +87,7 @@ def successor(cluster: RedisCluster, old: Node) -> Callable[[], bool]:
     return chosen
 
 
-@pytest.mark.parametrize(
-    "harness", [AsyncioHarness(), pytest.param(BlockingHarness(), marks=pytest.mark.nightly)], ids=str
-)
+@both
 def test_no_guarded_write_goes_backwards_while_both_sides_serve(
     harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:
@@ -126,9 +125,7 @@ def test_no_guarded_write_goes_backwards_while_both_sides_serve(
     harness.run(body)
 
 
-@pytest.mark.parametrize(
-    "harness", [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)], ids=str
-)
+@both
 def test_in_strict_mode_no_two_valid_claims_overlap(
     harness: Harness, namespace: str, parted: tuple[RedisCluster, Bus]
 ) -> None:

@@ -11,7 +11,7 @@ from strict_mode import LONGEST, NOISE, got, lose_touch, overlap, stalled, url_o
 from leasehold import AcquireTimeout, Client, LeaseLost, StoreUnavailable
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisReplicas, RedisSentinel, RedisServer
-from support.flavors import ASYNCIO, BLOCKING, both, by_day
+from support.flavors import both
 
 modes = pytest.mark.parametrize("strict", [True, False], ids=["strict", "control"])
 
@@ -20,7 +20,7 @@ modes = pytest.mark.parametrize("strict", [True, False], ids=["strict", "control
 
 
 @modes
-@by_day(BLOCKING)
+@both
 @pytest.mark.parametrize("event", ["restart", "flush"])
 def test_a_server_that_forgot_grants_nothing_for_the_longest_lease(
     event: str, strict: bool, harness: Harness, namespace: str
@@ -43,7 +43,7 @@ def test_a_server_that_forgot_grants_nothing_for_the_longest_lease(
         harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_a_holder_whose_lock_survived_keeps_it_in_quarantine(harness: Harness, namespace: str) -> None:
     """A restart with all data: the holder renews, waiters wait, and a release hands over after the quarantine."""
     with RedisServer(append_only=True) as server:
@@ -126,7 +126,7 @@ def test_the_marker_outlives_every_lease(namespace: str, redis_server: RedisServ
 
 
 @modes
-@by_day(BLOCKING)
+@both
 def test_a_failover_that_forgets_a_grant(strict: bool, harness: Harness, namespace: str) -> None:
     """The replica that takes over never saw the grant, though another acknowledged it."""
     with RedisReplicas(2) as group:
@@ -145,7 +145,7 @@ def test_a_failover_that_forgets_a_grant(strict: bool, harness: Harness, namespa
         harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_a_server_that_becomes_primary_again_is_in_quarantine(harness: Harness, namespace: str) -> None:
     """It was never restarted, and its run id is the marker's; its earlier grants were lost meanwhile."""
     with RedisReplicas(1) as group:
@@ -169,7 +169,7 @@ def test_a_server_that_becomes_primary_again_is_in_quarantine(harness: Harness, 
         harness.run(body)
 
 
-@by_day(BLOCKING)
+@both
 def test_a_hold_that_the_successor_knows_survives_the_failover(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
         url = url_of(group.url)
@@ -229,7 +229,7 @@ async def refusal(job: Any) -> BaseException | None:
     return failed
 
 
-@by_day(ASYNCIO)
+@both
 def test_a_waiter_holds_only_once_the_replicas_have_its_grant(harness: Harness, namespace: str) -> None:
     with RedisReplicas(1) as group:
         url, (replica,) = url_of(group.url), group.replicas

@@ -12,12 +12,12 @@ from strict_mode import LONGEST, NOISE, disturbed, url_of, work
 from leasehold_lab.history import History, Hold, check
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisCluster, RedisSentinel, RedisServer
-from support.flavors import ASYNCIO, both, by_day
+from support.flavors import both
 
 # --- under load ----------------------------------------------------------------------------------------------------
 
 
-@by_day(ASYNCIO)
+@both
 def test_primaries_are_killed_under_load(harness: Harness, namespace: str) -> None:
     with RedisSentinel(replicas=2) as group:
         killed(group, harness, namespace, 1)
@@ -71,7 +71,7 @@ def killed(group: Any, harness: Harness, namespace: str, times: int) -> None:
 # --- cluster -------------------------------------------------------------------------------------------------------
 
 
-@by_day(ASYNCIO)
+@both
 def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) -> None:
     """Not for each name or slot. A marker whose slot has moved is made anew. Only a flushed node waits."""
     with RedisCluster(replicas=1) as cluster:
@@ -105,7 +105,7 @@ def test_a_cluster_waits_once_for_each_node(harness: Harness, namespace: str) ->
         harness.run(body)
 
 
-@by_day(ASYNCIO)
+@both
 def test_a_slot_that_leaves_a_node_in_quarantine_leaves_the_quarantine_behind(harness: Harness, namespace: str) -> None:
     """A limit, which docs/strict.md states: the node that receives the slot cannot know what the other one lost."""
     with RedisCluster(replicas=0) as cluster:

@@ -24,7 +24,7 @@ from leasehold.stores.redis.strict.quorum import Strict
 from leasehold.stores.redis.strict.strict import Claims
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import RedisServer
-from support.flavors import BLOCKING, both, by_day
+from support.flavors import both
 from support.steps import after_steps
 
 FAILURES: dict[str, Exception] = {
@@ -71,7 +71,7 @@ def test_a_grant_whose_second_sending_fails_is_released(
     harness.run(body)
 
 
-@by_day(BLOCKING)
+@both
 def test_a_replica_in_its_full_sync_need_not_acknowledge(harness: Harness, namespace: str) -> None:
     with RedisServer() as primary, RedisServer() as replica:
         for setting in (("repl-diskless-sync", "yes"), ("repl-diskless-sync-delay", "60")):

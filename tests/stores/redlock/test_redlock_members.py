@@ -17,16 +17,10 @@ from leasehold._url import parse
 from leasehold.stores.redis import keys
 from leasehold.stores.redis.openers import Redlock, adopt_all
 from leasehold.stores.redis.redlock.background import BackgroundCalls
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
+from leasehold_lab.runtimes.harnesses import BlockingHarness
 from leasehold_lab.servers import RedisReplicas, RedisSentinel, RedisServer, RedlockNodes
 from support.flavors import both
 from support.patience import until
-
-blocking_by_day = pytest.mark.parametrize(
-    "harness",
-    [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)],
-    ids=["blocking", "asyncio"],
-)
 
 
 def use_for_a_while(locks):
@@ -109,7 +103,7 @@ def test_the_caller_sends_to_each_kind_of_node_itself(redlock_nodes, redis_senti
         assert not alongside
 
 
-@blocking_by_day
+@both
 def test_each_node_has_a_password_and_tls_of_its_own(namespace, harness):
     app = "app on >s3cret ~* &* +@all"
     with RedisServer(tls=True, password="one") as a, RedisServer(users=[app], password="x") as b, RedisServer() as c:

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from leasehold import StoreUnavailable
-from leasehold_lab.runtimes.harnesses import AsyncioHarness, BlockingHarness
 from leasehold_lab.servers import RedisReplicas, RedisServer
 from support.flavors import both
-
-blocking_by_day = pytest.mark.parametrize(
-    "harness",
-    [BlockingHarness(), pytest.param(AsyncioHarness(), marks=pytest.mark.nightly)],
-    ids=["blocking", "asyncio"],
-)
 
 
 async def tried(client, name, lease=2.5):
@@ -88,7 +81,7 @@ def rights(page, namespace):
     return f"app on >s3cret {rules}"
 
 
-@blocking_by_day
+@both
 def test_documented_rights_and_info_are_enough_for_a_quarantine(namespace, harness):
     users = [f"{rights('redis.md', namespace)} +info"]
     with (

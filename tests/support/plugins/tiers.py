@@ -4,7 +4,7 @@ There are three tiers:
 
 - The default tier is for a fresh clone of the repository. It checks the logic, needs no server but one Redis,
   and takes minutes. A test that is repeated with many seeds runs with a few of them.
-- ``--all`` runs everything on all servers. CI runs it. Where a part of the table says so, each case runs in one flavor.
+- ``--all`` runs everything on all servers. CI runs it. Where the table says so, each case runs in one flavor.
 - ``--nightly`` adds the tests with the mark ``nightly``, and the other flavor of each case.
 
 Beside them, ``--foreign`` runs the tests with programs of other libraries, and no others: their tools build them, from
@@ -318,7 +318,8 @@ def _leave_out_nightly(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="nightly: run it with --nightly"))
         return
     left_out = set(nightly)
-    left_out |= _second_flavors([item for item in items if item not in left_out])
+    if not config.option.keyword and not config.option.markexpr:
+        left_out |= _second_flavors([item for item in items if item not in left_out])
     config.hook.pytest_deselected(items=list(left_out))  # thousands: each that is skipped is reported
     items[:] = [item for item in items if item not in left_out]
 

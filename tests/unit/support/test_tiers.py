@@ -62,6 +62,7 @@ tiers.PARTS = (
     Part("logic", Tier.DEFAULT, "logic", without="etcd", one_in=3),
     Part("logic/test_a.py::test_long", Tier.ALL, "long"),
     Part("servers", Tier.ALL, "servers"),
+    Part("servers/test_f.py", Tier.ALL, "both flavors", one_flavor=True),
     Part("servers/test_c.py::test_quick", Tier.DEFAULT, "logic"),
     Part("frameworks", Tier.ALL, "frameworks"),
     Part("peers", Tier.FOREIGN, "programs of others"),
@@ -101,6 +102,23 @@ def test_night():
     pass
 """
 
+FLAVORS = """
+import pytest
+
+@pytest.mark.parametrize("fault", range(20))
+@pytest.mark.parametrize("flavor", ["blocking", "asyncio"])
+def test_fault(flavor, fault):
+    pass
+
+@pytest.mark.parametrize("flavor", ["blocking", pytest.param("asyncio", marks=pytest.mark.nightly)])
+def test_long(flavor):
+    pass
+
+@pytest.mark.parametrize("name", ["asyncio", "of_blocking_clients"])
+def test_name(name):
+    pass
+"""
+
 PLUGINS = ("-p", "xdist", "-p", "rerunfailures")
 ENVIRONMENT = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(TESTS)}
 """With no more than these: to load all plugins that are installed takes longer than the suite."""
@@ -108,18 +126,27 @@ ENVIRONMENT = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH":
 BY_DEFAULT = {f"test_a.py::test_seeds[memory-{seed}]" for seed in (0, 3, 6, 9)} | {"test_c.py::test_quick"}
 LOGIC_WHOLE = {f"test_a.py::test_seeds[{store}-{seed}]" for store in ("memory", "etcd") for seed in range(10)}
 LOGIC_WHOLE |= {"test_a.py::test_long", "test_a.py::test_clock"}
-WHOLE = LOGIC_WHOLE | {"test_b.py::test_server", "test_c.py::test_server", "test_c.py::test_quick"}
+SERVERS = {"test_b.py::test_server", "test_c.py::test_server", "test_c.py::test_quick"}
+FAULTS = {
+    flavor: {f"test_f.py::test_fault[{flavor}-{fault}]" for fault in range(20)} for flavor in ("blocking", "asyncio")
+}
+ONCE = {
+    f"test_f.py::{test}" for test in ("test_long[blocking]", "test_name[asyncio]", "test_name[of_blocking_clients]")
+}
+BOTH = FAULTS["blocking"] | FAULTS["asyncio"]
+WHOLE = LOGIC_WHOLE | SERVERS | {"test_d.py::test_framework"} | ONCE
 
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Callable[..., set[str]]:
-    """Run a suite of three files with these options; return the tests that passed."""
+    """Run a suite of a few files with these options; return the tests that passed."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers =\n nightly:\n timing:\n")
     for name, text in {
         "conftest.py": CONFTEST,
         "logic/test_a.py": LOGIC,
         "servers/test_b.py": "def test_server(): pass\n",
         "servers/test_c.py": "def test_server(): pass\ndef test_quick(): pass\n",
+        "servers/test_f.py": FLAVORS,
         "frameworks/conftest.py": "import os\nassert os.environ['FRAMEWORK'] == 'installed'\n",
         "frameworks/test_d.py": "def test_framework(): pass\n",
         "peers/test_e.py": "def test_peer(): pass\n",
@@ -152,11 +179,20 @@ def test_a_run_without_options_has_the_default_tier(ran: Callable[..., set[str]]
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
 def test_a_run_of_all_has_all_but_the_nightly_tests(ran: Callable[..., set[str]], workers: list[str]) -> None:
-    assert ran("--all", *workers) == WHOLE | {"test_d.py::test_framework"}
+    assert ran("--all", *workers) - BOTH == WHOLE
+
+
+def test_by_day_a_case_of_some_parts_runs_in_one_flavor_that_depends_on_its_name(ran: Callable[..., set[str]]) -> None:
+    by_day = ran("--all") & BOTH
+    blocking, asyncio = ({test.replace(flavor, "") for test in by_day & FAULTS[flavor]} for flavor in FAULTS)
+    assert not blocking & asyncio
+    assert len(blocking | asyncio) == len(by_day) == 20
+    assert min(len(blocking), len(asyncio)) > 3
+    assert by_day == ran("--all", "-n", "2") & BOTH
 
 
 def test_a_nightly_run_has_all(ran: Callable[..., set[str]]) -> None:
-    assert ran("--nightly") == WHOLE | {"test_d.py::test_framework", "test_a.py::test_night"}
+    assert ran("--nightly") == WHOLE | BOTH | {"test_a.py::test_night", "test_f.py::test_long[asyncio]"}
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
@@ -168,9 +204,9 @@ def test_a_foreign_run_has_no_others(ran: Callable[..., set[str]], workers: list
     ("options", "expected"),
     [
         (["tests/logic"], LOGIC_WHOLE),
-        (["tests/servers", "-n", "2"], WHOLE - LOGIC_WHOLE),
+        (["tests/servers", "-n", "2"], SERVERS | ONCE | BOTH),
         (["tests/peers"], {"test_e.py::test_peer"}),
-        (["-k", "server"], WHOLE - LOGIC_WHOLE),
+        (["-k", "server"], SERVERS | ONCE | BOTH),
         (["-m", "timing"], {"test_a.py::test_clock"}),
     ],
     ids=["folder", "folder and workers", "foreign", "expression", "mark"],
