@@ -20,7 +20,7 @@ from leasehold_lab.verify.faults.client_faults import KINDS
 from leasehold_lab.verify.report.figures import samples
 from leasehold_lab.verify.run import Outcome, Settings, impossible_faults, run
 
-SECONDS = {kind: 20.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
+SECONDS = {kind: 12.0 if kind in ("redis", "replicas", "sentinel", "cluster") else 8.0 for kind in PLANS}
 """Seconds of a run by day. A run waits for the end of its last fault, so it may take longer. It is longest for the
 systems that do the most operations in the same processor time."""
 
