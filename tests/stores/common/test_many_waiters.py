@@ -21,7 +21,7 @@ from support.stores.crowds import queued
 
 FEW, MANY = 10, 100
 
-TURNS = 200
+TURNS = 120
 
 GROWTH = {
     **{"redis": 1.25, "redlock": 1.25, "sqlite": 1.25},
