@@ -93,7 +93,7 @@ def test_each_flavor_of_mysql_needs_its_own_driver_only(monkeypatch: pytest.Monk
 )
 @pytest.mark.parametrize("flavor", ["Client", "AsyncClient"])
 def test_a_psycopg_that_finds_no_libpq_is_a_missing_driver(flavor: str, made: str, impl: str) -> None:
-    code = f"{made}import leasehold, sys\nleasehold.{flavor}.from_url(sys.argv[1])"  # tracebacks show the code since 3.13
+    code = f"{made}import leasehold, sys\nleasehold.{flavor}.from_url(sys.argv[1])"  # since 3.13, tracebacks show it
     command = [sys.executable, "-c", code, "postgresql://app:geheim@localhost/orders"]
     done = subprocess.run(command, env={**os.environ, "PSYCOPG_IMPL": impl}, capture_output=True, text=True)
     assert "leasehold.errors.MissingDriver: psycopg finds no libpq" in done.stderr
