@@ -173,8 +173,7 @@ class RowStore:
             return rows.clock_of(clock).now, found  # read after the rows: a lease that was just renewed is not too long
 
         now, found = await self._transact(work, self._runtime.now() + within)
-        views = [queues.view(queue, now) for queue in rows.views_of(found)]
-        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+        return [view for view in rows.views_of(found, now) if view.holders or view.waiters or view.free_in > 0]
 
     async def _names(self, tx: Transaction, space: bytes, prefix: str, *, exact: bool) -> tuple[float, Statement]:
         """Return the server's clock, and what reads the names in use by then."""
