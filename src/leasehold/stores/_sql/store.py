@@ -273,7 +273,8 @@ class RowStore:
     ) -> None:
         for (name, _), one in zip(concerned, steps, strict=True):
             if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
-                await self._write([Statement(self._dialect.add_name, self._key(name))], until)
+                adds = [Statement(self._dialect.add_name, self._key(name)), Statement(self._dialect.clock)]
+                rows.clock_of((await self._write(adds, until))[-1])  # without meta's row it was not added
 
     async def _sweep(self, until: float) -> None:
         if self._sweeper.due():

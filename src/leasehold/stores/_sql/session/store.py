@@ -286,8 +286,8 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         """Renew a hold on its connection; return the error if that is unknown."""
 
     @abstractmethod
-    async def _take_token(self, session: S, until: float) -> tuple[int, int]:
-        """Raise the token of the lock, and store the holder; return the token and the layout of the tables."""
+    async def _take_token(self, session: S, until: float) -> tuple[int, int | None]:
+        """Raise the token of the lock, and store the holder; return the token and `leasehold_meta.version`, if any."""
 
     @abstractmethod
     async def _release(self, session: S, until: float) -> bool:
