@@ -30,7 +30,6 @@ the thread, or a run of the schedule, starts or ends.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -42,14 +41,14 @@ from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier
 from leasehold._engine.watchdog.backup_thread import BackupThread
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
 from leasehold._model import RenewalResult, Ticket
-from leasehold._runtimes.base import ENDINGS, Job, Runtime, call_user_code
+from leasehold._runtimes.base import ENDINGS, Job, Runtime
+from leasehold._runtimes.log import log
 from leasehold.store_api import Store
 
 COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
 NEVER = float("inf")
+AFTER_AN_ERROR = 0.1  # seconds until it continues after a mistake
 LINGER = 30.0  # seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another
-
-log = logging.getLogger("leasehold")
 
 
 class Watchdog:
@@ -221,10 +220,13 @@ class Watchdog:
             with self._starting:
                 self._current_run = mine
             while not self._closed and self._current_run is mine:
-                if not self._step():
-                    return
-                if not await self._sleep() and self._stop_if_idle(mine):
-                    return
+                try:
+                    if not self._step() or (not await self._sleep() and self._stop_if_idle(mine)):
+                        return
+                except Exception:  # a mistake, which must neither end the renewals nor fill the log
+                    self._inbox.append(self._timers.add_again)
+                    log.exception("a check of the leases failed; the watchdog continues")
+                    await self._runtime.sleep(AFTER_AN_ERROR)
         finally:
             with self._starting:  # another run may begin just now
                 last = self._current_run is mine
@@ -278,10 +280,9 @@ class Watchdog:
         later = self._backup_thread.later()
         try:
             self._check_all(later)
-        except Exception:
-            log.exception("a check of the leases failed; the watchdog continues")
-            self._timers.add_again()
-        return not later or self._backup_thread.call(later)
+        finally:
+            mine = not later or self._backup_thread.call(later)
+        return mine
 
     def _check_all(self, later: Later | None) -> None:
         self._drain_inbox()
@@ -346,5 +347,4 @@ class Watchdog:
         self.forget(lease)
         if ended:  # else another call has ended it just now, and releases it
             self.retry_release(lease.name, lease.ticket)
-            text = "lock %r was never released and its hold was dropped; the watchdog released it"
-            call_user_code(log.warning, text, lease.name)
+            log.warning("lock %r was never released and its hold was dropped; the watchdog released it", lease.name)
