@@ -39,7 +39,7 @@ from leasehold._engine.lease_states import HOLDING, State
 from leasehold._engine.retry import Contact
 from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier, Renewer, running
 from leasehold._engine.watchdog.backup_thread import BackupThread
-from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue, renewable_until
 from leasehold._model import RenewalResult, Ticket
 from leasehold._runtimes.base import ENDINGS, Job, Runtime
 from leasehold._runtimes.log import log
@@ -331,12 +331,7 @@ class Watchdog:
         if not lease.is_reachable():
             self._release_abandoned(lease, later)
             return False
-        if lease.state is State.QUEUED:
-            return True
-        if lease.max_hold is None:
-            return lease.renews
-        extra = lease.ticket.terms.lease - lease.length  # requested beyond what a store with sessions granted
-        return lease.renews and now < lease.since + lease.max_hold + extra
+        return lease.state is State.QUEUED or (lease.renews and now < renewable_until(lease))
 
     def _release_abandoned(self, lease: Lease, later: Later | None) -> None:
         """Release a lease whose handle is gone; its callbacks are called before another client can acquire."""
