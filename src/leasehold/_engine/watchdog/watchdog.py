@@ -17,7 +17,7 @@ What happens when something dies:
 
 * the client: the store ends the leases;
 * a job that renews: its leases are in doubt, and are renewed again;
-* the watchdog's thread (after a fork): the next ticket starts a new one;
+* the watchdog's thread (after a fork) or its event loop: the next ticket, or use in a loop, starts a new job;
 * every reference to a hold: the watchdog marks the lease as lost, calls back, and then releases it.
 
 A new lease has no timers yet (`timers`). The order of steps makes that safe. An acquire adds its lease first and
@@ -121,6 +121,11 @@ class Watchdog:
         """Start the backup thread, for callbacks that may be slow."""
         if not self._backup_thread.is_prepared():
             self._submit(0.0, self._backup_thread.prepare)
+
+    def resume(self) -> None:
+        """Go on in another event loop: the job has ended with the last one, and so have renewals under way."""
+        if self.leases():
+            self._submit(0.0, self._timers.add_again)
 
     def leases(self) -> list[Lease]:
         """Return all leases that it watches."""
