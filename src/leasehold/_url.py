@@ -18,7 +18,7 @@ OF_SEVERAL = ("redlock", "redlocks")
 """Schemes whose servers may each have a URL of their own."""
 
 
-WITHOUT_HOST = ("memory", "sqlite", "unix")
+WITHOUT_HOST = ("memory", "sqlite")
 """Schemes whose path may have an ``@``."""
 
 
@@ -148,8 +148,9 @@ def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
         path = slash + path
     if netloc and "@" in path + query:
         raise _Malformed("has an '@' after its host; in a password write / as %2F, ? as %3F and @ as %40")
-    if not netloc and "@" in path and scheme not in WITHOUT_HOST:  # a path is shown
-        raise _Malformed(f"has two slashes before its host; write {scheme}://user:password@host; @ in a path is %40")
+    if not netloc and "@" in path and not _may_be_path(scheme, path):  # a path is shown
+        where = "/path; : in a path is %3A" if scheme == "unix" else "host; @ in a path is %40"
+        raise _Malformed(f"has two slashes before its host; write {scheme}://user:password@{where}")
     userinfo, _, hostlist = netloc.rpartition("@")
     if "[" in userinfo or "]" in userinfo:
         raise _Malformed("has a bracket in its user or password; write [ as %5B and ] as %5D")
@@ -163,6 +164,13 @@ def _assemble(scheme: str, rest: str, hidden: Secret) -> StoreURL:
         _options(query),
         hidden,
     )
+
+
+def _may_be_path(scheme: str, path: str) -> bool:
+    """Return whether a path with an ``@`` is none that begins with a user and a password."""
+    if scheme == "unix":
+        return path.startswith("/") and ":" not in path.partition("@")[0]
+    return scheme in WITHOUT_HOST
 
 
 def _several(scheme: str, rest: str, hidden: Secret) -> StoreURL:

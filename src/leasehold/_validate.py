@@ -96,6 +96,15 @@ def _at_most(length: float, what: str, most: float) -> float:
     return length
 
 
+def blocking(value: object) -> bool:
+    """Check an argument ``blocking``: a time in its place would count as true, and wait without end."""
+    if isinstance(value, int) and value in (0, 1):  # as `threading` takes them
+        return bool(value)
+    is_time = isinstance(value, float | timedelta) or (isinstance(value, int) and abs(value) < 1e9)
+    found = f"{value!r}; did you mean timeout={value!r}?" if is_time else type(value).__name__
+    raise TypeError(f"blocking must be True or False, not {found}")
+
+
 def timeout(value: Seconds | None, *, blocking: bool = True) -> float | None:
     """Check the time to wait: None, or -1 as in `threading`, waits without end."""
     if value is None or value == -1:

@@ -24,10 +24,10 @@ from leasehold_lab.servers import RedisServer
 MOST = 2
 """Modules of the package that ``import leasehold`` may bring: itself and its exceptions."""
 
-MOST_OF_A_CLIENT = 50
+MOST_OF_A_CLIENT = 51
 """Modules of the package that ``from leasehold import Client`` may bring."""
 
-MOST_OF_A_LOCK_ON_REDIS = 85
+MOST_OF_A_LOCK_ON_REDIS = 86
 """Modules of the package that a first lock on a server of Redis may bring, with those of its client."""
 
 UNUSED = (

@@ -28,9 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_runtimes": {"_runtimes", "_model"},
     "events": {"errors"},
     "store_api": {"_runtimes.base", "_url", *VALUES},
-    "stores": {"stores", "store_api", "_url", "_runtimes.base", "_runtimes.clock", *VALUES},
+    "stores": {"stores", "store_api", "_url", "_runtimes.base", "_runtimes.clock", "_runtimes.log", *VALUES},
     "layouts": {"layouts", "stores", "store_api", "_url", "_runtimes.base", *VALUES},
-    "_engine": {"_engine", "events", "store_api", "_runtimes.base", "_runtimes.process", *VALUES},
+    "_engine": {"_engine", "events", "store_api", "_runtimes.base", "_runtimes.log", "_runtimes.process", *VALUES},
     "primitives": {
         "primitives",
         "_engine",
@@ -39,9 +39,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_validate",
         "_runtimes.base",
         "_runtimes.blocks",
+        "_runtimes.log",
         *VALUES,
     },
-    "observability": {"observability", "events", "_runtimes.base"},
+    "observability": {"observability", "events", "_runtimes.base", "_runtimes.log"},
     "guards": {"guards", "primitives", "_engine", "stores", "store_api", "_url", "_runtimes.base", *VALUES},
     "client": {
         *{"client", "primitives", "_engine", "events", "observability", "_inspection", "_validate", "_runtimes"},
@@ -80,6 +81,13 @@ OWN = {
     "observability/prometheus.py": {"threading", "time"},
 }
 """Files of stores that own a thread, a socket, or a file which others wait for, and sinks with a mutex or a clock."""
+
+OWN_LOGGERS = {
+    "_runtimes/log.py",
+    "cli/store.py",  # it is switched off there
+    "ui/breaking.py",  # nothing is broken if there is no record of it
+}
+"""Files that use the logger itself."""
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -151,6 +159,12 @@ def test_only_some_parts_touch_the_machine() -> None:
         if part(path) not in MAY_TOUCH and not any(folder in shown(path) for folder in NETWORK):
             touched = {module.partition(".")[0] for module in imports(path)} & MACHINE
             assert touched <= OWN.get(shown(path), set()), shown(path)
+
+
+def test_the_package_logs_so_that_no_filter_or_handler_can_end_its_jobs() -> None:
+    for path in FILES:
+        if shown(path) not in OWN_LOGGERS:
+            assert "getLogger" not in path.read_text(encoding="utf-8"), f"{shown(path)}: use leasehold._runtimes.log"
 
 
 def test_the_core_needs_no_third_party() -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from leasehold.errors import LeaseLost, StoreUnavailable
+from leasehold.events import Event
 from leasehold_lab.history import Bounds, History, Mode, Stall, Verdict, check
 from leasehold_lab.history.journal import Journal, Record, assemble
 from leasehold_lab.history.operations import FOREVER
@@ -78,15 +79,33 @@ TO_CONNECT = 4
 """Round trips to connect, to subscribe, and to retry."""
 
 
+FAILS = 0.1
+"""How often an observer, a callback or a filter of the log raises."""
+
+
+def fail_at_random(chance: random.Random) -> None:
+    """Make a mistake, as code of the program that the library calls."""
+    if chance.random() < FAILS:
+        raise ZeroDivisionError("a mistake of the program")
+
+
 class TrueJournal(Journal):
     """A journal in true time: readings of a client's own clock are converted.
 
     For a renewed hold it also records the time from the last request of its client to its deadline.
     """
 
-    def __init__(self, who: str, harness: SimulatedHarness, machine: SimulatedMachine, put: Callable[[Record], None]):
+    def __init__(
+        self,
+        who: str,
+        harness: SimulatedHarness,
+        machine: SimulatedMachine,
+        put: Callable[[Record], None],
+        mistakes: random.Random,
+    ) -> None:
         super().__init__(who, lambda: harness.scheduler.time, put)
         self._machine = machine.machine
+        self._mistakes = mistakes
         self._first = dict[int, float]()  # deadlines of grants, which the store may have sent by itself
 
     def granted(self, n: int, token: int, since: float | None = None, deadline: float = FOREVER) -> None:
@@ -102,6 +121,7 @@ class TrueJournal(Journal):
     def notified(self, n: int, deadline: float) -> None:
         """Record a loss notice."""
         super().notified(n, self._true(deadline))
+        fail_at_random(self._mistakes)
 
     def _true(self, reading: float) -> float:
         return (reading - self._machine.offset) / self._machine.rate
@@ -128,6 +148,7 @@ class ClientGroup:
         self.harness = harness
         self.scenario = scenario
         self.chance = random.Random(scenario.seed)
+        self.mistakes = random.Random(scenario.seed)
         self.system: System = SYSTEMS[scenario.system](harness, scenario.server_rate, spoilt)
         self.machines: list[SimulatedMachine] = []
         self.faults: list[Fault] = []
@@ -176,15 +197,19 @@ class ClientGroup:
         self.machines.append(machine)
         for host in self.system.hosts:
             host.link(name).latency = actor.latency
-        client = machine.client(self._opener, observer=note_queueing, response_timeout=ANSWERS_WITHIN)
+        client = machine.client(self._opener, observer=self._observe, response_timeout=ANSWERS_WITHIN)
         doubtful = self.scenario.assumptions is Assumptions.BROKEN or self.scenario.hits(Kind.REPLACED)
         long = LONG_IF_DOUBTFUL if doubtful else LONG
         load = self._load(long)
         for number, seeds in enumerate(actor.tasks):
-            journal = TrueJournal(f"{name}.{number}", self.harness, machine, self.records.append)
+            journal = TrueJournal(f"{name}.{number}", self.harness, machine, self.records.append, self.mistakes)
             chance, kinds = random.Random(0), self.scenario.what
             worker = SeededWorker(client, load, journal, self._write, machine.sleep, self.now, chance, kinds)
             self._jobs.append((machine, machine.spawn(partial(worker.work, seeds))))
+
+    def _observe(self, event: Event) -> None:
+        note_queueing(event)
+        fail_at_random(self.mistakes)
 
     def _load(self, long: float = LONG) -> Load:
         passed = self.scenario.passed

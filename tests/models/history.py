@@ -3,6 +3,7 @@
 Theory of operation
 -------------------
 The scenario says what happens; delays follow from its seed. So the same seed gives the same history, byte for byte.
+The program's own code fails at random, too: observers, `on_lost` callbacks, and filters of the log.
 
 There are two kinds of history. In one, all assumptions are true: the servers keep what they confirmed, and clocks run
 at nearly the same rate; then every promise must be kept. In the other the servers forget, or a clock is set. Then two
@@ -12,14 +13,16 @@ clients may believe that they hold, but a guarded resource must never apply an o
 from __future__ import annotations
 
 import gc
+import io
 import logging
+import random
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 
 from leasehold_lab.history import History, Verdict
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
-from models.clients import ClientGroup
+from models.clients import ClientGroup, fail_at_random
 from models.faults import Fault
 from models.scenario import SIZE, Assumptions, Scenario, Size, draw
 from models.system import GOOD, Spoilt
@@ -64,7 +67,7 @@ def play(scenario: Scenario, spoilt: Spoilt = GOOD) -> Outcome:
         groups.append(ClientGroup(harness, scenario, spoilt))
         await groups[0].live()
 
-    with quiet(), uncollected():
+    with failing_log(random.Random(scenario.seed)), uncollected():
         try:
             harness.run(body)
         except Exception as failure:
@@ -102,6 +105,23 @@ def uncollected() -> Generator[None]:
     finally:
         if before:
             gc.enable()
+
+
+@contextmanager
+def failing_log(chance: random.Random) -> Generator[None]:
+    """Let the log of the library fail at random moments, as by a filter that needs a web request; nothing is logged."""
+
+    def fail(record: logging.LogRecord) -> bool:
+        fail_at_random(chance)
+        return False
+
+    logger = logging.getLogger("leasehold")
+    logger.addFilter(fail)
+    try:
+        with redirect_stderr(io.StringIO()):  # each failure is shown there
+            yield
+    finally:
+        logger.removeFilter(fail)
 
 
 @contextmanager

@@ -200,9 +200,20 @@ def test_a_password_is_not_taken_for_a_path(scheme: str, slashes: str) -> None:
         assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize("slashes", ["", "/", "///"])
+@pytest.mark.parametrize("place", ["/run/redis.sock", "localhost"])
+def test_a_password_is_not_taken_for_the_path_of_a_socket(slashes: str, place: str) -> None:
+    for secret in ("canary", "canary%zz", "x/canary", "é@canary"):
+        with pytest.raises(ValueError, match=r"two slashes .* unix://user:password@/path") as caught:
+            Client.from_url(f"unix:{slashes}app:{secret}@{place}")
+        assert "canary" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
 def test_a_path_may_have_an_at_sign() -> None:
     assert parse("sqlite:/home/a@b/locks.db").path == "/home/a@b/locks.db"
     assert parse("unix:///run/a@b.sock").path == "/run/a@b.sock"
+    assert parse("unix:///run/a%3Ab@c.sock").path == "/run/a:b@c.sock"
     assert parse("postgresql:///a%40b").path == "/a@b"
 
 

@@ -321,7 +321,7 @@ async def closed_meanwhile(engine: Engine, releasing: Awaitable[object]) -> None
 def leave_loop(engine: Engine) -> None:
     """End the acquires and releases of an event loop that was closed: nothing resumes them.
 
-    Their tickets would keep their places in the queues, so the watchdog releases them. Holds are not affected. If a
+    Their tickets would keep their places in the queues, so the watchdog releases them. Holds are renewed again. If a
     signal handler interrupts it, it is called again.
     """
     queued = [lease for lease in engine.watchdog.leases() if lease.state is State.QUEUED]
@@ -334,6 +334,7 @@ def leave_loop(engine: Engine) -> None:
             one.begin_release()
             engine.watchdog.forget(one)
         engine.attempts.pop(one, None)
+    engine.watchdog.resume()
 
 
 def _acquired_by(lease: Lease, caller: Caller) -> bool:

@@ -33,6 +33,7 @@ from leasehold._engine import closing
 from leasehold._engine.lease import Lease, LeaseHandle
 from leasehold._engine.retry import Contact, Request, asked, repeat, retry
 from leasehold._engine.watchdog.background import RELEASE_WITHIN
+from leasehold._engine.watchdog.timers import renewable_until
 from leasehold._engine.watchdog.watchdog import Watchdog
 from leasehold._model import AcquireRequest, LeaseTerms, LockMode, ReleaseReason, RenewalResult, Ticket, ticket_id
 from leasehold._runtimes.base import INTERRUPTS_MESSAGE, Runtime
@@ -216,17 +217,25 @@ class Engine:
             return None
         return was_there or (None if repeated else False)
 
+    def check_renewable(self, lease: Lease) -> None:
+        """Raise LeaseLost if a lease has ended, and RuntimeError if its ``max_hold`` is over."""
+        self.check_owner(lease)
+        if not lease.check_deadline():
+            raise lease.error()
+        if self.runtime.now() >= renewable_until(lease):
+            why = f"its max_hold is over, and it ends within {lease.remaining():.1f} s"
+            raise RuntimeError(f"the hold of lock {lease.name!r} is renewed no more: {why}")
+
     async def renew(self, *leases: Lease) -> None:
         """Set leases to their full length now, in one request.
 
         Raises:
             LeaseLost: one has ended.
+            RuntimeError: the ``max_hold`` of one is over; nothing was sent.
             StoreUnavailable: no answer; the hold stays as it was until its deadline.
         """
         for lease in leases:
-            self.check_owner(lease)
-            if not lease.check_deadline():
-                raise lease.error()
+            self.check_renewable(lease)
         sent = self.runtime.now()
         pairs = [(lease.name, lease.ticket) for lease in leases]
         try:

@@ -35,7 +35,6 @@ completes it.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,10 +44,9 @@ from typing import Protocol
 from leasehold._engine.lease_states import ENDED, TABLE, State, Transition
 from leasehold._model import DRIFT, MARGIN, Granted, Ticket
 from leasehold._runtimes.base import Caller, Flavor, Runtime, Scope, call_each, call_user_code, is_own_error
+from leasehold._runtimes.log import log
 from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.events import InDoubt, Lost, Observer, Renewed, RenewedLate
-
-log = logging.getLogger("leasehold")
 
 OnLost = Callable[[LeaseLost], None]
 

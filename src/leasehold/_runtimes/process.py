@@ -7,7 +7,6 @@ program may keep only them. The references are weak.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 import weakref
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from leasehold._model import Owner, ticket_id
 from leasehold._runtimes.base import Runtime, call_each, run_sync
+from leasehold._runtimes.log import log
 
 
 class ForkAware(Protocol):
@@ -30,8 +30,6 @@ class Closable(Protocol):
 
     def close(self) -> Coroutine[Any, Any, None]: ...
 
-
-log = logging.getLogger("leasehold")
 
 _forks: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _closes: weakref.WeakSet[Closable] = weakref.WeakSet()

@@ -24,7 +24,6 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -38,9 +37,10 @@ from apscheduler.triggers.combining import BaseCombiningTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from leasehold import AsyncClient, Client, StoreUnavailable, tick_of
+from leasehold._runtimes.log import Log
 from leasehold._validate import Seconds
 
-LOG = logging.getLogger("leasehold.integrations.apscheduler")
+LOG = Log("leasehold.integrations.apscheduler")
 
 ANONYMOUS = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")
 """An id that APScheduler made up: a random UUID."""

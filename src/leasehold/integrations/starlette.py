@@ -36,12 +36,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from leasehold import AcquireTimeout, AsyncClient, LeaseLost, StoreUnavailable, Unsupported, _validate
+from leasehold._runtimes.log import log
 from leasehold._validate import Seconds
 from leasehold.stores import registry
 
 __all__ = ["add_exception_handlers", "client_of", "leasehold_lifespan", "readiness"]
 
-log = logging.getLogger("leasehold")
 
 TRY_AGAIN_LATER = 1013
 """The code with which a WebSocket is closed, from IANA's registry of them."""

@@ -14,15 +14,12 @@ Example:
 
 from __future__ import annotations
 
-import logging
-
 from leasehold._runtimes.base import call_user_code, is_own_error
+from leasehold._runtimes.log import log
 from leasehold.events import Event, Observer
 from leasehold.observability.log import is_for, tally_of, wanted_by
 
 __all__ = ["Combined"]
-
-log = logging.getLogger("leasehold")
 
 
 class Combined:

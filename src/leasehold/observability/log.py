@@ -7,11 +7,11 @@ fields of the event, and its class as ``event``. One name cannot collide with th
 from __future__ import annotations
 
 import logging
-import traceback
 from dataclasses import fields
 from typing import Any, cast
 
 from leasehold._runtimes.base import call_user_code, is_own_error
+from leasehold._runtimes.log import log
 from leasehold.events import (
     Acquired,
     Event,
@@ -28,8 +28,6 @@ from leasehold.events import (
     SelectiveObserver,
     Tally,
 )
-
-log = logging.getLogger("leasehold")
 
 CALLED = {"mutex": "lock", "rw": "read-write lock"}
 """The kinds of events that people know by another name."""
@@ -78,7 +76,7 @@ class Logged:
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether events of this kind are observed or logged."""
-        return kind in self._wanted or log.isEnabledFor(logging.DEBUG)
+        return kind in self._wanted or log.is_enabled_for(logging.DEBUG)
 
     def acquired(self, name: str, waited: float, queued: bool) -> None:
         """Pass the figures of an acquire on."""
@@ -95,16 +93,13 @@ class Logged:
             log.exception("an observer failed")
 
     def __call__(self, event: Event) -> None:
-        try:
-            level = severity(event)
-            if log.isEnabledFor(level):
-                subject, args = f"{CALLED.get(event.kind, event.kind)} %r", [event.name]
-                if token := getattr(event, "token", None):
-                    subject, args = f"{subject} (token %d)", [*args, token]
-                text, *facts = text_of(event)
-                call_user_code(log.log, level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
-        except Exception:  # a failing log filter must not keep a loss from the observer
-            traceback.print_exc()
+        level = severity(event)
+        if log.is_enabled_for(level):
+            subject, args = f"{CALLED.get(event.kind, event.kind)} %r", [event.name]
+            if token := getattr(event, "token", None):
+                subject, args = f"{subject} (token %d)", [*args, token]
+            text, *facts = text_of(event)
+            log.log(level, f"{subject}: {text}", *args, *facts, extra={"leasehold": as_dict(event)})
         if self._observer is not None and is_for(self._wanted, event):
             try:
                 call_user_code(self._observer, event)

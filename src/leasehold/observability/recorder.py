@@ -24,7 +24,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -33,12 +32,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from leasehold._runtimes.log import log
 from leasehold.events import Acquired, Event, GaveUp, InDoubt, Lost, Queued, Released, Renewed
 from leasehold.observability._one_at_a_time import OneAtATime
 
 __all__ = ["MAX_BYTES", "Recorder", "read"]
-
-log = logging.getLogger("leasehold")
 
 MAX_BYTES = 10_000_000  # of one file
 RECORDED: tuple[type[Event], ...] = (Queued, Acquired, GaveUp, InDoubt, Renewed, Released, Lost)

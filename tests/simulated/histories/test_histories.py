@@ -5,6 +5,7 @@ Their number is fixed: with a time budget, some would be skipped silently. They 
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -149,7 +150,7 @@ def test_client_timestamps_are_converted_to_true_time() -> None:
     """A client's clock may be a day ahead. The hold of a killed client ends at its recorded deadline, in true time."""
     harness, records = SimulatedHarness(1), list[Record]()
     machine = harness.machine("c0", offset=1000.0, rate=2.0)
-    journal = clients.TrueJournal("c0.0", harness, machine, records.append)
+    journal = clients.TrueJournal("c0.0", harness, machine, records.append, random.Random(0))
     journal.granted(1, 7, since=1002.0, deadline=1006.0)
     journal.checked(1, 2.5, 1006.0)
     granted, checked = records

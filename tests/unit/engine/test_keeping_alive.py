@@ -303,3 +303,28 @@ def test_a_thread_that_stalls_before_it_receives_the_grant_gets_a_valid_hold(mon
         assert hold is not None
         hold.raise_if_lost()
         assert hold.release()
+
+
+@pytest.mark.parametrize("kind", ["lock", "multi_lock"])
+def test_max_hold_caps_the_renewals_of_the_holder_too(kind: str) -> None:
+    async def body(harness: SimulatedHarness, client: AsyncClient) -> None:
+        make = client.lock if kind == "lock" else lambda name, **options: client.multi_lock([name], **options)
+        hold = await make("a", lease=LEASE, max_hold=3 * LEASE).acquire()
+        assert hold is not None
+        start, lost = harness.now(), list[float]()
+        hold.on_lost(lambda error: lost.append(harness.now() - start))
+        await harness.sleep(3 * LEASE - 0.1)
+        await hold.renew()
+        await harness.sleep(0.1)
+        now, left = harness.now(), hold.remaining
+        with pytest.raises(RuntimeError, match=r"'a' is renewed no more: its max_hold is over, .* within 8\.\d s"):
+            await hold.renew()
+        assert harness.now() == now, "nothing was sent"
+        assert hold.held
+        assert hold.remaining == left
+        await harness.sleep(LEASE)
+        assert lost == [pytest.approx(4 * LEASE - 0.1, abs=0.1)]
+        with pytest.raises(LeaseLost):
+            await hold.renew()
+
+    simulate(body)

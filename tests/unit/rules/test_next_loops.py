@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, AsyncHold, Client
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold._runtimes.manual import ManualAsyncioRuntime, ManualClock
 from leasehold.events import Event, GaveUp
 from leasehold.stores import registry
 from leasehold.stores.memory import Memory
@@ -123,3 +124,84 @@ def test_a_request_without_an_answer_as_its_loop_is_closed_leaves_no_lock(
     asyncio.run(go_on())
     other.close()
     del kept
+
+
+USES: dict[str, Callable[[AsyncClient], Coroutine[Any, Any, object]]] = {
+    "ping": lambda client: client.ping(),
+    "inspect": lambda client: client.inspect("kept"),
+    "holds": lambda client: client.holds(),
+    "locked": lambda client: client.lock("other").locked(),
+    "read": lambda client: client.versioned("other").get(),
+    "acquire": lambda client: client.lock("other").acquire(),
+    "try": lambda client: client.lock("kept").acquire(blocking=False),
+}
+"""What a program may do first with a client in its next loop."""
+
+
+class Kept:
+    """A hold of a loop that is closed, and a clock to move."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.client = AsyncClient(Memory(f"kept {id(self)}"), runtime=ManualAsyncioRuntime(self.clock))
+        self.options, self.told, self.holds = options, list[LeaseLost](), list[AsyncHold]()
+
+    async def acquire(self) -> None:
+        hold = await self.client.lock("kept", lease=LEASE, **self.options).acquire()
+        assert hold is not None
+        hold.on_lost(self.told.append)
+        self.holds.append(hold)
+
+    async def go_on(self, use: str, until: Callable[[], object]) -> None:
+        """Use the client in another loop, in which ``until`` must come true."""
+        await USES[use](self.client)
+        async with asyncio.timeout(SOON):
+            while not until():
+                self.clock.advance(LEASE / 1000)
+                await asyncio.sleep(0.005)
+        await self.client.close()
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_hold_is_renewed_in_the_next_loop_whatever_its_client_does_there(use: str) -> None:
+    kept = Kept()
+    asyncio.run(kept.acquire())
+    kept.clock.advance(LEASE / 2)
+    asyncio.run(kept.go_on(use, lambda: kept.holds[0].remaining > LEASE * 0.9))
+    assert [str(each).endswith("its client was closed") for each in kept.told] == [True]
+
+
+@pytest.mark.parametrize("use", ["ping", "acquire"])
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_hold_whose_lease_ran_out_between_two_loops_is_lost_in_the_next_one(use: str, renew: bool) -> None:
+    kept = Kept(renew=renew)
+    asyncio.run(kept.acquire())
+    kept.clock.advance(2 * LEASE)
+    asyncio.run(kept.go_on(use, lambda: kept.told))
+    assert str(kept.told[0]) == "the lease of lock 'kept' was lost: the lease expired"
+
+
+@pytest.mark.parametrize("use", ["ping", "acquire"])
+def test_a_hold_whose_renewal_was_under_way_as_its_loop_was_closed_is_renewed_in_the_next_one(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, sent = Kept(), list[bool]()
+
+    async def silent(*args: Any, **options: Any) -> None:
+        sent.append(True)
+        await asyncio.sleep(LEASE)
+
+    async def hold() -> None:
+        await kept.acquire()
+        kept.clock.advance(LEASE * 0.4)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept.client.store, "renew", silent)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(hold())
+        while not sent:
+            loop.run_until_complete(asyncio.sleep(0.001))
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is the point
+        loop.close()
+    asyncio.run(kept.go_on(use, lambda: kept.holds[0].remaining > LEASE * 0.9))

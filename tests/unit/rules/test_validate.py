@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold import AsyncClient, Client, _validate
+from leasehold.stores.memory import Memory
 from leasehold_lab.servers.base import free_port
 
 NAN = math.nan
@@ -124,6 +126,58 @@ ACQUIRES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timeout": "1"}, TypeError, "timeout must be seconds"),
     ({"timeout": True}, TypeError, "timeout must be seconds"),
 ]
+
+
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "lock": lambda client: client.lock("x").acquire,
+    "rlock": lambda client: client.rlock("x").acquire,
+    "reader": lambda client: client.rw_lock("x").reader().acquire,
+    "writer": lambda client: client.rw_lock("x").writer().acquire,
+    "upgradeable": lambda client: client.rw_lock("x").upgradeable().acquire,
+    "semaphore": lambda client: partial(client.semaphore("x", 1).acquire, 1),
+    "permits": lambda client: client.semaphore("x", 2).permits(2).acquire,
+    "multi_lock": lambda client: client.multi_lock(["x", "y"]).acquire,
+    "election": lambda client: client.election("x").acquire,
+    "campaign": lambda client: client.election("x").campaign,
+}
+"""What has an argument ``blocking``."""
+
+SURPRISING: list[tuple[Any, str]] = [
+    (5, r"blocking must be True or False, not 5; did you mean timeout=5\?"),
+    (0.5, r"not 0.5; did you mean timeout=0.5\?"),
+    (1.0, r"not 1.0; did you mean timeout=1.0\?"),
+    (-1, r"not -1; did you mean timeout=-1\?"),
+    (timedelta(seconds=5), r"not datetime.timedelta\(seconds=5\); did you mean timeout=datetime"),
+    (10**400, "not int$"),
+    (None, "not NoneType$"),
+    ("no", "not str$"),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize(("blocking", "words"), SURPRISING, ids=lambda value: str(value)[:20])
+def test_a_time_in_the_place_of_blocking(make: Callable[[Any], Any], blocking: Any, words: str) -> None:
+    """It would count as true, and the acquire would wait for ever."""
+    with Client.from_url(NOWHERE) as client:
+        for timeout in (None, 0.2):
+            with pytest.raises(TypeError, match=words):
+                make(client)(blocking, timeout)
+
+    async def body() -> None:
+        async with AsyncClient.from_url(NOWHERE) as client:
+            for timeout in (None, 0.2):
+                with pytest.raises(TypeError, match=words):
+                    await make(client)(blocking, timeout)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("make", sorted(MAKERS.keys() - {"reader"}))
+def test_zero_and_one_count_as_false_and_true(make: str) -> None:
+    memory = Memory(f"zero and one {make}")
+    with Client(memory) as client, Client(memory) as other, MAKERS[make](client)(1):
+        assert MAKERS[make](other)(0) is None
+        assert MAKERS[make](other)(1, 0) is None
 
 
 @pytest.mark.parametrize(("options", "kind", "words"), ACQUIRES, ids=str)

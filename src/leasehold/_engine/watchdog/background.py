@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from leasehold._engine.retry import Contact, documented
 from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE
 from leasehold._model import ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Job, Runtime, call_each
+from leasehold._runtimes.log import log
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import Store
 
@@ -22,8 +22,6 @@ RELEASE_WITHIN = 1.0  # seconds that a release may take to be confirmed; then it
 RETRY_PAUSE = 0.1  # seconds before a pending release is sent again, at least; with jitter up to five times as long
 
 RENEW, RELEASE = "leasehold-renew", "leasehold-release"  # the names of the jobs
-
-log = logging.getLogger("leasehold")
 
 Renewed = Callable[[Sequence[Lease], Sequence[RenewalResult], float], None]
 
@@ -94,8 +92,7 @@ class Renewer:
             applied = (partial(apply_result, *pair, sent, later, failure) for pair in pairs if pair[0].state in HOLDING)
             call_each(chain(applied, [partial(self._renewed, batch, results, sent)]))  # a handler may raise in any
         finally:
-            for call in later or ():
-                call()
+            call_each(later or ())
 
 
 def apply_result(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._engine.lease import Later
-from leasehold._runtimes.base import Flavor, Job, Runtime, Signal
+from leasehold._runtimes.base import Flavor, Job, Runtime, Signal, call_each
 
 PATIENCE = 0.01  # seconds that callbacks may take before the backup thread takes over the schedule
 LINGER = 30.0  # seconds after which an unused backup thread ends; the next callback starts another
@@ -62,8 +62,7 @@ class BackupThread:
         self._began.set()
         self.prepare()  # after the set: a backup thread that ends now sees the signal, or `prepare` sees its end
         try:
-            for call in calls:
-                call()
+            call_each(calls)
         finally:
             still = _take(mine)
             over.set()

@@ -27,6 +27,14 @@ RENEWALS_PER_LEASE = 3  # renewed after a third of its length, a lease outlives 
 RETRY = 0.05  # pause after a renewal without an answer, as a part of the lease; later ones are half as long again
 
 
+def renewable_until(lease: Lease) -> float:
+    """Return the boot-time clock reading from which the ``max_hold`` of a lease permits no renewal."""
+    if lease.max_hold is None:
+        return float("inf")
+    extra = lease.ticket.terms.lease - lease.length  # requested beyond what a store with sessions granted
+    return lease.since + lease.max_hold + extra
+
+
 class TimerQueue(Generic[T]):
     """At most one timer for each item. Entries of moved and removed items stay in the heap until they come to its top.
 

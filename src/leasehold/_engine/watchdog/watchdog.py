@@ -17,7 +17,7 @@ What happens when something dies:
 
 * the client: the store ends the leases;
 * a job that renews: its leases are in doubt, and are renewed again;
-* the watchdog's thread (after a fork): the next ticket starts a new one;
+* the watchdog's thread (after a fork) or its event loop: the next ticket, or use in a loop, starts a new job;
 * every reference to a hold: the watchdog marks the lease as lost, calls back, and then releases it.
 
 A new lease has no timers yet (`timers`). The order of steps makes that safe. An acquire adds its lease first and
@@ -30,7 +30,6 @@ the thread, or a run of the schedule, starts or ends.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -40,16 +39,16 @@ from leasehold._engine.lease_states import HOLDING, State
 from leasehold._engine.retry import Contact
 from leasehold._engine.watchdog.background import PendingRelease, ReleaseRetrier, Renewer, running
 from leasehold._engine.watchdog.backup_thread import BackupThread
-from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue
+from leasehold._engine.watchdog.timers import RENEWALS_PER_LEASE, LeaseTimers, TimerQueue, renewable_until
 from leasehold._model import RenewalResult, Ticket
-from leasehold._runtimes.base import ENDINGS, Job, Runtime, call_user_code
+from leasehold._runtimes.base import ENDINGS, Job, Runtime
+from leasehold._runtimes.log import log
 from leasehold.store_api import Store
 
 COALESCE = 1 / 30  # renewals that are due within this part of the shortest lease go into one batch
 NEVER = float("inf")
+AFTER_AN_ERROR = 0.1  # seconds until it continues after a mistake
 LINGER = 30.0  # seconds after which a watchdog with nothing to do ends its thread; the next ticket starts another
-
-log = logging.getLogger("leasehold")
 
 
 class Watchdog:
@@ -122,6 +121,11 @@ class Watchdog:
         """Start the backup thread, for callbacks that may be slow."""
         if not self._backup_thread.is_prepared():
             self._submit(0.0, self._backup_thread.prepare)
+
+    def resume(self) -> None:
+        """Go on in another event loop: the job has ended with the last one, and so have renewals under way."""
+        if self.leases():
+            self._submit(0.0, self._timers.add_again)
 
     def leases(self) -> list[Lease]:
         """Return all leases that it watches."""
@@ -221,10 +225,13 @@ class Watchdog:
             with self._starting:
                 self._current_run = mine
             while not self._closed and self._current_run is mine:
-                if not self._step():
-                    return
-                if not await self._sleep() and self._stop_if_idle(mine):
-                    return
+                try:
+                    if not self._step() or (not await self._sleep() and self._stop_if_idle(mine)):
+                        return
+                except Exception:  # a mistake, which must neither end the renewals nor fill the log
+                    self._inbox.append(self._timers.add_again)
+                    log.exception("a check of the leases failed; the watchdog continues")
+                    await self._runtime.sleep(AFTER_AN_ERROR)
         finally:
             with self._starting:  # another run may begin just now
                 last = self._current_run is mine
@@ -278,10 +285,9 @@ class Watchdog:
         later = self._backup_thread.later()
         try:
             self._check_all(later)
-        except Exception:
-            log.exception("a check of the leases failed; the watchdog continues")
-            self._timers.add_again()
-        return not later or self._backup_thread.call(later)
+        finally:
+            mine = not later or self._backup_thread.call(later)
+        return mine
 
     def _check_all(self, later: Later | None) -> None:
         self._drain_inbox()
@@ -330,12 +336,7 @@ class Watchdog:
         if not lease.is_reachable():
             self._release_abandoned(lease, later)
             return False
-        if lease.state is State.QUEUED:
-            return True
-        if lease.max_hold is None:
-            return lease.renews
-        extra = lease.ticket.terms.lease - lease.length  # requested beyond what a store with sessions granted
-        return lease.renews and now < lease.since + lease.max_hold + extra
+        return lease.state is State.QUEUED or (lease.renews and now < renewable_until(lease))
 
     def _release_abandoned(self, lease: Lease, later: Later | None) -> None:
         """Release a lease whose handle is gone; its callbacks are called before another client can acquire."""
@@ -346,5 +347,4 @@ class Watchdog:
         self.forget(lease)
         if ended:  # else another call has ended it just now, and releases it
             self.retry_release(lease.name, lease.ticket)
-            text = "lock %r was never released and its hold was dropped; the watchdog released it"
-            call_user_code(log.warning, text, lease.name)
+            log.warning("lock %r was never released and its hold was dropped; the watchdog released it", lease.name)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 from leasehold import AcquireTimeout, AsyncClient, Client
+from leasehold._runtimes.log import Log
 from leasehold._validate import Seconds
 from leasehold.integrations._common.names import NameTemplate
 from leasehold.primitives.bases import function_name
 from leasehold.primitives.calls.synchronized import CallName
 
-LOG = logging.getLogger("leasehold.integrations")
+LOG = Log("leasehold.integrations")
 
 OnBusy = Literal["retry", "skip"]
 """What happens to a task whose lock is busy: it is retried later, or it ends and counts as done."""

@@ -19,7 +19,6 @@ A delivered task acquires the lock that its arguments name, runs its body, and r
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -31,11 +30,12 @@ from celery.utils import uuid
 
 from leasehold import AcquireTimeout, Client, Hold, LeaseLost, StoreUnavailable
 from leasehold._inspection import Contender
+from leasehold._runtimes.log import Log
 from leasehold.integrations.celery.clients import client_of
 from leasehold.integrations.celery.options import Naming, OnBusy, TaskLock, Unique
 from leasehold.integrations.celery.unique import QueuedMark
 
-log = logging.getLogger("leasehold.celery")
+log = Log("leasehold.celery")
 
 _hold: ContextVar[Hold] = ContextVar("leasehold.celery.hold")
 """A thread, and a greenlet of gevent, has its own."""

@@ -16,14 +16,14 @@ an id there sends nothing, and gets the result of that id.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from leasehold import Client, Conflict, LeaseholdError, StoreUnavailable, Versioned, VersionedCell
+from leasehold._runtimes.log import Log
 
-log = logging.getLogger("leasehold.celery")
+log = Log("leasehold.celery")
 
 SENDING = 60.0
 """Seconds for which a mark lives whose message was not sent yet."""

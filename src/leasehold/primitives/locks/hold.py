@@ -128,6 +128,7 @@ class AsyncHold(AsyncContext):
         Raises:
             LeaseLost: it has ended.
             NotHeld: it was released.
+            RuntimeError: its ``max_hold`` is over; nothing was sent, and the hold goes on until its deadline.
             StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
         """
         self._engine.runtime.before_blocking()
@@ -300,6 +301,7 @@ class Hold(ContextFacade[AsyncHold]):
         Raises:
             LeaseLost: it has ended.
             NotHeld: it was released.
+            RuntimeError: its ``max_hold`` is over; nothing was sent, and the hold goes on until its deadline.
             StoreUnavailable: the store did not confirm; the hold goes on until its deadline.
         """
         run_sync(self._core.renew())

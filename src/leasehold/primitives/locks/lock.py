@@ -174,6 +174,7 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         return hold
 
     def _limit(self, blocking: bool, timeout: Seconds | None) -> float | None:
+        blocking = _validate.blocking(blocking)
         if blocking and timeout is None:
             return self._options.timeout
         limit = _validate.timeout(timeout, blocking=blocking)
@@ -218,7 +219,7 @@ class AsyncLock(AsyncMutex):
         self, blocking: bool, timeout: Seconds | None, cancel: Cancellation | None = None
     ) -> Coroutine[Any, Any, AsyncHold | LeaseHandle | NotAcquired]:
         engine, request, limit = self._engine, self._request, self._options.timeout
-        if timeout is not None or not blocking:
+        if timeout is not None or blocking is not True:
             limit = self._limit(blocking, timeout)
         if limit == 0:
             request = request._replace(join=False)

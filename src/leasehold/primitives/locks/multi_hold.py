@@ -131,6 +131,7 @@ class AsyncMultiHold(AsyncHold):
 
         Raises:
             LeaseLost: one has ended.
+            RuntimeError: the ``max_hold`` of one is over; nothing was sent, and the hold goes on until its deadline.
             StoreUnavailable: a store did not confirm; the hold goes on until its deadline.
         """
         self._engine.runtime.before_blocking()
@@ -162,7 +163,9 @@ class AsyncMultiHold(AsyncHold):
 
 
 async def renew_all(parts: Sequence[Part]) -> None:
-    """Set all leases to their full length, in one request to each store."""
+    """Set all leases to their full length, in one request to each store; nothing is sent if one may not be renewed."""
+    for part in parts:
+        part.engine.check_renewable(part.lease)
     for engine in dict.fromkeys(part.engine for part in parts):
         await engine.renew(*(part.lease for part in parts if part.engine is engine))
 

@@ -17,7 +17,6 @@ holder.
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
@@ -25,6 +24,7 @@ from leasehold import _validate
 from leasehold._engine.engine import Engine
 from leasehold._model import NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
+from leasehold._runtimes.log import log
 from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
@@ -54,9 +54,6 @@ class Missing(enum.Enum):
     """Stands for an argument that is not given, since None is a value."""
 
     MISSING = "missing"
-
-
-log = logging.getLogger("leasehold")
 
 
 class AsyncCachedValue(AsyncPrimitive, Generic[T]):

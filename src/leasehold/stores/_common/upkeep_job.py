@@ -6,12 +6,12 @@ mutex when something is due, and until when it sleeps. So it is woken, or it see
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from leasehold._runtimes.base import Job, Runtime
+from leasehold._runtimes.log import log
 
 T = TypeVar("T")
 
@@ -20,8 +20,6 @@ LINGER = 10.0
 
 AFTER_AN_ERROR = 0.5
 """Seconds until a job continues after an unexpected error."""
-
-log = logging.getLogger("leasehold")
 
 
 class UpkeepJob(ABC, Generic[T]):

@@ -19,13 +19,13 @@ and reopens the watch at another member.
 from __future__ import annotations
 
 import json
-import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from leasehold._model import Kind, Ticket
 from leasehold._runtimes.base import Job, Runtime, Signal
+from leasehold._runtimes.log import log
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.etcd.connection.errors import refusal
 from leasehold.stores.etcd.connection.gateway import Gateway
@@ -49,8 +49,6 @@ PAUSES = (0.02, 0.1, 0.3, 1.0)
 """Seconds before a broken watch is reopened, by the number of failed attempts; the last value repeats."""
 
 WATCH = "leasehold-watch"  # the name of the job
-
-log = logging.getLogger("leasehold")
 
 
 class TicketState:

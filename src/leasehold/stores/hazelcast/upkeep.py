@@ -9,10 +9,10 @@ the session lives. So the release is repeated, later and later, until the sessio
 
 from __future__ import annotations
 
-import logging
 from itertools import islice
 
 from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.log import log
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.drivers import Answer
 from leasehold.stores._common.upkeep_job import UpkeepJob
@@ -34,8 +34,6 @@ LATE_WITHIN = 5.0
 
 TOGETHER = 20
 """Tickets that are released at the same time, at most."""
-
-log = logging.getLogger("leasehold")
 
 
 class Upkeep(UpkeepJob[TicketState]):

@@ -10,7 +10,6 @@ uses the port by now.
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import socket
 import threading
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from leasehold._runtimes.base import Flavor, Runtime, Signal, run_sync
+from leasehold._runtimes.log import log
 from leasehold.stores.sqlite.machine import Machine
 
 CHECK_EVERY = 0.25
@@ -32,8 +32,6 @@ CLOSE_PATIENCE = 2.0
 """Seconds that closing waits for the thread, which may be reading the file."""
 
 KEY_BYTES = 16
-
-log = logging.getLogger("leasehold")
 
 Check = Callable[[Mapping[str, str]], Sequence[str]]
 """Takes each name with waiters, and our first ticket there; returns the tickets that must check again."""

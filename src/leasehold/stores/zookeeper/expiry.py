@@ -15,11 +15,11 @@ Both is done for *ended* states only, of which an acquire of the same ticket mak
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold._runtimes.base import Runtime
+from leasehold._runtimes.log import log
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.stores._common.upkeep_job import UpkeepJob
 from leasehold.stores.zookeeper.queue_nodes import Signals, TicketState
@@ -36,8 +36,6 @@ LONGEST_RETRY = 30.0
 
 REMOVED_WITHIN = 2.0
 """Seconds that a removal in the background may take before it is tried again."""
-
-log = logging.getLogger("leasehold")
 
 Remove = Callable[[TicketState, float], Coroutine[Any, Any, bool]]
 

@@ -49,6 +49,19 @@ def test_quick_calls_leave_the_schedule_where_it_is(monkeypatch: pytest.MonkeyPa
     assert not threads("leasehold-backup")
 
 
+def test_a_call_that_raises_keeps_no_other_from_being_made() -> None:
+    schedule, called = Schedule(), list[int]()
+    backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)
+
+    def fail() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    with pytest.raises(ZeroDivisionError):
+        backup_thread.call([fail, lambda: called.append(1), fail, lambda: called.append(2)])
+    assert called == [1, 2]
+    finish(backup_thread.close(SOON))
+
+
 def test_the_backup_thread_takes_over_the_schedule_from_a_slow_callback() -> None:
     schedule = Schedule()
     backup_thread = BackupThread(BlockingRuntime(), schedule.take_over)

@@ -171,7 +171,7 @@ def test_max_hold_caps_the_renewals() -> None:
 
 def test_an_extended_fixed_lease_still_ends_by_the_timer() -> None:
     async def body(harness: SimulatedHarness, client: AsyncClient, plan: Switch, events: list[Event]) -> None:
-        for options in ({"renew": False}, {"max_hold": 0.1}):
+        for options in ({"renew": False}, {"max_hold": LEASE - 1}):
             hold = await client.lock("a", lease=LEASE, **options).acquire()  # type: ignore[arg-type]
             assert hold is not None
             lost: list[float] = []
