@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from leasehold._engine.acquire import FIRST_ANSWER
 from leasehold._engine.engine import Engine
-from leasehold._engine.fast_path import release
+from leasehold._engine.fast_path import acquire, release
 from leasehold._engine.lease import Lease, LeaseHandle, OnLost
-from leasehold._model import NotAcquired
+from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
 from leasehold.errors import LeaseLost, StoreUnavailable
@@ -146,8 +146,13 @@ class AsyncReentrant(AsyncMutex):
         return await self._acquire_for(self._engine.runtime.me(), limit, checked(cancel))
 
     async def _acquire_for(
-        self, caller: Caller, limit: float | None, cancel: Cancellation | None = None
+        self,
+        caller: Caller,
+        limit: float | None,
+        cancel: Cancellation | None = None,
+        request: AcquireRequest | None = None,
     ) -> AsyncHold | NotAcquired:
+        """Acquire for a thread or task; ``request`` is for a new entry, in place of the lock's own."""
         if cancel is not None and cancel.cancelled:  # also where it would re-enter
             return NotAcquired(0.0, None)
         while (entry := self._own(mine := self._mine(caller))) is not None:
@@ -155,7 +160,9 @@ class AsyncReentrant(AsyncMutex):
             if entry.is_open():
                 return hold
         base, start = self._alongside(mine), self._engine.runtime.now()
-        handle = await self._lease(limit, "" if base is None else base.lease.ticket.id, cancel)
+        alongside = "" if base is None else base.lease.ticket.id
+        request = (request or self._request)._replace(join=limit != 0, alongside=alongside)
+        handle = await acquire(self._engine, request, limit, cancel)
         if isinstance(handle, NotAcquired):
             return handle
         if base is not None:
