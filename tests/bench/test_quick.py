@@ -104,3 +104,12 @@ def test_the_command_shows_and_commits_ratios(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("words", [["--write"], ["--quick", "--full"], ["--quick", "--only", "etcd"]])
 def test_options_that_do_not_fit_are_usage_errors(words: list[str]) -> None:
     assert CliRunner().invoke(bench, words).exit_code in (2, 64)
+
+
+def test_the_result_is_printed_before_files_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold_lab.commands.bench.end_on_signals", lambda: None)
+    words = ["--only", "sqlite-1", "--seconds", "0.02", "--rounds", "1"]
+    for more in ["--report", "/dev/full"], ["--json", "--report", "/dev/full"]:
+        done = CliRunner().invoke(bench, [*words, *more])
+        assert isinstance(done.exception, OSError)
+        assert "SQLite file" in done.stdout

@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost
+from leasehold import LeaseLost, tables
 from leasehold.stores.redis import keys
 from leasehold_lab.runtimes.harnesses import Harness
-from leasehold_lab.servers import Node, RedisCluster, RedisSentinel, RedisServer, RedlockNodes
+from leasehold_lab.servers import (
+    MariaDBServer,
+    Node,
+    PostgresServer,
+    RedisCluster,
+    RedisSentinel,
+    RedisServer,
+    RedlockNodes,
+)
+from leasehold_lab.servers.clock import ClockedServer
 from support.flavors import both
 from support.stores.failover_load import LEASE, NOISE, Load
 
@@ -35,7 +44,7 @@ def redlock(count: int = 5) -> Iterator[RedlockNodes]:
         yield nodes
 
 
-def step(server: RedisServer, seconds: float) -> None:
+def step(server: ClockedServer, seconds: float) -> None:
     assert server.clock is not None
     server.clock.step(seconds)
 
@@ -97,7 +106,7 @@ def test_a_step_forward_takes_a_lock_away_and_its_holder_is_told(harness: Harnes
         harness.run(body)
 
 
-async def free_after_a_lease(harness: Harness, url: str, namespace: str, stepped: Sequence[RedisServer]) -> None:
+async def free_after_a_lease(harness: Harness, url: str, namespace: str, stepped: Sequence[ClockedServer]) -> None:
     """Set clocks back while a holder is dead: its name is free within one more lease."""
     locks, others = (harness.client(url, namespace=namespace) for _ in range(2))
     dead = await locks.lock("x", lease=LEASE, renew=False).acquire()
@@ -113,10 +122,15 @@ async def free_after_a_lease(harness: Harness, url: str, namespace: str, stepped
 
 
 @both
-def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(harness: Harness, namespace: str) -> None:
-    server = RedisServer()
+@pytest.mark.parametrize("kind", [RedisServer, PostgresServer, MariaDBServer])
+def test_a_step_back_keeps_a_dead_holders_lock_for_one_more_lease_at_most(
+    harness: Harness, namespace: str, kind: type[RedisServer | PostgresServer | MariaDBServer]
+) -> None:
+    server = kind()
     with_clocks(server)
     with server:
+        if kind is not RedisServer:
+            tables.create(server.url)
 
         async def body(harness: Harness) -> None:
             await free_after_a_lease(harness, server.url, namespace, [server])

@@ -229,3 +229,11 @@ def test_durations_with_units_are_taken_by_run(sqlite_shell: Shell) -> None:
     begun = time.monotonic()
     assert sqlite_shell.call("run", "job", "--timeout", "200ms", "--", "true")[0] == 75
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("words", [["ls", "--watch"], ["ui", "--every"], ["top", "--interval"]])
+@pytest.mark.parametrize("pause", ["inf", "nan", "2h", "0"])
+def test_a_pause_that_is_too_short_or_too_long_is_a_mistake(words: list[str], pause: str) -> None:
+    result = call(*words, pause)
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"'{pause}' must be 0.1 s at least and 3600 s at most" in result.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 
 import pytest
 from shells import Shell, alive
@@ -47,6 +49,22 @@ def test_servers_run_until_they_are_ended(sqlite_shell: Shell, kind: str) -> Non
     process.communicate(timeout=20)
     assert process.returncode == (-ending if ending is signal.SIGKILL else 0)
     until(lambda: not any(alive(node["pid"]) for node in said["nodes"]))
+
+
+def test_servers_end_with_the_parent_unless_they_were_started_by_nohup(sqlite_shell: Shell) -> None:
+    script = 'nohup "$@" >kept & echo $! >pid; "$@" >tied; true'
+    wrap = ("sh", "-c", script, "sh")
+    parent = sqlite_shell.start("servers", "redis", "--json", wrap=wrap, start_new_session=True)
+    try:
+        kept, tied = (json.loads(sqlite_shell.file(name, within=20)) for name in ("kept", "tied"))
+        parent.kill()
+        until(lambda: not alive(tied["nodes"][0]["pid"]))
+        assert ping(kept["nodes"][0]["address"]) == "PONG"
+        os.kill(int(sqlite_shell.file("pid")), signal.SIGTERM)
+        until(lambda: not alive(kept["nodes"][0]["pid"]))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 def test_servers_are_shown_to_people(sqlite_shell: Shell) -> None:

@@ -57,7 +57,10 @@ GIVES_UP = LEASE
 """Seconds after which a client has given up a dropped hold: a renewal is answered, and the next one is due."""
 
 LEFT_BEHIND = 4 * LEASE
-"""Seconds after the last worker until all names are free: dropped holds, dead clients, clocks set back."""
+"""Seconds after the last worker until all names are free: dropped holds, dead clients, clocks set back a little."""
+
+SET_BACK = 1.25 * LEASE
+"""Seconds for which a dead holder's lock is in the way of whoever asks first after a clock was set back by far."""
 
 GOES_ON = LEASE / 4
 """Seconds for which a client that goes on holds something, and those until it does so again."""
@@ -217,7 +220,7 @@ class ClientGroup:
 
         async def look() -> None:
             for name, lock in locks.items():
-                hold = await lock.acquire(timeout=LEASE)
+                hold = await lock.acquire(timeout=SET_BACK if self.scenario.hits(Kind.BACK) else LEASE)
                 if hold is None:
                     raise TimeoutError(f"{name} is never free again")
                 await hold.release()

@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points, version
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leasehold.cli.options import Exit, Failed, one_line_errors
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "leasehold.commands"
 """The group of entry points by which other distributions add commands; the name is the command's."""
@@ -113,11 +115,13 @@ def _color() -> bool | None:
 
 
 def _added() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes a fifth of a command's start, and few commands need it
+
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("leasehold"), prog_name="leasehold")
+@click.version_option(package_name="leasehold", prog_name="leasehold")
 def main() -> None:
     """Locks for several processes and machines, from the shell.
 

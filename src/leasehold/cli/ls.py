@@ -41,7 +41,7 @@ ORDERS: Mapping[str, Callable[[LockInfo], Any]] = {
 )
 @click.option(
     "--watch",
-    type=Duration(least=0.1),
+    type=Duration(least=0.1, most=3600),
     is_flag=False,
     flag_value=str(WATCHED_EVERY),
     help="Repeat every TIME (2 s) until Ctrl-C. Write PREFIX before it.",

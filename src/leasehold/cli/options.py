@@ -26,6 +26,7 @@ class Exit(IntEnum):
     WRONG_KIND = 65  # the name is in use as another primitive, or the store cannot do what was asked
     UNAVAILABLE = 69  # the store does not answer, or refuses
     INTERNAL = 70  # an internal error of leasehold
+    IO = 74  # the output, or another file, cannot be written or read
     TAKEN = 75  # another client holds the lock; try again later
     LOST = 76  # the lock was lost while the command ran
     NOT_EXECUTABLE = 126
@@ -150,8 +151,10 @@ def _failed(error: Exception) -> Failed:
             return Failed(str(error), Exit.WRONG_KIND)
         case ValueError() | TypeError() if _is_input(error):
             return Failed(str(error), Exit.USAGE)
-        case StoreUnavailable() | OSError():
+        case StoreUnavailable():
             return Failed(f"the store is unavailable: {error}", Exit.UNAVAILABLE)
+        case OSError():
+            return Failed(f"cannot read or write: {error}", Exit.IO)
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
     return Failed(

@@ -23,7 +23,7 @@ NAMES = ("localhost", "127.0.0.1", "::1")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond loopback, with a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 for a free one.")
 @click.option("--allow-break", is_flag=True, help="Pages can break locks. Without it they only show.")
-@click.option("--every", type=Duration(least=0.1), default=0.5, show_default=True, help="Pause between two looks.")
+@click.option("--every", type=Duration(0.1, 3600), default=0.5, show_default=True, help="Pause between two looks.")
 @click.option("--prefix", default="", metavar="PATH", help="Serve below PATH, for a proxy that does not cut it off.")
 @click.option("--audit-log", type=click.Path(dir_okay=False), metavar="FILE", help="Append each break to FILE.")
 @store_options

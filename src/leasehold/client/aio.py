@@ -92,7 +92,8 @@ class AsyncClient(AsyncClientLocks):
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.
         """
-        mode = LockMode(Kind.SEMAPHORE, limit=primitives.parties_of(parties), fair=self._engine.store.capabilities.fair)
+        can = self._engine.store.capabilities
+        mode = LockMode(Kind.SEMAPHORE, limit=primitives.parties_of(parties), fair=can.fair and can.fair_shared)
         checked = Options.checked(self._engine, mode, lease=lease, timeout=timeout)
         return primitives.AsyncBarrier(self._engine, _validate.name(name), checked, drop_dead=bool(drop_dead))
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import dramatiq
+from dramatiq.middleware import MiddlewareError
 
 from leasehold import AcquireTimeout, Client
 from leasehold._validate import Seconds, at_least_zero
 from leasehold.integrations._common.queues import run_under_lock
+
+
+class BadLock(MiddlewareError, ValueError, TypeError):
+    """The lock of an actor has a mistake. Of all exceptions of a middleware, dramatiq passes on only its own kind."""
 
 
 class LockMiddleware(dramatiq.Middleware):
@@ -32,8 +37,13 @@ class LockMiddleware(dramatiq.Middleware):
         return {"lock", "on_busy", "lease", "wait", "hold"}
 
     def before_declare_actor(self, broker: dramatiq.Broker, actor: dramatiq.Actor[..., Any]) -> None:
-        """Wrap the function of an actor that has a lock."""
-        given = actor.options
+        """Wrap the function of an actor that has a lock; raise `BadLock` if an option does not fit it."""
+        try:
+            self._wrap(actor, actor.options)
+        except Exception as error:
+            raise BadLock(f"the actor {actor.actor_name!r}: {error}") from error
+
+    def _wrap(self, actor: dramatiq.Actor[..., Any], given: dict[str, Any]) -> None:
         if (name := given.get("lock")) is None:
             return
         decorate = run_under_lock(
@@ -45,7 +55,11 @@ class LockMiddleware(dramatiq.Middleware):
             wait=given.get("wait", 0.0),
             hold=given.get("hold"),
         )
-        actor.fn = decorate(actor.fn)
+        function = actor.fn
+        if isinstance(function, dramatiq.GenericActor):  # its `perform` has the arguments
+            function.perform = decorate(function.perform)  # type: ignore[method-assign]
+        else:
+            actor.fn = decorate(function)
 
     def _busy(self, error: AcquireTimeout) -> None:
         raise dramatiq.Retry(str(error), delay=self._delay)

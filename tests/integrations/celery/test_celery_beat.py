@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -184,3 +185,12 @@ def test_the_schedule_of_django_goes_on_and_one_off_tasks_run_once(own: Site) ->
         sent = nodes.sent()
     assert sum(each["entry"] == "once" for each in sent) == 1, sent
     assert len({each["id"] for each in sent}) == len(sent)
+
+
+def test_a_one_off_task_runs_once_each_time_it_is_switched_on_whenever_its_leader_dies(tmp_path: Path) -> None:
+    """In a process of its own: Django has one configuration."""
+    env = {**os.environ, "DATABASE": str(tmp_path / "db.sqlite3")}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "djonce.py")], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,16 @@ def test_nothing_is_left_to_migrate_or_to_make(site: Site) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = site.manage("check", "--fail-level", "WARNING", DJ_APPS=apps)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@SYSTEMS
+def test_the_model_without_a_table_is_empty_for_djangos_own_commands(site: Site) -> None:
+    """`dumpdata` reads all models, and with ``--all`` by their base managers."""
+    assert site.manage("migrate", DJ_APPS=[APP]).returncode == 0
+    for words in ("dumpdata",), ("dumpdata", "--all"), ("dumpdata", "leasehold"):
+        done = site.manage(*words, DJ_APPS=[APP])
+        assert done.returncode == 0, done.stderr
+        assert "heldlock" not in {each["model"].split(".")[1] for each in json.loads(done.stdout)}
 
 
 @SERVERS

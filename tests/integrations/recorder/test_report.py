@@ -58,6 +58,9 @@ def test_two_holders_at_once_are_shown(tmp_path: Path) -> None:
     [lost] = [text for text in texts if text.startswith("token 5,")]
     assert "lost: the lease expired" in lost
     assert lost.endswith("another held it at the same time")
+    full = call(one, two, "-o", "/dev/full")
+    assert isinstance(full.exception, OSError)
+    assert "3 holds of 2 locks" in full.output, "it is printed first"
     red = [each for each in page.iter() if each.get("class") == "o" and each.get("y") == "0"]
     assert len(red) == 2, "the time that both share, in the lane of each"
     found = json.loads(call(one, two, "--json").output)

@@ -14,6 +14,8 @@ from models.systems.redis import AWAY
 LAG = 1.0
 """Seconds of commits that a failover may lose."""
 
+NEAR_BACK, FAR_BACK = 2.0, 7200.0
+"""Seconds that a clock may be set back: by a little, and in half of the cases by far more than any lease."""
 
 SILENT = 2.0
 """Seconds that a silent session lives: a lease of the histories."""
@@ -107,7 +109,7 @@ class RowSystem(System):
         if self._forgot:
             return None
         self._went_back = True
-        self.server.step(-2.0 * one.luck)
+        self.server.step(-one.luck * (NEAR_BACK if one.luck < 0.5 else FAR_BACK))
         return 0.0
 
     def revoke(self, one: Strike) -> float:

@@ -1,17 +1,19 @@
-"""A Redis server's clock steps while a client waits: how long the wait lasts, and which deadline the client assumes."""
+"""A server's clock steps while a client waits: how long the wait lasts, and which deadline the client assumes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
-from leasehold import AsyncHold, LeaseLost
+from leasehold import AsyncHold, AsyncLock, AsyncSemaphore, LeaseLost, LockInfo
+from leasehold.stores._sql.waiting import LONGEST_LOOK
 from leasehold.stores.redis import keys
 from leasehold_lab.runtimes.harnesses import Harness, Job, SimulatedHarness, SimulatedMachine
 from models.history import quiet
-from models.redis.server import RedisServerModel
-from models.redis.transport import SimulatedRedis
+from models.system import GOOD
+from models.systems import SYSTEMS
 
 LEASE = 6.0
 FAR = 3600.0
@@ -23,39 +25,65 @@ NOISE = 0.2
 
 seeds = pytest.mark.parametrize("seed", range(10))
 kinds = pytest.mark.parametrize("kind", ["lock", "fair", "permit"])
+systems = pytest.mark.parametrize("system", ["redis", "postgres", "mysql"])
+rows = pytest.mark.parametrize("system", ["postgres", "mysql"])
 
 
 class Scene:
     """A server, and machines with a client each."""
 
-    def __init__(self, harness: SimulatedHarness, *names: str) -> None:
+    def __init__(self, harness: SimulatedHarness, system: str, names: Sequence[str]) -> None:
         self.harness = harness
-        self.server = RedisServerModel(harness.scheduler)
+        servers = cast(Any, SYSTEMS[system](harness, 1.0, GOOD))
+        self.server = servers.server
         self.machines: dict[str, SimulatedMachine] = {name: harness.machine(name) for name in names}
-        self.clients = {
-            name: machine.client(SimulatedRedis(self.server), namespace="n") for name, machine in self.machines.items()
-        }
+        self.clients = {name: machine.client(servers.opener, namespace="n") for name, machine in self.machines.items()}
 
-    async def acquire(self, name: str, kind: str, *, renew: bool = True, timeout: float = 60.0) -> AsyncHold:
-        """Acquire."""
+    def lock(self, name: str, kind: str, **options: Any) -> AsyncLock | AsyncSemaphore:
+        """Return the lock of a client."""
         client = self.clients[name]
         if kind == "permit":
-            hold = await client.semaphore("a", 1, lease=LEASE, renew=renew).acquire(timeout=timeout)
-        else:
-            hold = await client.lock("a", lease=LEASE, renew=renew, fair=kind == "fair").acquire(timeout=timeout)
+            return client.semaphore("a", 1, lease=LEASE, **options)
+        return client.lock("a", lease=LEASE, fair=kind == "fair", **options)
+
+    async def acquire(self, name: str, kind: str, *, timeout: float = 60.0, **options: Any) -> AsyncHold:
+        """Acquire."""
+        hold = await self.lock(name, kind, **options).acquire(timeout=timeout)
         assert hold is not None
         return hold
+
+    def wait(self, name: str, kind: str) -> Job[float]:
+        """Acquire and release in the background; return when that was granted."""
+
+        async def work() -> float:
+            hold = await self.acquire(name, kind)
+            granted = self.harness.now()
+            await hold.release()
+            return granted
+
+        return self.machines[name].spawn(work)
+
+    async def shown(self, name: str) -> LockInfo:
+        """Return what is shown of the lock to a client."""
+        info = await self.clients[name].inspect("a")
+        assert info is not None
+        return info
+
+    def kill(self, name: str) -> None:
+        """Kill a machine; its server learns that its connections have ended."""
+        self.machines[name].kill()
+        self.server.hang_up(self.machines[name].machine, arrives=True)
 
     def left(self) -> float:
         """Return for how many more seconds the name is held, according to the server."""
         return int(self.server.model.execute([b"PTTL", keys.mutex_keys("n", "a")[0]])) / 1000 - KEPT
 
 
-def play(seed: int, names: Sequence[str], story: Callable[[Scene], Awaitable[None]]) -> None:
+def play(seed: int, names: Sequence[str], story: Callable[[Scene], Awaitable[None]], system: str = "redis") -> None:
     harness = SimulatedHarness(seed)
 
     async def body(_: Harness) -> None:
-        await story(Scene(harness, *names))
+        await story(Scene(harness, system, names))
 
     with quiet():
         harness.run(body)
@@ -117,26 +145,21 @@ def test_a_step_back_does_not_delay_a_grant(seed: int, kind: str) -> None:
 
 @seeds
 @pytest.mark.parametrize("kind", ["lock", "fair"])
-def test_after_a_step_back_a_waiter_acquires_a_dead_holders_lock_within_two_leases(seed: int, kind: str) -> None:
+@systems
+def test_after_a_step_back_a_waiter_acquires_a_dead_holders_lock_within_two_leases(
+    system: str, seed: int, kind: str
+) -> None:
     """It waits for the rest of the dead holder's lease. Then it retries, and waits for one lease more."""
 
     async def story(scene: Scene) -> None:
         await scene.acquire("first", kind, renew=False)
-        waited = list[float]()
-
-        async def wait() -> None:
-            hold = await scene.acquire("second", kind)
-            waited.append(scene.harness.now())
-            await hold.release()
-
-        job: Job[None] = scene.machines["second"].spawn(wait)
+        waits = scene.wait("second", kind)
         await scene.harness.sleep(LEASE / 2)
         scene.server.step(-FAR)
         stepped = scene.harness.now()
-        await job.result()
-        assert waited[0] - stepped <= LEASE / 2 + LEASE + NOISE
+        assert await waits.result() - stepped <= LEASE / 2 + LEASE + NOISE
 
-    play(seed, ("first", "second"), story)
+    play(seed, ("first", "second"), story, system)
 
 
 @seeds
@@ -163,3 +186,100 @@ def test_a_late_grant_message_does_not_lengthen_the_lease_after_a_step_forward(s
         assert believed <= on_the_server
 
     play(seed, ("first", "second"), story)
+
+
+# --- lease rows: a database's clock is set back, or another server takes over whose clock is behind -----------------
+
+
+@seeds
+@kinds
+@rows
+def test_who_comes_after_a_step_back_waits_a_lease_for_a_dead_holder(system: str, seed: int, kind: str) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.acquire("first", kind, renew=False)
+        scene.server.step(-FAR)
+        await scene.harness.sleep(3 * LEASE)
+        (shown,) = (await scene.shown("second")).holders
+        assert shown.remaining <= LEASE
+        came = scene.harness.now()
+        await scene.acquire("second", kind)
+        assert scene.harness.now() - came <= LEASE + NOISE
+
+    play(seed, ("first", "second"), story, system)
+
+
+@seeds
+@kinds
+@rows
+def test_a_live_holder_keeps_its_lock_over_a_step_back(system: str, seed: int, kind: str) -> None:
+    """Its stored lease is shortened, and its next renewal makes it whole."""
+
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", kind)
+        scene.server.step(-FAR)
+        waits = scene.wait("second", kind)
+        await scene.harness.sleep(3 * LEASE)
+        first.raise_if_lost()
+        assert not waits.done()
+        await first.release()
+        await waits.result()
+
+    play(seed, ("first", "second"), story, system)
+
+
+@seeds
+@rows
+def test_a_lock_delay_lasts_no_longer_for_a_step_back(system: str, seed: int) -> None:
+    """What is left of it begins anew, once. Writes in between, as of a waiter that joins, do not."""
+    delay = 2 * LEASE
+
+    async def story(scene: Scene) -> None:
+        await scene.acquire("first", "lock", renew=False, lock_delay=delay)
+        await scene.harness.sleep(LEASE + 1.0)
+        assert await scene.lock("second", "lock", lock_delay=delay).acquire(timeout=0) is None
+        scene.server.step(-FAR)
+        stepped = scene.harness.now()
+        for _ in range(3):
+            await scene.harness.sleep(1.0)
+            assert await scene.lock("third", "fair", lock_delay=delay).acquire(timeout=0.1) is None
+            assert (await scene.shown("third")).free_in <= delay
+        await scene.acquire("second", "lock", lock_delay=delay)
+        assert delay - 1.0 - NOISE <= scene.harness.now() - stepped <= delay + 1.0 + NOISE
+
+    play(seed, ("first", "second", "third"), story, system)
+
+
+@seeds
+@rows
+def test_a_dead_waiter_is_in_the_way_for_no_longer_than_before(system: str, seed: int) -> None:
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", "fair")
+        scene.wait("dead", "fair")
+        await scene.harness.sleep(1.0)
+        scene.kill("dead")
+        scene.server.step(-FAR)
+        waits = scene.wait("second", "fair")
+        await scene.harness.sleep(2 * LEASE)
+        assert len((await scene.shown("second")).waiters) == 1
+        await first.release()
+        released = scene.harness.now()
+        assert await waits.result() - released <= LONGEST_LOOK + NOISE
+
+    play(seed, ("first", "dead", "second"), story, system)
+
+
+@seeds
+def test_a_waiter_keeps_its_channel_when_another_request_shortens_its_entry(seed: int) -> None:
+    """A grant that is sent to another channel would be found by the next renewal only."""
+
+    async def story(scene: Scene) -> None:
+        first = await scene.acquire("first", "lock")
+        waits = scene.wait("second", "lock")
+        await scene.harness.sleep(LEASE / 3 + NOISE)  # its first renewal is over
+        scene.server.step(-FAR)
+        assert await scene.lock("third", "lock").acquire(timeout=0.1) is None
+        await first.release()
+        released = scene.harness.now()
+        assert await waits.result() - released <= NOISE
+
+    play(seed, ("first", "second", "third"), story, "postgres")

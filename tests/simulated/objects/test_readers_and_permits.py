@@ -228,9 +228,9 @@ def run_seeds(seeds: range, turn: Turn, *, freed: bool = False) -> Record:
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("block", range(2))
 def test_valid_holds_never_conflict_and_every_client_makes_progress(turn: str, block: int) -> None:
-    whole = run_seeds(range(block * 25, block * 25 + 25), TURNS[turn])
-    assert whole.rounds > 25 * WORKERS
-    assert len(whole.upgrades) > 25 or "rw" not in turn
+    whole = run_seeds(range(block * 15, block * 15 + 15), TURNS[turn])
+    assert whole.rounds > 15 * WORKERS
+    assert len(whole.upgrades) > 15 or "rw" not in turn
 
 
 @pytest.mark.parametrize("turn", ["rw", "rw-unfair"])

@@ -28,7 +28,7 @@ from models.systems import SYSTEMS
 from support.plugins.tiers import repetitions
 
 FIRST = 20_261_124
-EACH = repetitions(30, 10)
+EACH = repetitions(20, 10)
 """Histories of each system in a normal run."""
 
 NIGHTLY = 100_000

@@ -138,7 +138,7 @@ def run_seeds(seeds: range, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("options", [{}, {"fair": True}, {"renew": False}, {"lock_delay": 1.0}], ids=str)
 @pytest.mark.parametrize("block", range(2))
 def test_no_two_valid_claims_overlap_and_everyone_gets_on(options: dict[str, object], block: int) -> None:
-    run_seeds(range(block * 40, block * 40 + 40), options)
+    run_seeds(range(block * 25, block * 25 + 25), options)
 
 
 @pytest.mark.nightly

@@ -21,7 +21,7 @@ from support.stores.crowds import queued
 
 FEW, MANY = 10, 100
 
-TURNS = 200
+TURNS = 120
 
 GROWTH = {
     **{"redis": 1.25, "redlock": 1.25, "sqlite": 1.25},
@@ -71,11 +71,13 @@ async def calls_of_a_hand_over(url: str, namespace: str, kind: str, waiters: int
                 done += 1
         all_done.set()
 
-    async with AsyncClient.from_url(url, namespace=f"{namespace}-{kind}-{waiters}") as locks:
+    async with (
+        AsyncClient.from_url(url, namespace=f"{namespace}-{kind}-{waiters}") as locks,
+        asyncio.TaskGroup() as tasks,  # if one of them fails, so does the test, at once and with its error alone
+    ):
         first = [await make(locks, kind).acquire() for _ in range(2 if kind == "permit" else 1)]
-        tasks = list[asyncio.Future[None]]()
         for number in range(1, waiters + 1):
-            tasks.append(asyncio.ensure_future(work(locks)))
+            tasks.create_task(work(locks))
             if number == waiters or url.startswith("redlock"):
                 await queued(locks, "x", number)
         sys.setprofile(count)
@@ -85,7 +87,6 @@ async def calls_of_a_hand_over(url: str, namespace: str, kind: str, waiters: int
             await all_done.wait()
         finally:
             sys.setprofile(None)
-        await asyncio.gather(*tasks)
     return calls / TURNS
 
 

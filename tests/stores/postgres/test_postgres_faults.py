@@ -53,6 +53,26 @@ def test_terminated_backends_cost_a_reconnection_and_no_lock(server: PostgresSer
 
 
 @both
+def test_a_renewal_uses_an_idle_connection_if_the_server_takes_no_more(
+    server: PostgresServer, harness: Harness
+) -> None:
+    """The connection that is kept for renewals is opened by the first of them, and may be refused."""
+    server.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1; GRANT ALL ON ALL TABLES IN SCHEMA public TO few")
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(f"postgresql://few@127.0.0.1:{server.port}/postgres")
+        hold = await client.lock("x").acquire(timeout=5)
+        assert hold is not None
+        for _ in range(3):
+            await hold.renew()
+        async with client.lock("y"):
+            await hold.renew()
+        await hold.release()
+
+    harness.run(body)
+
+
+@both
 @pytest.mark.parametrize("code", ["55P03", "40P01"])
 def test_a_connection_that_ended_behind_an_error_is_not_used_again(
     server: PostgresServer, harness: Harness, code: str

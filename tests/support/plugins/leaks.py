@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -37,9 +38,9 @@ def alive() -> set[str]:
 def children() -> set[str]:
     """Return the child processes of this one that have not been waited for."""
     found = set()
-    for path in Path("/proc/self/task").glob("*/children"):
+    for thread in os.listdir("/proc/self/task"):
         try:
-            pids = path.read_text().split()
+            pids = Path(f"/proc/self/task/{thread}/children").read_text().split()
         except OSError:  # the thread ended
             continue
         for pid in pids:
@@ -59,13 +60,13 @@ def _command(pid: str) -> str:
 def sockets() -> set[str]:
     """Return the open sockets of this process."""
     found = set()
-    for path in Path("/proc/self/fd").glob("*"):
+    for number in os.listdir("/proc/self/fd"):
         try:
-            target = path.readlink()
+            target = os.readlink(f"/proc/self/fd/{number}")
         except OSError:  # the file descriptor of this very search
             continue
-        if str(target).startswith("socket:") and int(path.name) not in reserved:
-            found.add(str(target))
+        if target.startswith("socket:") and int(number) not in reserved:
+            found.add(target)
     return found
 
 

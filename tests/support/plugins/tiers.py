@@ -148,7 +148,7 @@ PARTS = (
     _default(f"{HISTORIES}::test_every_promise_is_kept", "500 histories instead of 3,000", one_in=6),
     _default(f"{BROKEN}::test_a_broken_lock_is_found", "those that are found soon", without="believes a leader"),
     _default("unit", "rules, engine, primitives, and parts of stores"),
-    _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "600 histories"),
+    _all(f"{HISTORIES}::test_the_same_seed_gives_the_same_history_in_another_process", "200 histories"),
     _all(f"{HISTORIES}::test_no_waiter_is_stuck_when_messages_are_lost", "5,000 hand-overs"),
     _all(f"{HISTORIES}::test_each_kind_of_fault_strikes_each_system_that_has_it", "3,000 plans of histories"),
     _all(f"{WATCHDOG}::test_many_holds_cost_one_watchdog_thread", "holds with leases of seconds", real_time=True),

@@ -131,7 +131,11 @@ def bench(
         result = run(settings, ProgressLine())
     except MissingServer as error:
         raise Failed(str(error), Exit.MISSING) from None
-    if write and result.sound:
+    if json_:
+        as_json(result.as_json())
+    else:
+        click.echo(small.text(small.ratios(result)) if quick else text(result))
+    if write and result.sound:  # printed first: nothing is lost if it cannot be written
         small.write(small.ratios(result))
     if report is not None:
         report.write_text(page(result), encoding="utf-8")
@@ -139,9 +143,5 @@ def bench(
         details = docs.with_name(f"{docs.stem}-details.md")
         details.write_text(markdown(result), encoding="utf-8")
         summary.write(details, docs)
-    if json_:
-        as_json(result.as_json())
-    else:
-        click.echo(small.text(small.ratios(result)) if quick else text(result))
     if not result.sound:
         sys.exit(Exit.NO)

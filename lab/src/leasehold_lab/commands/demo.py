@@ -72,14 +72,15 @@ def demo(
     """
     _check_folders(report, drawing)
     result = _run(Settings(url, requests, services, nginx))
-    if report is not None:
-        report.write_text(page(result), encoding="utf-8")
-    if drawing is not None:
-        drawing.write_text(picture(result), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
     else:
-        _print(result, [path for path in (report, drawing) if path is not None])
+        _print(result)
+    for path, text in (report, page), (drawing, picture):  # printed first: nothing is lost if it cannot be written
+        if path is not None:
+            path.write_text(text(result), encoding="utf-8")
+            if not as_json:
+                click.echo(f"Written: {path}")
     sys.exit(0 if result.passed else 1)
 
 
@@ -103,7 +104,7 @@ def _run(settings: Settings) -> DemoResult:
         raise click.ClickException(str(error)) from None
 
 
-def _print(result: DemoResult, written: list[Path]) -> None:
+def _print(result: DemoResult) -> None:
     services = "1 service" if result.services == 1 else f"{result.services} services"
     click.echo(f"\n{result.requests} requests at once, {services}, one counter in {result.store}; {result.balancer}\n")
     click.echo(table(result.rows, lambda text, good: click.style(text, fg="green" if good else "red")))
@@ -111,5 +112,3 @@ def _print(result: DemoResult, written: list[Path]) -> None:
         for reason, count in row.reasons.items():
             click.secho(f"{row.title}: {count} failed: {reason}", fg="red")
     click.echo(f"\n{result.verdict()}")
-    for path in written:
-        click.echo(f"Written: {path}")

@@ -30,14 +30,14 @@ def report(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     found = stories(events_of(files))
     if not found:
         raise click.ClickException(f"no event in {', '.join(map(str, files))}; are these files of a Recorder?")
-    if output is not None:
-        output.write_text(page(found, [file.name for file in files]), encoding="utf-8")
     if as_json:
         click.echo(json.dumps([_facts(story) for story in found], indent=2))
-        return
-    _print(found)
+    else:
+        _print(found)
     if output is not None:
-        click.echo(f"Written: {output}")
+        output.write_text(page(found, [file.name for file in files]), encoding="utf-8")
+        if not as_json:
+            click.echo(f"Written: {output}")
 
 
 def _print(found: list[Story]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -42,6 +44,9 @@ KINDS: Mapping[str, tuple[Callable[[], Servers], str]] = {
 }
 """What each word of the command line starts."""
 
+LOOKS = 0.5
+"""Seconds between two looks at whether the parent still runs."""
+
 DATABASES = ("postgresql", "mariadb")
 """Kinds whose tables are created first."""
 
@@ -53,19 +58,21 @@ def servers(kind: str, json_: bool) -> None:
     """Start servers on this machine for development, and print the URL to reach them.
 
     They listen on free ports of 127.0.0.1, keep nothing after their end, and end with this command: Ctrl-C, SIGTERM, or
-    the end of whatever runs it. Their programs must be installed, such as redis-server or valkey-server.
+    the end of whatever runs it, unless nohup does. Their programs must be installed, such as redis-server or
+    valkey-server.
 
-    Exit code: 0 when ended by Ctrl-C or SIGTERM, 3 if the program is missing.
+    Exit code: 0 when ended so, 3 if the program is missing.
     """
     make, description = KINDS[kind]
+    parent = os.getppid()
     end_on_signals()
     try:
         with make() as started:
             if kind in DATABASES:
                 tables.create(started.url)
             _print(kind, started, description, json_)
-            while True:
-                signal.pause()
+            while os.getppid() == parent or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+                time.sleep(LOOKS)  # `end_with` ends with the thread that started this process
     except Ended:
         if not json_:
             click.echo("\nended", err=True)

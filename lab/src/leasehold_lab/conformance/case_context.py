@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from leasehold._inspection import LockInfo
 from leasehold._model import Capabilities, LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold._validate import Meta
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseholdError
 from leasehold.primitives.locks.hold import AsyncHold
@@ -148,6 +149,10 @@ class CaseContext:
         assert self._promised is not None
         return self._promised
 
+    def meta(self, value: Meta) -> Meta | None:
+        """Return what a holder shows to people; None where the store keeps none."""
+        return value if self.promised.meta else None
+
     @property
     def short(self) -> float:
         """Seconds of a lease that a case lets expire: `SHORT`, or the shortest lease of the store."""
@@ -211,10 +216,20 @@ def case(variants: tuple[Variant, ...] = (Variant.LOCK,), needs: tuple[str, ...]
     def register(body: Body) -> Body:
         for variant in variants:
             name = f"{variant.value}/{body.__name__}"
-            REGISTER[body.__module__].append(RegisteredCase(name, _run(body, variant), needs + variant.needs))
+            REGISTER[body.__module__].append(RegisteredCase(name, _run(body, variant), _all(needs + variant.needs)))
         return body
 
     return register
+
+
+def _all(needs: tuple[str, ...]) -> tuple[str, ...]:
+    """Add the capabilities without which the library refuses to use others."""
+    implied = set[str]()
+    if "cells" in needs:
+        implied.add("fencing")
+    if "fair" in needs and {"shared", "permits"} & {*needs}:
+        implied.add("fair_shared")
+    return (*needs, *sorted(implied))
 
 
 def _run(body: Body, variant: Variant) -> Case:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import mmap
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from shutil import which
 
-from leasehold_lab.servers.base import MissingServer, find_program
+from leasehold_lab.servers.base import MissingServer, Server, find_program
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -97,6 +98,30 @@ class Clock:
             for place, more in zip((slice(0, 8), slice(8, 16)), seconds, strict=True):
                 ahead = int.from_bytes(shared[place], "little", signed=True) + round(more * 1e6)
                 shared[place] = ahead.to_bytes(8, "little", signed=True)
+
+
+class ClockedServer(Server):
+    """A server that can have its own wall clock.
+
+    Attributes:
+        clock: its own clock; None if it has that of the machine.
+
+    """
+
+    clock: Clock | None = None
+
+    def give_clock(self) -> Clock:
+        """Give the server its own wall clock, which a test can step. Must be called before `start`.
+
+        Raises:
+            MissingServer: there is no gcc.
+
+        """
+        self.clock = Clock(self.folder)
+        return self.clock
+
+    def _command_prefix(self) -> Sequence[str]:
+        return () if self.clock is None else self.clock.command_prefix
 
 
 @cache

@@ -25,6 +25,9 @@ OnBusy = Literal["retry", "skip"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+TASKS = ("task_class", "kiq")
+"""Attributes of what the decorators of huey and taskiq return."""
+
 Busy = Callable[[AcquireTimeout], Any]
 """Called if the lock is held by another; raises or returns what makes the queue try again."""
 
@@ -51,6 +54,9 @@ def run_under_lock(
         wait: seconds that a worker waits for the lock, at most, before the task counts as busy.
         hold: the keyword-only argument of the task that gets the hold.
         without: arguments that the queue adds in front.
+
+    Raises:
+        ValueError, TypeError: an option is out of its bounds; or, of the decorator, it does not fit the function.
     """
     if on_busy not in ("retry", "skip"):
         raise ValueError(f"on_busy must be 'retry' or 'skip', not {on_busy!r}")
@@ -111,6 +117,8 @@ def _skip(error: AcquireTimeout) -> None:
 
 
 def _check(client: Client | AsyncClient, function: Callable[..., Any]) -> None:
+    if any(hasattr(function, each) for each in TASKS):  # a lock around it is free when a worker runs the task
+        raise TypeError(f"{function_name(function)} is a task already; write the lock below the queue's decorator")
     if inspect.iscoroutinefunction(function) is not isinstance(client, AsyncClient):
         other = "AsyncClient" if isinstance(client, Client) else "Client"
         raise TypeError(f"{function_name(function)} needs an {other}; the client is a {type(client).__name__}")

@@ -7,7 +7,8 @@
 * *reserve*: the run is claimed in the store before the entry moves on.
 * *send*: the lead is checked once more, right before the message goes to the broker. An error of the connection leaves
   the run claimed, and it is sent again with the same id. Celery itself would log the error and drop the run.
-* *sync*: a former leader writes nothing: the next leader's values are in the database by now.
+* *sync*: a former leader writes nothing: the next leader's values are in the database by now. The row of a one-off task
+  of django-celery-beat is written before its run is confirmed. After that the row alone says whether it runs again.
 
 What remains: a process that is stopped after the check and before the broker has the message sends it when it wakes up.
 """
@@ -92,6 +93,8 @@ class Sending:
         if run is None:
             run = Run(in_utc(entry.last_run_at), entry.total_run_count, None, sent=True)
             self.book.write(entry.name, run)
+        elif _is_one_off(entry) and run.task_id is not None and run.sent:
+            pass  # its row was written before that: if it has not run, somebody wants it to run again
         elif run.at > in_utc(entry.last_run_at) or (entry.total_run_count == 0 and run.at < in_utc(entry.last_run_at)):
             self._put(entry, run)  # an entry that never ran has the time when this node first saw it
         if not run.sent:
@@ -121,7 +124,20 @@ class Sending:
             logger.error("Message Error: %s", error, exc_info=True)  # it cannot be sent: Celery drops it, too
         finally:
             entry.options = own
+        if _is_one_off(entry):
+            self._write_row()
         self.book.confirm(entry.name, run)
+
+    def _write_row(self) -> None:
+        try:
+            self.sync()
+        except Exception:  # a row that is not valid: it is written again later, as all are
+            logger.exception("beat: the rows were not written")
+
+
+def _is_one_off(entry: Any) -> bool:
+    """Return whether django-celery-beat switches the entry off after a run, and counts from 0 when it is on again."""
+    return bool(getattr(getattr(entry, "model", None), "one_off", False))
 
 
 @contextmanager

@@ -101,13 +101,13 @@ class Dialect:
     """
     drop_entry: ClassVar = "DELETE FROM leasehold_entry WHERE ticket = $1 AND name_id = $2"
     names: ClassVar = f"""
-        SELECT id, name, fence, blocked_until, {COLUMNS}, {HOLDER} FROM leasehold_name
+        SELECT id, name, fence, blocked_until, used, {COLUMNS}, {HOLDER} FROM leasehold_name
         LEFT JOIN leasehold_entry ON name_id = id
         WHERE space = $1 AND name >= $2 AND name < $3 AND (blocked_until > $4 OR holder <> '' OR ticket IS NOT NULL)
         ORDER BY name, place
     """
-    """(space, from, below, now) → id, name, fence, blocked_until, ENTRY, HOLDER: all entries of names in use within
-    bounds."""
+    """(space, from, below, now) → id, name, fence, blocked_until, used, ENTRY, HOLDER: all entries of names in use
+    within bounds."""
 
     @cached_property
     def release_held(self) -> str:

@@ -28,6 +28,9 @@ USED_TO_WITHIN = 600 * 10**9
 COME_BACK = 1.0
 """Seconds for which a waiter that could not be notified keeps its place, as on Redis."""
 
+SET_BACK_AT_LEAST = 0.001
+"""Seconds by which a clock must have been set back to be corrected for: more than times are rounded by."""
+
 ALL = 1 << 31
 """As a window: all waiters."""
 
@@ -74,6 +77,7 @@ class QueueSnapshot:
         counted: how many it has, if all were read.
         row_holder: ticket of the holder that is stored in the name's row; empty: none.
         passed_over: waiters without a listener. They are not in ``queue``.
+        shortened: tickets whose stored entries expire later than those in ``queue``; see `snapshot_of`.
     """
 
     row: NameRow | None
@@ -87,6 +91,7 @@ class QueueSnapshot:
     entries: int = field(default=0, kw_only=True)
     counted: int | None = field(default=None, kw_only=True)
     row_holder: str = field(default="", kw_only=True)
+    shortened: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def without(self, unreachable: Collection[str], me: str) -> QueueSnapshot:
         """Return the snapshot without the waiters on these channels, except ``me``."""
@@ -139,6 +144,9 @@ def snapshot_of(
 ) -> QueueSnapshot:
     """Build a snapshot from rows.
 
+    The clock may have been set back since they were written, as by a failover to a server whose clock is behind. So an
+    entry lasts at most its lease from ``now``, and a lock delay at most what was left of it at the name's last use.
+
     Args:
         name: the name.
         row: its row.
@@ -149,12 +157,13 @@ def snapshot_of(
     """
     seen = {one[0] for one in first if one[1]}
     found = {one[0]: one for one in (*first, *(more or ()))}
-    entries = [entry_of(one) for one in found.values()]
+    stored = [entry_of(one) for one in found.values()]
+    entries = [_at_most_its_lease(entry, now) for entry in stored]
     holders = tuple(sorted((entry for entry in entries if entry.token is not None), key=lambda entry: entry.token or 0))
     waiters = tuple(sorted((entry for entry in entries if entry.token is None), key=lambda entry: entry.order))
     return QueueSnapshot(
         row,
-        Queue(name, row[1], row[2] / 1e9, holders, waiters),
+        Queue(name, row[1], _blocked_until(row, now), holders, waiters),
         more is None,
         max((one[1] for one in found.values()), default=0),
         frozenset(
@@ -162,7 +171,18 @@ def snapshot_of(
         ),
         {one[0]: one[15] for one in found.values()},
         {one[0]: one[16:] for one in found.values()},
+        shortened=frozenset(old.ticket.id for old, entry in zip(stored, entries, strict=True) if entry is not old),
     )
+
+
+def _at_most_its_lease(entry: QueueEntry, now: float) -> QueueEntry:
+    latest = now + entry.ticket.terms.lease
+    return replace(entry, expires=latest) if entry.expires > latest + SET_BACK_AT_LEAST else entry
+
+
+def _blocked_until(row: NameRow, now: float) -> float:
+    until, used = row[2] / 1e9, row[3] / 1e9  # both are written at once, so when `used` was now, it was `until - used`
+    return until - (used - now) if until > now and used > now + SET_BACK_AT_LEAST else until
 
 
 def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) -> Iterator[Dropped | Added | Changed]:
@@ -176,19 +196,20 @@ def differences(snapshot: QueueSnapshot, after: Queue, now: float, hint: str) ->
         if ticket not in remaining or old.expires <= now:  # an expired one that is back has a new place
             yield Dropped(ticket)
     for entry in snapshot.passed_over:
-        if entry.expires > now + COME_BACK:
-            yield Changed(replace(entry, expires=now + COME_BACK), entry.order, snapshot.hints[entry.ticket.id])
+        if entry.expires > now + COME_BACK or entry.ticket.id in snapshot.shortened:
+            expires = min(entry.expires, now + COME_BACK)
+            yield Changed(replace(entry, expires=expires), entry.order, snapshot.hints[entry.ticket.id])
     for ticket, entry in remaining.items():
         old_entry = before.get(ticket)
         if old_entry is None or old_entry.expires <= now:
             # Not the number in `Queue`: it counts from the last unexpired entry, and others may be behind that one.
             yield Added(entry, snapshot.last + 1 if entry.token is None else 0)
-        elif (old_entry.token, old_entry.expires) != (entry.token, entry.expires):  # it was granted, or it asked again
-            same_hint = snapshot.hints[ticket] == hint
-            if entry.token is None and same_hint and old_entry.expires - now > entry.ticket.terms.lease / 2:
-                continue
-            place, kept = (entry.order, hint) if entry.token is None else (0, snapshot.hints[ticket])
-            yield Changed(entry, place, kept)
+        elif ticket in snapshot.shortened or (old_entry.token, old_entry.expires) != (entry.token, entry.expires):
+            own, waits = snapshot.hints[ticket], entry.token is None
+            asked = waits and entry is not old_entry  # else it was granted, or is only shortened
+            enough = ticket not in snapshot.shortened and old_entry.expires - now > entry.ticket.terms.lease / 2
+            if not (asked and own == hint and enough):
+                yield Changed(entry, entry.order if waits else 0, hint if asked else own)
 
 
 def name_differs(snapshot: QueueSnapshot, after: Queue, now: float) -> bool:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, Ticket
+from leasehold._model import Cell, Change, QueueEntry, ReleaseReason, Ticket, View
 from leasehold._rules import Queue
 from leasehold.stores._common import queues
 from leasehold.stores._common.cells import EMPTY, apply_change
@@ -52,10 +52,10 @@ from leasehold.stores._sql.waiting import message
 CONSTANTS, ITS_PLACE = 3, 4
 """Columns of `Dialect.entries` before those of the entry, and the column with its place."""
 
-OF_NAME = 4
+OF_NAME, NAMES = 4, 5
 """Columns of `Dialect.lock_name` before the number of entries, and of `Dialect.names` before those of the entry."""
 
-TICKET, PLACE, EXPIRES, HINT = (OF_NAME + index for index in (0, 1, 3, 15))
+TICKET, PLACE, EXPIRES, HINT = (NAMES + index for index in (0, 1, 3, 15))
 """Columns of `Dialect.names`."""
 
 
@@ -211,17 +211,18 @@ def token_of(entry: QueueEntry | None) -> int:
     return entry.token
 
 
-def views_of(rows: Sequence[EntryRow]) -> list[Queue]:
-    """Build queues from the rows of `Dialect.names`, which are in order of name."""
+def views_of(rows: Sequence[EntryRow], now: float) -> list[View]:
+    """Return the queues in the rows of `Dialect.names`, which are in order of name, as they are at ``now``."""
     by_name: dict[bytes, list[EntryRow]] = {}
     for row in rows:
         by_name.setdefault(row[1], []).append(row)
-    found: list[Queue] = []
+    found: list[View] = []
     for name, some in by_name.items():
-        head = (some[0][0], some[0][2], some[0][3], 0)
+        row_id, _, *head = some[0][:NAMES]
         holders = row_holder.as_entries(some[0][-row_holder.COLUMNS :])
-        entries = [*holders, *(one[OF_NAME : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
-        found.append(queue_snapshot.snapshot_of(name.decode("utf-8", "surrogatepass"), head, entries, None, 0.0).queue)
+        entries = [*holders, *(one[NAMES : -row_holder.COLUMNS] for one in some if one[TICKET] is not None)]
+        text = name.decode("utf-8", "surrogatepass")
+        found.append(queues.view(queue_snapshot.snapshot_of(text, (row_id, *head), entries, None, now).queue, now))
     return found
 
 

@@ -173,8 +173,7 @@ class RowStore:
             return rows.clock_of(clock).now, found  # read after the rows: a lease that was just renewed is not too long
 
         now, found = await self._transact(work, self._runtime.now() + within)
-        views = [queues.view(queue, now) for queue in rows.views_of(found)]
-        return [view for view in views if view.holders or view.waiters or view.free_in > 0]
+        return [view for view in rows.views_of(found, now) if view.holders or view.waiters or view.free_in > 0]
 
     async def _names(self, tx: Transaction, space: bytes, prefix: str, *, exact: bool) -> tuple[float, Statement]:
         """Return the server's clock, and what reads the names in use by then."""
@@ -274,7 +273,8 @@ class RowStore:
     ) -> None:
         for (name, _), one in zip(concerned, steps, strict=True):
             if one is None:  # each alone: the owner of a new row must not wait for the server's counter of ids
-                await self._write([Statement(self._dialect.add_name, self._key(name))], until)
+                adds = [Statement(self._dialect.add_name, self._key(name)), Statement(self._dialect.clock)]
+                rows.clock_of((await self._write(adds, until))[-1])  # without meta's row it was not added
 
     async def _sweep(self, until: float) -> None:
         if self._sweeper.due():

@@ -114,14 +114,14 @@ class MySQLSessionStore(SessionRowStore[Session], MySQLStore):
             return RenewalResult.GONE
         return await self.mysql.demoted(answers[-1]) or RenewalResult.HELD
 
-    async def _take_token(self, session: Session, until: float) -> tuple[int, int]:
+    async def _take_token(self, session: Session, until: float) -> tuple[int, int | None]:
         key, leased = self._row_key(session.name), sql.used_by_leases(self._key(session.name))
         writes = (sql.raise_token(key), *sql.store_holder(key, session.ticket, session.number))
         leases, *_, tokens = await self._transact_on(session, until, leased, *writes, sql.token(key))
         if leases:
             name = session.name
             raise NameInUse(f"{name!r} is in use by lease rows, and cannot be used {OTHER_MODE}", name=name)
-        token, version = tokens[0]
+        token, version = tokens[0] if tokens else (0, None)
         return int(token), version
 
     async def _transact_on(self, session: Session, until: float, *statements: Statement) -> Sequence[Rows]:

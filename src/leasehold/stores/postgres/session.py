@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from leasehold._model import Capabilities, Granted, Owner, ReleaseReason, RenewalResult, Ticket
 from leasehold._runtimes.base import Runtime
 from leasehold.errors import LeaseholdError, StoreUnavailable
+from leasehold.stores._sql import rows
 from leasehold.stores._sql.queue_snapshot import Key, ns
 from leasehold.stores._sql.rows import EXPIRES, HINT, TICKET
 from leasehold.stores._sql.session import statements
@@ -81,11 +82,12 @@ class SessionStore(SessionRowStore[Session], PostgresStore):
                 raise
             # else the session has answered, so it has its lock: rows decide nothing
 
-    async def _take_token(self, session: Session, until: float) -> tuple[int, int]:
+    async def _take_token(self, session: Session, until: float) -> tuple[int, int | None]:
         first = () if session.silence == session.lease else (session.limit_silence(),)
         takes = self._entry(advisory.GRANT, session.name, session.ticket, session.hint)
+        adds = Statement(self._dialect.add_name, self._row_key(session.name)), Statement(self._dialect.clock)
         while not (found := (await self._sessions.ask(session, until, *first, takes))[-1]):
-            await self._sessions.ask(session, until, Statement(self._dialect.add_name, self._row_key(session.name)))
+            rows.clock_of((await self._sessions.ask(session, until, *adds))[-1])
         return int(found[0][0]), found[0][1]
 
     async def _release(self, session: Session, until: float) -> bool:

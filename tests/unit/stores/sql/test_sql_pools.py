@@ -12,9 +12,11 @@ pytest.importorskip("psycopg")
 
 from leasehold._runtimes.base import finish
 from leasehold._runtimes.blocking import BlockingRuntime
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.mysql.connection.pool import Pool
 from leasehold.stores.postgres.connection.base import PostgresTransport
 from leasehold.stores.postgres.connection.blocking import BlockingTransport
+from leasehold.stores.postgres.connection.errors import cannot_connect
 from leasehold.stores.postgres.connection.settings import Settings
 
 SOON = 5.0
@@ -85,3 +87,24 @@ def test_a_connection_that_comes_back_as_its_client_is_closed_is_closed(
     monkeypatch.setattr(pool, "give", late)
     finish(transport._on_connection(nothing, transport._runtime.now() + SOON, pool))
     assert connection.open is not closed
+
+
+def test_a_renewal_whose_own_connection_is_refused_borrows_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open one. It goes back to where it was: another caller would find the server full, too."""
+    dead, there, transport = Connection(), Connection(), new_transport()
+    dead.open = False
+    transport._pool.give(there)  # type: ignore[arg-type]
+    transport._pool.give(dead)  # type: ignore[arg-type]
+
+    async def refuse(*_: object) -> NoReturn:
+        raise cannot_connect("h/d", "FATAL:  sorry, too many clients already")
+
+    monkeypatch.setattr(transport, "connect", refuse)
+    monkeypatch.setattr(transport, "alive", lambda connection: True)
+    for _ in range(2):
+        finish(transport.transact(nothing, within=SOON, reserved=True))
+    assert [transport._pool.take()] == [there]
+    with pytest.raises(StoreUnavailable, match="max_connections"):
+        finish(transport.transact(nothing, within=SOON, reserved=True))
+    with pytest.raises(StoreUnavailable, match="max_connections"):
+        finish(transport.transact(nothing, within=SOON))

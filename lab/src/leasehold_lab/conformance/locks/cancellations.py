@@ -89,7 +89,7 @@ async def one_cancellation_ends_all_waits_that_got_it(context: CaseContext) -> N
     await held(hold).release()
 
 
-@case((Variant.LOCK,), needs=("shared", "fair"))
+@case((Variant.LOCK,), needs=("shared", "fair", "upgrades"))
 async def an_upgrade_may_be_cancelled(context: CaseContext) -> None:
     """The reader's hold stays, and readers that were kept out by the waiting writer enter."""
     client, stop = context.client(), Cancellation()

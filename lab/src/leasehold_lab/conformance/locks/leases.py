@@ -91,7 +91,7 @@ async def a_lock_delay_follows_an_expiry(context: CaseContext) -> None:
 async def no_lock_delay_follows_a_release(context: CaseContext) -> None:
     """After a release, the next client acquires at once."""
     client = context.client()
-    hold = await context.holder(client, lock_delay=60.0)
+    hold = await context.holder(client, lock_delay=30.0)
     waiter = context.harness.spawn(lambda: context.holder())
     await context.queued(client, 1)
     start = context.harness.now()

@@ -180,7 +180,7 @@ async def a_multi_lock_may_contain_all_kinds(context: CaseContext) -> None:
         assert await names_in_use(client) == ["b"]
 
 
-@case(needs=("shared",))
+@case(needs=("shared", "fair"))
 async def a_multi_lock_releases_all_when_one_name_is_in_use(context: CaseContext) -> None:
     """A name in use as another kind raises an error, and then no member is held."""
     client = context.client()

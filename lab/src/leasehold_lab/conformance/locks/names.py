@@ -102,7 +102,7 @@ async def in_a_lock_delay_a_name_has_no_kind(context: CaseContext) -> None:
     kinds = [LockMode(), LockMode(Kind.READ_WRITE), LockMode(Kind.SEMAPHORE, exclusive=False, limit=3)]
     pairs = {f"{NAME}{number}": pair for number, pair in enumerate(permutations(kinds, 2))}
     for name, (first, _) in pairs.items():
-        expiring = ticket(client, first, lease=context.short, lock_delay=60.0)
+        expiring = ticket(client, first, lease=context.short, lock_delay=30.0)
         assert isinstance(await client.store.try_acquire(name, expiring, join=False, within=WITHIN), Granted)
     await context.harness.sleep(context.expired_after(context.short))
     for name, (first, second) in pairs.items():
@@ -120,7 +120,8 @@ def as_lock(client: AsyncClient) -> list[Query]:
 def as_read_write(client: AsyncClient) -> list[Query]:
     """Return queries that use the name as a read-write lock, one for each side."""
     both = client.rw_lock(NAME)
-    return [both.reader().locked, both.writer().locked, both.upgradeable().locked]
+    sides = [both.reader(), both.writer(), *([both.upgradeable()] if client.store.capabilities.upgrades else [])]
+    return [side.locked for side in sides]
 
 
 def as_semaphore(client: AsyncClient, limit: int) -> list[Query]:
@@ -161,7 +162,7 @@ async def inspecting_a_semaphore_needs_its_limit(context: CaseContext) -> None:
     assert not await two.semaphore(NAME, 2).locked()
 
 
-@case(needs=("shared",))
+@case(needs=("shared", "fair"))
 async def inspecting_a_read_write_lock_needs_its_kind(context: CaseContext) -> None:
     """`locked` raises for a name that is in use as another kind of lock."""
     one, two = context.client(), context.client()

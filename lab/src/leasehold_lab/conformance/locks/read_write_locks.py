@@ -7,17 +7,23 @@ from typing import Any
 
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, NameInUse, NotHeld
-from leasehold.primitives.locks.rw_lock import AsyncRWLock
+from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncRWLockSide
 from leasehold_lab.conformance.case_context import GIVES_UP, NAME, SHORT, SOON, CaseContext, case, held, raised
 from leasehold_lab.runtimes.harnesses import Job
 
 RW = ("shared", "fair")
+UPGRADES = (*RW, "upgrades")
 WRITERS, READERS, ROUNDS = 2, 4, 5
 
 
 def rw(context: CaseContext, client: AsyncClient | None = None, **options: Any) -> AsyncRWLock:
     """Make a read-write lock of the given client or of a new one."""
     return (context.client() if client is None else client).rw_lock(NAME, **options)
+
+
+def writing(context: CaseContext, lock: AsyncRWLock) -> list[AsyncRWLockSide]:
+    """Return the sides that write: the writer's, and that of the reader that may become one, if the store has it."""
+    return [lock.writer(), *([lock.upgradeable()] if context.promised.upgrades else [])]
 
 
 @case(needs=RW)
@@ -46,7 +52,7 @@ async def a_writer_holds_alone(context: CaseContext) -> None:
     writer = held(await rw(context).writer().acquire(blocking=False))
     assert writer.token > max(reader.token, other.token)
     stranger = rw(context)
-    for side in (stranger.reader(), stranger.upgradeable(), stranger.writer()):
+    for side in (stranger.reader(), *writing(context, stranger)):
         assert await side.locked()
         assert await side.acquire(blocking=False) is None
     await writer.release()
@@ -178,7 +184,7 @@ async def a_writer_downgrades_without_a_gap(context: CaseContext) -> None:
     await after.release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def one_upgradeable_reader_coexists_with_readers(context: CaseContext) -> None:
     """It reads alongside plain readers; a second one waits, and plain readers do not wait for it."""
     reader = held(await rw(context).reader().acquire(blocking=False))
@@ -194,7 +200,7 @@ async def one_upgradeable_reader_coexists_with_readers(context: CaseContext) -> 
     await later.release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def an_upgrade_waits_only_for_readers(context: CaseContext) -> None:
     """It becomes the writer when the readers have left, before earlier waiting writers, and can downgrade."""
     client = context.client()
@@ -220,7 +226,7 @@ async def an_upgrade_waits_only_for_readers(context: CaseContext) -> None:
     await held(await ahead.result()).release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def later_readers_do_not_overtake_a_waiting_upgrade(context: CaseContext) -> None:
     """Otherwise a constant stream of readers would block it for ever."""
     client = context.client()
@@ -239,7 +245,7 @@ async def later_readers_do_not_overtake_a_waiting_upgrade(context: CaseContext) 
     await hold.release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def upgradeable_readers_do_not_deadlock(context: CaseContext) -> None:
     """Clients that read, decide and write under an upgradeable reader lose no update, and all make progress."""
     harness, count = context.harness, 0
@@ -266,7 +272,7 @@ async def a_plain_reader_cannot_become_the_writer(context: CaseContext) -> None:
     """The request raises, since it could wait for ever; the reader's hold continues."""
     lock = rw(context)
     async with lock.reader() as hold:
-        for side in (lock.writer(), lock.upgradeable()):
+        for side in writing(context, lock):
             await raised(RuntimeError, side.acquire(timeout=0))
         hold.raise_if_lost()
     await held(await lock.writer().acquire(blocking=False)).release()
@@ -287,7 +293,7 @@ async def a_dead_reader_blocks_a_writer_for_one_lease(context: CaseContext) -> N
     await writer.release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def a_lost_upgradeable_reader_cannot_become_the_writer(context: CaseContext) -> None:
     """The upgrade raises: another client may have written since it read."""
     hold = held(await rw(context, lease=context.short, renew=False).upgradeable().acquire())

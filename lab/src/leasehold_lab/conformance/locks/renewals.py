@@ -9,26 +9,27 @@ NAME = "prices"
 HOLDS = (Variant.LOCK, Variant.RLOCK, Variant.FAIR_RLOCK, *EQUIVALENTS)
 
 
-@case((Variant.LOCK,), needs=("shared", "permits"))
+@case((Variant.LOCK,), needs=("shared", "permits", "fair"))
 async def a_holder_of_each_kind_is_renewed(context: CaseContext) -> None:
-    """Readers, an upgradeable reader, a writer and permits hold for many times their lease, all at the same time."""
+    """Readers, one of them upgradeable, a writer and permits hold for many times their lease, all at the same time."""
     lease, client = context.lasting, context.client()
     readers = [held(await context.client().rw_lock(NAME, lease=lease).reader().acquire(timeout=SOON)) for _ in range(3)]
-    upgradeable = held(await client.rw_lock(NAME, lease=lease).upgradeable().acquire(timeout=SOON))
+    if context.promised.upgrades:
+        readers.append(held(await client.rw_lock(NAME, lease=lease).upgradeable().acquire(timeout=SOON)))
     writer = held(await client.rw_lock("other", lease=lease).writer().acquire(timeout=SOON))
     permits = held(await client.semaphore("partner", 3, lease=lease).acquire(2, timeout=SOON))
-    tokens = [hold.token for hold in (*readers, upgradeable)]
+    tokens = [hold.token for hold in readers]
     await context.harness.sleep(3 * lease)
-    for hold in (*readers, upgradeable, writer, permits):
+    for hold in (*readers, writer, permits):
         hold.raise_if_lost()
     info = await client.inspect(NAME)
     assert info is not None
     assert sorted(holder.token or 0 for holder in info.holders) == sorted(tokens)
-    for hold in (*readers, upgradeable, writer, permits):
+    for hold in (*readers, writer, permits):
         assert await hold.release()
 
 
-@case((Variant.LOCK,), needs=("shared",))
+@case((Variant.LOCK,), needs=("shared", "fair"))
 async def a_writer_that_reads_may_release_in_any_order(context: CaseContext) -> None:
     """The remaining hold is renewed, and ends with its own release."""
     lease = context.lasting
@@ -62,7 +63,7 @@ async def a_lock_outlives_the_task_or_thread_that_acquired_it(context: CaseConte
     await held(await rival.acquire(timeout=SOON)).release()
 
 
-@case((Variant.LOCK,), needs=("shared",))
+@case((Variant.LOCK,), needs=("shared", "fair"))
 async def nested_holds_outlive_the_task_or_thread_that_acquired_them(context: CaseContext) -> None:
     """A re-entrant lock and a reader that are held together are renewed, too."""
     lease, client, rival = context.lasting, context.client(), context.client()

@@ -13,6 +13,7 @@ from leasehold.primitives.coordination.leadership import AsyncLeadership
 from leasehold_lab.conformance.case_context import SOON, CaseContext, case, held, raised
 
 CELLS = ("cells",)
+VALUES = ("cells", "meta")
 EVERY = 0.02
 
 LATE = 60.0
@@ -45,7 +46,7 @@ async def until(context: CaseContext, true: Callable[[], bool]) -> None:
         await context.harness.sleep(0.005)
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def one_candidate_leads_and_all_observers_see_it(context: CaseContext) -> None:
     """The first candidate leads, with its value and token; the others wait, and lead later with higher tokens."""
     one, two = candidate(context, "one"), candidate(context, {"host": "two"})
@@ -69,7 +70,7 @@ async def one_candidate_leads_and_all_observers_see_it(context: CaseContext) -> 
     assert await one.leader() is None
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def proclaim_changes_the_value_of_the_leader(context: CaseContext) -> None:
     """All see a proclaimed value from then on; the next leader begins with its own value."""
     one, two = candidate(context, "one"), candidate(context, "two")
@@ -103,7 +104,7 @@ async def resign_ends_the_leadership(context: CaseContext) -> None:
     assert await one.leader() is None
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def a_lost_leader_cannot_proclaim(context: CaseContext) -> None:
     """A leader whose lease expired is notified; its `proclaim` raises an error and changes nothing."""
     lease = context.lasting
@@ -121,7 +122,7 @@ async def a_lost_leader_cannot_proclaim(context: CaseContext) -> None:
     await new.resign()
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def an_observer_sees_each_lasting_state(context: CaseContext) -> None:
     """An observer sees the current state, then each change in order, with "no leader" between two leaders."""
     client = context.client()
@@ -140,7 +141,7 @@ async def an_observer_sees_each_lasting_state(context: CaseContext) -> None:
     await raised(StopAsyncIteration, following(stream))
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def an_observer_reaches_the_last_state(context: CaseContext) -> None:
     """Under fast changes tokens never decrease, and the last state is observed."""
     client = context.client()
@@ -168,7 +169,7 @@ async def an_observer_reaches_the_last_state(context: CaseContext) -> None:
     assert tokens == sorted(tokens)
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def run_leads_until_its_work_ends(context: CaseContext) -> None:
     """`run` calls the work as the leader, resigns when it ends, and returns or raises its result."""
     one, two = candidate(context, "one"), candidate(context, "two")
@@ -211,7 +212,7 @@ async def run_campaigns_again_after_a_loss(context: CaseContext) -> None:
     assert await one.leader() is None
 
 
-@case(needs=CELLS)
+@case(needs=VALUES)
 async def elections_and_locks_of_one_name_are_independent(context: CaseContext) -> None:
     """An election, a lock and a value of one name do not affect each other."""
     client = context.client()

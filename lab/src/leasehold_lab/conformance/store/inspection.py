@@ -17,7 +17,8 @@ async def inspect_shows_the_holder(context: CaseContext) -> None:
     """`inspect` shows the holder with its owner, token, host, pid and `meta`, and nothing if the name is free."""
     client, watcher = context.client(), context.client()
     assert await watcher.inspect(context.name) is None
-    hold = await context.holder(client, lease=20.0, meta={"job": "nightly", "try": 2})
+    meta = context.meta({"job": "nightly", "try": 2})
+    hold = await context.holder(client, lease=20.0, meta=meta)
     info = await watcher.inspect(context.name)
     assert info is not None
     assert (info.name, info.kind, info.waiters, info.free_in) == (context.name, context.variant.kind, (), 0)
@@ -25,7 +26,7 @@ async def inspect_shows_the_holder(context: CaseContext) -> None:
     (holder,) = info.holders
     assert (holder.owner, holder.token) == (client.owner, hold.token)
     assert (holder.host, holder.pid) == (platform.node()[:64], os.getpid())
-    assert holder.meta == {"job": "nightly", "try": 2}
+    assert holder.meta == meta
     assert 0 < holder.remaining <= 20
     await hold.release()
     assert await watcher.inspect(context.name) is None
@@ -42,7 +43,7 @@ async def inspect_shows_waiters_in_order(context: CaseContext) -> None:
         await context.queued(watcher, number + 1)
     info = await context.queued(watcher, 3)
     assert [who.owner for who in info.waiters] == [client.owner for client in clients]
-    assert [who.meta for who in info.waiters] == ["0", "1", "2"]
+    assert [who.meta for who in info.waiters] == [context.meta(str(number)) for number in range(3)]
     assert all(who.token is None and 0 < who.remaining <= 30 for who in info.waiters)
     await hold.release()
     for job in jobs:
@@ -51,7 +52,7 @@ async def inspect_shows_waiters_in_order(context: CaseContext) -> None:
 
 
 async def _hold_once(context: CaseContext, client: AsyncClient, number: int) -> None:
-    async with context.lock(client, meta=str(number)):
+    async with context.lock(client, meta=context.meta(str(number))):
         pass
 
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import READY_WITHIN, Server, release_port, reserve_port
+from leasehold_lab.servers.base import READY_WITHIN, release_port, reserve_port
 from leasehold_lab.servers.certificates import Certificates
-from leasehold_lab.servers.clock import Clock
+from leasehold_lab.servers.clock import ClockedServer
 from leasehold_lab.servers.redis.resp import Connection, RedisError, Reply
 
 ANSWER_WITHIN = 5.0
 """Seconds that the server may take to answer a test."""
 
 
-class RedisServer(Server):
+class RedisServer(ClockedServer):
     """A single server, which by default stores nothing on disk.
 
     Args:
@@ -53,7 +53,6 @@ class RedisServer(Server):
     ) -> None:
         super().__init__(binary)
         self._reserved = [weakref.finalize(self, release_port, reserve_port(self.port))]
-        self.clock: Clock | None = None
         self.password = password
         self.users = tuple(users)
         self.unix_path = str(self.folder / "s") if unix_socket else None
@@ -86,16 +85,6 @@ class RedisServer(Server):
     @property
     def _major(self) -> int:
         return int(re.findall(r"\d+", self.version.partition(" ")[2])[0])
-
-    def give_clock(self) -> Clock:
-        """Give the server its own wall clock, which a test can step. Must be called before `start`.
-
-        Raises:
-            MissingServer: there is no gcc.
-
-        """
-        self.clock = Clock(self.folder)
-        return self.clock
 
     def stop(self) -> None:
         """End the server, remove its files, and release its ports."""
@@ -154,9 +143,6 @@ class RedisServer(Server):
     def flush(self) -> None:
         """Delete all data, as an operator may do by mistake."""
         self.command("FLUSHALL")
-
-    def _command_prefix(self) -> Sequence[str]:
-        return () if self.clock is None else self.clock.command_prefix
 
     def _arguments(self) -> Sequence[str]:
         lines = [f"{name} {value}" for name, value in self._config.items()]

@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import Account, Server, change_owner, find_program
+from leasehold_lab.servers.base import Account, change_owner, find_program
 from leasehold_lab.servers.certificates import Certificates
+from leasehold_lab.servers.clock import ClockedServer
 from leasehold_lab.servers.sql import mysql
 
 USER, DATABASE = "app", "locks"
@@ -34,7 +35,7 @@ SMALL: Mapping[str, str] = {
 """Settings for a fast start and little memory. Durability is as by default: each commit is synced."""
 
 
-class MariaDBServer(Server):
+class MariaDBServer(ClockedServer):
     """A single server with a fresh database. Root starts it as the account ``mysql``.
 
     Args:

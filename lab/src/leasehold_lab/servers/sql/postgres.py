@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leasehold_lab.servers.base import STOP_WITHIN, Account, Server, change_owner, find_files, find_program
+from leasehold_lab.servers.base import STOP_WITHIN, Account, change_owner, find_files, find_program
 from leasehold_lab.servers.certificates import Certificates
+from leasehold_lab.servers.clock import ClockedServer
 
 PLACES = "usr/lib/postgresql/*/bin"
 """Where Debian installs it; this folder is not on the PATH."""
@@ -35,7 +36,7 @@ FAST = {
 """Settings for speed. The data of a test need not survive a crash of the machine."""
 
 
-class PostgresServer(Server):
+class PostgresServer(ClockedServer):
     """A single server with one database, ``postgres``.
 
     Args:

@@ -29,7 +29,6 @@ from leasehold._model import RESPONSE_TIMEOUT, Granted, Owner, ReleaseReason, Re
 from leasehold._runtimes.base import Job
 from leasehold.errors import StoreUnavailable
 from leasehold.store_api import LossCallback
-from leasehold.stores._common import queues
 from leasehold.stores._common.answers import answered
 from leasehold.stores._sql import rows, tables
 from leasehold.stores._sql.queue_snapshot import Key
@@ -142,8 +141,7 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
             return now, await self._living(tx, names, now)
 
         now, found = await self._transact(work, self._runtime.now() + within)
-        views = [queues.view(queue, now) for queue in rows.views_of(found)]
-        return [view for view in views if view.holders or view.waiters]
+        return [view for view in rows.views_of(found, now) if view.holders or view.waiters]
 
     # --- its own life ------------------------------------------------------------------------------------------
 
@@ -288,8 +286,8 @@ class SessionRowStore(RowStore, ABC, Generic[S]):
         """Renew a hold on its connection; return the error if that is unknown."""
 
     @abstractmethod
-    async def _take_token(self, session: S, until: float) -> tuple[int, int]:
-        """Raise the token of the lock, and store the holder; return the token and the layout of the tables."""
+    async def _take_token(self, session: S, until: float) -> tuple[int, int | None]:
+        """Raise the token of the lock, and store the holder; return the token and `leasehold_meta.version`, if any."""
 
     @abstractmethod
     async def _release(self, session: S, until: float) -> bool:

@@ -24,12 +24,13 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from leasehold._runtimes.base import Runtime
-from leasehold.errors import LeaseholdError, Unsupported
-from leasehold.stores._sql.transport import GRACE, OnDisconnect, OnMessage, Permit, Semaphore, Statement, Transaction
+from leasehold.errors import LeaseholdError, StoreUnavailable, Unsupported
+from leasehold.stores._sql.transport import GRACE, OnDisconnect, OnMessage, Permit, Statement, Transaction
 from leasehold.stores.postgres.connection.endpoints import Endpoint, Endpoints
 from leasehold.stores.postgres.connection.errors import Broken, ServerError, cannot_connect, no_answer, refused
 from leasehold.stores.postgres.connection.exchange import Connection, SocketWait, Steps, connecting
 from leasehold.stores.postgres.connection.notifications import Subscriptions
+from leasehold.stores.postgres.connection.pool import Pool
 from leasehold.stores.postgres.connection.settings import Settings
 from leasehold.stores.postgres.connection.transaction import PostgresTransaction
 
@@ -61,40 +62,6 @@ SESSION_SETTINGS = (
     Statement("SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"),
 )
 """Sets up a session that no pooler shares."""
-
-
-class Pool:
-    """Permits to use a connection, first come, first served, and idle connections."""
-
-    def __init__(self, runtime: Runtime, size: int) -> None:
-        self.permits = Semaphore(runtime, size)
-        self._mutex = runtime.mutex()
-        self._idle: list[Connection] = []
-        self._closed = False
-
-    def take(self) -> Connection | None:
-        """Return an idle connection, if there is one."""
-        with self._mutex:
-            return self._idle.pop() if self._idle else None
-
-    def give(self, connection: Connection) -> bool:
-        """Take back a connection that can be used again; return whether it was kept: not after `close`."""
-        with self._mutex:
-            if not self._closed:
-                self._idle.append(connection)
-            return not self._closed
-
-    def forget_idle(self) -> list[Connection]:
-        """Remove and return all idle connections."""
-        with self._mutex:
-            idle, self._idle = self._idle, []
-        return idle
-
-    def close(self) -> list[Connection]:
-        """Remove and return all idle connections, and keep none from now on."""
-        with self._mutex:
-            self._closed = True
-        return self.forget_idle()
 
 
 class PostgresTransport(ABC):
@@ -193,9 +160,14 @@ class PostgresTransport(ABC):
     ) -> T:
         connection: Connection | None = None
         usable: Connection | None = None
-        idle = pool.take()
+        idle, home = pool.take(), pool
         try:
-            connection = await self._fresh(idle, until)
+            try:
+                connection = await self._fresh(idle, until)
+            except StoreUnavailable:
+                if pool is self._pool or (idle := self._idle_one()) is None:
+                    raise
+                connection, home = idle, self._pool
             tx = PostgresTransaction(self._runtime, self.run, connection, until)
             try:
                 result = await work(tx)
@@ -212,9 +184,9 @@ class PostgresTransport(ABC):
                 usable = connection if await tx.abort(None) else None
                 raise
         finally:
-            if connection is not None and (usable is None or not pool.give(usable)):
+            if connection is not None and (usable is None or not home.give(usable)):
                 self.drop(connection)
-        for other in pool.forget_idle():  # they lead to where it led, as before a failover
+        for other in home.forget_idle():  # they lead to where it led, as before a failover
             self.drop(other)
         return await self._on_connection(work, until, pool)
 
@@ -225,6 +197,14 @@ class PostgresTransport(ABC):
                 return connection
             self.drop(connection)
         return await self.connect(until)
+
+    def _idle_one(self) -> Connection | None:
+        """Return an idle connection for a renewal: the server has as many connections as it allows."""
+        while (connection := self._pool.take()) is not None:
+            if connection.open and self.alive(connection):
+                return connection
+            self.drop(connection)
+        return None
 
     def alive(self, connection: Connection) -> bool:
         """Return whether an idle connection may be used: nothing arrived on it unasked, such as its end."""
