@@ -12,7 +12,8 @@
    - A client may die. Then its leases end some time later, and the next waiters are granted.
 
    Left out: time (a lease ends some time after the death), tokens and messages (see Lease and Wakeup), reentrant acquires,
-   which need no request. Waits have no timeout here: that is the harder case.                                           *)
+   which need no request, and entries of living clients that vanish (after an upgrade, a client looks for its own).
+   Waits have no timeout here: that is the harder case.                                                                   *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS

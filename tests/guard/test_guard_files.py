@@ -28,6 +28,26 @@ def test_a_file_is_replaced_by_newer_holders_only(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["report.txt", "report.txt.fence"]
 
 
+def test_a_link_and_its_target_have_one_fence(tmp_path: Path) -> None:
+    """The target of a symbolic link is replaced, not the link: others write to it by another path."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "other").symlink_to("folder", target_is_directory=True)
+    real, link = tmp_path / "folder" / "report.txt", tmp_path / "current"
+    link.symlink_to(Path("other", "report.txt"))
+    file.write(link, b"first", token=5)  # the target is not there yet
+    assert link.is_symlink()
+    for path in (link, real, tmp_path / "other" / "report.txt"):
+        assert path.read_bytes() == b"first"
+        assert file.fence_of(path) == 5
+        with pytest.raises(Stale):
+            file.write(path, b"older", token=4)
+    file.write(real, b"newer", token=6)
+    with pytest.raises(Stale):
+        file.write(link, b"older", token=5)
+    assert link.read_bytes() == b"newer"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["current", "folder", "other"]
+
+
 def test_a_crash_before_the_file_is_replaced_refuses_the_older_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

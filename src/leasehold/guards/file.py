@@ -20,12 +20,14 @@ from leasehold.guards import check_fence, check_token
 def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
     """Replace the file by ``data``, in one step for its readers. Its permissions stay as they were.
 
+    Where the path is a symbolic link, its target is replaced, and has the fence.
+
     Raises:
         Stale: a holder with a higher token has written it.
         OSError: as for any file.
     """
     check_token(token)
-    target = Path(path)
+    target = _target(path)
     with _locked_fence(target) as descriptor:
         check_fence(str(target), int(os.pread(descriptor, 32, 0) or b"0"), token)
         os.pwrite(descriptor, b"%019d\n" % token, 0)
@@ -36,9 +38,13 @@ def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
 def fence_of(path: str | os.PathLike[str]) -> int:
     """Return the highest token that has written the file; 0 if none has."""
     try:
-        return int(_fence_path(Path(path)).read_bytes() or b"0")
+        return int(_fence_path(_target(path)).read_bytes() or b"0")
     except FileNotFoundError:
         return 0
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.realpath(path))  # writers by the link and by its target have one fence
 
 
 @contextmanager

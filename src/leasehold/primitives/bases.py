@@ -236,11 +236,23 @@ def require_function(work: Callable[..., Any]) -> None:
         raise TypeError(f"put @{kind} above this decorator, not below it")
     if isinstance(work, type) or not callable(work):
         raise TypeError(f"a function is expected, not {work!r}")
+    refuse_generators(work)
+
+
+def refuse_generators(work: Callable[..., Any]) -> None:
+    """Raise TypeError for a generator function, synchronous or not."""
     if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise TypeError(
             f"{function_name(work)} is a generator: its body runs after the call, without the lock; "
             "take the lock inside it"
         )
+
+
+def refuse_returned_generator(result: T, function: Callable[..., Any]) -> T:
+    """Raise TypeError for a returned generator: its body would run after the release of the lock."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"{function_name(function)} returned a generator, whose body would run without the lock")
+    return result
 
 
 def refuse_returned_coroutine(result: T, function: Callable[..., Any]) -> T:
@@ -255,6 +267,8 @@ def refuse_returned_coroutine(result: T, function: Callable[..., Any]) -> T:
 
 def function_name(work: Callable[..., Any]) -> str:
     """Return the name of a function for a message."""
+    while isinstance(work, functools.partial):  # its text has the arguments
+        work = work.func
     return str(getattr(work, "__qualname__", work))
 
 

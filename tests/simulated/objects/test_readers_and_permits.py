@@ -50,8 +50,10 @@ class Claim:
 @dataclass
 class Record:
     claims: list[Claim] = field(default_factory=list)
-    upgrades: int = 0
+    upgrades: list[tuple[int, int]] = field(default_factory=list)  # tokens of the upgradeable hold and of the writer
+    freed: int = 0  # holders that an operator has removed
     rounds: int = 0
+    over: bool = False
 
 
 Turn = Callable[["Worker"], Awaitable[None]]
@@ -111,7 +113,7 @@ def reads_and_writes(fair: bool) -> Turn:
                     await worker.believe(hold, "upgradeable")
                     writing = await hold.upgrade(timeout=worker.chance.choice((None, 0, 1.0)))
                     if writing is not None:
-                        worker.record.upgrades += 1
+                        worker.record.upgrades.append((hold.token, writing.token))
                         async with writing:
                             await worker.believe(writing, "writer")
                     await worker.believe(hold, "upgradeable")
@@ -138,7 +140,17 @@ async def disturbed(harness: SimulatedHarness, workers: list[Worker], chance: ra
     await disturb(harness, workers, chance, chance.randrange(7), LEASE, pause=3.0, kills=0.3)
 
 
-def scenario(harness: SimulatedHarness, turn: Turn, *, hostile: bool = True) -> Record:
+async def free_holders(harness: SimulatedHarness, record: Record, chance: random.Random) -> None:
+    """Remove a random holder, again and again, as an operator may; it learns of that at its next renewal."""
+    operator = harness.machine("operator").client(Memory())
+    while not record.over:
+        await harness.sleep(chance.uniform(0.0, LEASE))
+        info = await operator.inspect("a")
+        if info is not None and info.holders:
+            record.freed += await operator.force_release("a", chance.choice(info.holders).token or 0)
+
+
+def scenario(harness: SimulatedHarness, turn: Turn, *, hostile: bool = True, freed: bool = False) -> Record:
     record = Record()
 
     async def body(_: Harness) -> None:
@@ -146,9 +158,12 @@ def scenario(harness: SimulatedHarness, turn: Turn, *, hostile: bool = True) -> 
         plan = sometimes(chance, RATES if hostile else {}, LEASE / 2)
         workers = [Worker(harness, number, record, plan) for number in range(WORKERS)]
         jobs = [worker.machine.spawn(lambda worker=worker: worker.work(turn)) for worker in workers]
+        if freed:
+            harness.spawn(lambda: free_holders(harness, record, chance))
         if hostile:
             await disturbed(harness, workers, chance)
         await all_end(harness, workers, jobs, LEASE)
+        record.over = True
         await harness.sleep(3 * LEASE)
         observer = harness.client(Memory())
         assert await observer.holds() == [], "a dead client's lock outlived its lease"
@@ -177,6 +192,13 @@ def check(record: Record) -> None:
         assert out <= LIMIT, f"{out} permits are out at {one.since}: {alongside}"
 
 
+def check_upgrades(record: Record) -> None:
+    """Check that no other client wrote between the grant of an upgradeable hold and its upgrade."""
+    for read, wrote in record.upgrades:
+        between = [claim for claim in record.claims if claim.what == "writer" and read < claim.token < wrote]
+        assert not between, f"the upgrade of {read} to {wrote} undoes the write of {between}"
+
+
 TURNS = {
     "rw": reads_and_writes(True),
     "rw-unfair": reads_and_writes(False),
@@ -185,16 +207,20 @@ TURNS = {
 }
 
 
-def run_seeds(seeds: range, turn: Turn) -> Record:
+def run_seeds(seeds: range, turn: Turn, *, freed: bool = False) -> Record:
+    """Run a scenario for each seed. Those of holders that are ``freed`` may overlap, until they learn of it."""
     whole = Record()
     for seed in seeds:
         try:
-            record = scenario(SimulatedHarness(seed, latency=LATENCY), turn)
-            check(record)
+            record = scenario(SimulatedHarness(seed, latency=LATENCY), turn, freed=freed)
+            check_upgrades(record)
+            if not freed:
+                check(record)
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
         whole.upgrades += record.upgrades
+        whole.freed += record.freed
         whole.rounds += record.rounds
     return whole
 
@@ -204,7 +230,14 @@ def run_seeds(seeds: range, turn: Turn) -> Record:
 def test_valid_holds_never_conflict_and_every_client_makes_progress(turn: str, block: int) -> None:
     whole = run_seeds(range(block * 15, block * 15 + 15), TURNS[turn])
     assert whole.rounds > 15 * WORKERS
-    assert whole.upgrades > 15 or "rw" not in turn
+    assert len(whole.upgrades) > 15 or "rw" not in turn
+
+
+@pytest.mark.parametrize("turn", ["rw", "rw-unfair"])
+def test_an_upgrade_undoes_no_write_though_holders_vanish_from_the_store(turn: str) -> None:
+    whole = run_seeds(range(50), TURNS[turn], freed=True)
+    assert len(whole.upgrades) > 25
+    assert whole.freed > 100
 
 
 @pytest.mark.nightly

@@ -83,6 +83,33 @@ def test_a_block_may_end_in_another_task(harness: Harness, drop_dead: bool, fail
     harness.run(body)
 
 
+def test_who_is_inside_must_leave_before_it_waits_or_enters_again(harness: Harness) -> None:
+    """It would wait for itself."""
+
+    async def body(harness: Harness) -> None:
+        (barrier,) = barriers(harness, 1, 1)
+        async with barrier:
+            for again in (barrier.wait, barrier.enter):
+                with pytest.raises(RuntimeError, match="inside barrier 'a' already; leave first"):
+                    await again(timeout=0.1)
+        assert await barrier.wait() == 0
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("wrong", [-2, "soon", float("nan")])
+def test_a_timeout_that_is_none_changes_nothing(harness: Harness, wrong: float) -> None:
+    async def body(harness: Harness) -> None:
+        (barrier,) = barriers(harness, 1, 1)
+        await barrier.enter()
+        with pytest.raises((ValueError, TypeError)):
+            await barrier.leave(wrong)
+        await barrier.leave()
+        assert await barrier.wait(timeout=1.0) == 0
+
+    harness.run(body)
+
+
 def test_a_block_may_end_in_another_thread_though_the_first_has_ended() -> None:
     with Client.from_url("memory:") as client:
         stack = ExitStack()

@@ -1,14 +1,18 @@
-"""Locks as decorators, in both flavors: each call is under the lock, and what cannot be is refused."""
+"""Locks as decorators, and calls of functions, in both flavors: each runs under the lock; what cannot is refused."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
 from leasehold import AcquireTimeout, AsyncClient, Client
+from leasehold.stores.memory import Memory
+from leasehold_lab.faulty_store import Faulty
 
 LOCKS: dict[str, Callable[[Any], Any]] = {
     "lock": lambda client: client.lock("a"),
@@ -94,5 +98,61 @@ def test_the_other_flavor_and_generators_are_refused() -> None:
             for function in (plain, generator, 7):
                 with pytest.raises(TypeError):
                     client.lock("a")(function)  # type: ignore[arg-type]
+
+    asyncio.run(body())
+
+
+# --- calls of functions -----------------------------------------------------------------------------------------------
+
+RUNS: dict[str, Callable[[Any, Any], Any]] = {
+    "once": lambda client, work: client.once("a", ttl=60).run(work),
+    "scheduled": lambda client, work: client.scheduled("a", at_most=60).run(work, tick=1),
+    "election": lambda client, work: client.election("a").run(work),
+}
+numbers = count()
+runs = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+
+
+def generator(*_: object) -> Any:
+    yield
+
+
+async def async_generator(*_: object) -> Any:
+    yield
+
+
+@runs
+@pytest.mark.parametrize("work", [generator, async_generator, partial(generator)])
+def test_a_call_of_a_generator_is_refused(run: Callable[[Any, Any], Any], work: Any) -> None:
+    """Its body would not run, or run without the lock; and the call would count as done."""
+    store = Faulty(Memory("generators"), lambda _: None)
+    with Client(store) as client, pytest.raises(TypeError, match=r"^\w*generator is a generator"):
+        run(client, work)
+
+    async def body() -> None:
+        async with AsyncClient(store) as client:
+            with pytest.raises(TypeError, match=r"^\w*generator is a generator"):
+                await run(client, work)
+
+    asyncio.run(body())
+    assert store.calls == []
+
+
+@runs
+@pytest.mark.parametrize("made", [generator, async_generator])
+def test_a_generator_that_a_call_returns_is_refused(run: Callable[[Any, Any], Any], made: Any) -> None:
+    def hidden(*_: object) -> Any:
+        return made()
+
+    with Client(Memory(f"hidden-{next(numbers)}")) as client:
+        with pytest.raises(TypeError, match="hidden returned a generator"):
+            run(client, hidden)
+        assert client.holds() == []
+        assert not client.once("a", ttl=60).done()
+
+    async def body() -> None:
+        async with AsyncClient(Memory(f"hidden-{next(numbers)}")) as client:
+            with pytest.raises(TypeError, match="hidden returned a generator"):
+                await run(client, hidden)
 
     asyncio.run(body())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -15,7 +16,7 @@ from leasehold._model import Capabilities
 from leasehold.events import Acquired
 from leasehold.stores.memory import Memory
 from leasehold_lab.faulty_store import Call, Fault, Faulty, Kind
-from leasehold_lab.runtimes.harnesses import Harness
+from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 NAMES = ["a", "b", "c"]
 
@@ -184,6 +185,25 @@ def test_a_hold_is_lost_when_one_of_its_locks_is_released_by_its_own_object() ->
         with pytest.raises(NotHeld):
             hold.raise_if_lost()
         assert client.holds() == []
+
+
+@pytest.mark.parametrize("outer", [True, False], ids=["renewed", "fixed"])
+def test_a_member_that_was_held_before_keeps_its_options(outer: bool) -> None:
+    """Lease options are those of the outermost acquire."""
+
+    async def body(harness: Harness) -> None:
+        client = harness.client(Memory("multi"))
+        held = await client.rlock("a", lease=3.0, renew=outer).acquire()
+        assert held is not None
+        hold = await client.multi_lock([client.rlock("a", lease=3.0, renew=not outer), "b"]).acquire()
+        assert hold is not None
+        await harness.sleep(10.0)
+        assert hold.held == held.held == outer
+        for each in (hold, held):
+            with contextlib.suppress(LeaseLost):
+                await each.release()
+
+    SimulatedHarness().run(body)
 
 
 def test_fixed_leases_of_one_request_need_no_renewal() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, Client, LeaseLost, NotHeld, Unsupported
+from leasehold import AsyncClient, Client, LeaseLost, NotHeld, StoreUnavailable, Unsupported
 from leasehold._model import Capabilities
 from leasehold.events import Event, Lost
 from leasehold.primitives.locks.rw_lock import UpgradeableHold
 from leasehold.stores.memory import Memory, MemoryStore
+from leasehold_lab.faulty_store import Fault, Faulty, Kind, always
 from leasehold_lab.runtimes.harnesses import Harness, SimulatedHarness
 
 
@@ -228,6 +229,33 @@ def test_an_upgrade_that_was_released_is_not_kept(locks: Client) -> None:
                 pass
         assert len(hold._core._writing) == 1
         assert not writing.held
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSE, Kind.DROP_REPLY])
+def test_an_upgrade_that_cannot_be_confirmed_leaves_a_reader(kind: Kind) -> None:
+    """The store may have forgotten the hold: only a look tells whether it may write."""
+    answers = [False]
+
+    async def body(harness: Harness) -> None:
+        space = Memory("looks")
+        plan = always(Fault(kind, 0.01), ["inspect"])
+        client = harness.client(Faulty(space, lambda call: None if answers[0] else plan(call)))
+        hold = await client.rw_lock("a").upgradeable().acquire()
+        assert hold is not None
+        start = harness.now()
+        with pytest.raises(StoreUnavailable):
+            await hold.upgrade(timeout=0)
+        assert harness.now() - start < 2.0
+        assert hold.held
+        async with harness.client(space).rw_lock("a", timeout=0).reader():
+            pass
+        answers[0] = True
+        writing = await hold.upgrade(timeout=0)
+        assert writing is not None
+        await writing.release()
+        await hold.release()
+
+    SimulatedHarness().run(body)
 
 
 def test_a_hold_that_was_released_is_not_upgraded(locks: Client) -> None:

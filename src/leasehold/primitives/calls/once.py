@@ -19,9 +19,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
+from leasehold._model import NotAcquired
 from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._validate import Seconds
-from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
+from leasehold.primitives.bases import (
+    AsyncPrimitive,
+    Facade,
+    refuse_coroutines,
+    refuse_generators,
+    refuse_returned_generator,
+)
 from leasehold.primitives.locks.guard import guard
 from leasehold.primitives.values.register import Body, Form, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
@@ -71,8 +78,10 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
             LeaseLost: the lease ended meanwhile, so another caller may have done the work, too; call again.
             StoreUnavailable: no answer. If the work was done, its result may be lost, and the work be done again.
             TypeError: the result cannot be kept. The store records that the work was done; later callers get a
-                `ValueError`, and the work is not done again.
+                `ValueError`, and the work is not done again. Or the work is a generator, or returned one: it was not
+                done, and nothing is recorded.
         """
+        refuse_generators(work)
         self._engine.ready()
         seen = await self._register.read()
         if not seen.version:
@@ -92,11 +101,19 @@ class AsyncOnce(AsyncPrimitive, Generic[T]):
         return (await self._register.read()).version > 0
 
     async def _in_turn(self, work: Callable[[], Any]) -> Record:
-        async with self._lock as hold:
+        hold = await self._lock._acquire(True, None)  # it belongs to this call: see `HoldList.owned`
+        if isinstance(hold, NotAcquired):  # perhaps only for want of a turn: many callers wait
             seen = await self._register.read()
             if seen.version:
                 return seen
-            result = await resolved(call_user_code(work))
+            raise self._lock._timed_out(hold)
+        async with hold:
+            seen = await self._register.read()
+            if seen.version:
+                return seen
+            result = refuse_returned_generator(await resolved(call_user_code(work)), work)
+            if self._engine.closed:  # it cannot be recorded
+                hold.raise_if_lost()
             return await self._engine.runtime.shield(self._record(result, hold.token))
 
     async def _record(self, result: Any, token: int) -> Record:

@@ -57,6 +57,8 @@ from leasehold.primitives.bases import (
     AsyncNamed,
     NamedFacade,
     refuse_coroutines,
+    refuse_generators,
+    refuse_returned_generator,
     require_coroutine_function,
     require_function,
 )
@@ -232,7 +234,9 @@ class AsyncScheduled(AsyncNamed):
             StoreUnavailable: no answer before the job began; it did not run here.
             Unsupported: there is a ``tick``, and the store keeps none.
             ValueError: there is neither a ``tick`` nor ``at_least``.
+            TypeError: the job is a generator function; one that returns a generator counts as run.
         """
+        refuse_generators(work)
         self._engine.ready()
         if self._stamp is None:
             return await self._run_unstamped(work, args, kwargs, tick)
@@ -257,7 +261,7 @@ class AsyncScheduled(AsyncNamed):
             if not stamped.changed:  # the lease expired before the write, and another took the tick
                 return False
             hold.raise_if_lost()
-            await resolved(call_user_code(work, *args, **kwargs))
+            refuse_returned_generator(await resolved(call_user_code(work, *args, **kwargs)), work)
         return True
 
     async def _run_unstamped(
@@ -269,7 +273,7 @@ class AsyncScheduled(AsyncNamed):
         if isinstance(hold, NotAcquired):
             return False
         async with hold:
-            await resolved(call_user_code(work, *args, **kwargs))
+            refuse_returned_generator(await resolved(call_user_code(work, *args, **kwargs)), work)
         return True
 
     def _was_run(self, seen: Record, form: TickForm | None) -> bool:

@@ -67,7 +67,9 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
             NameInUse: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
+            RuntimeError: the calling thread or task is inside already.
         """
+        self._refuse_inside()
         return (await self._members.meet(timeout, stays=False)).index
 
     async def enter(self, timeout: Seconds | None = None) -> int:
@@ -83,9 +85,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
         return await self._enter(None, timeout)
 
     async def _enter(self, block: Block | None, timeout: Seconds | None = None) -> int:
-        key, inside = self._engine.runtime.me().key, self._inside
-        if key in inside and inside[key].lives():
-            raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
+        key, inside = self._refuse_inside(), self._inside
         member = await self._members.meet(timeout, stays=True)
         member.lease.lock_object = weakref.ref(inside)
         index = member.index
@@ -94,6 +94,13 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             member.handle = None
         inside[key] = member
         return index  # in the next statement: Python runs no signal handler in between
+
+    def _refuse_inside(self) -> int:
+        """Return the key of the calling thread or task, which is not inside: else it would wait for itself."""
+        key = self._engine.runtime.me().key
+        if key in self._inside and self._inside[key].lives():
+            raise RuntimeError(f"this thread or task is inside barrier {self.name!r} already; leave first")
+        return key
 
     async def leave(self, timeout: Seconds | None = None) -> None:
         """Leave, and wait until all other members inside leave, too.
@@ -109,8 +116,9 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             AcquireTimeout: the others did not leave in time; with ``drop_dead`` only. This member has left.
             LeaseLost: this member was stopped for longer than its lease, and was removed.
         """
+        limit = self._members._limit(timeout)  # first: a wrong argument must not remove the member
         self._engine.ready()
-        await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), timeout)
+        await self._members.leave(self._inside.pop(self._engine.runtime.me().key, None), limit)
 
     async def abort(self) -> None:
         """Break it: members that wait or are inside get `BrokenBarrier`, and later arrivals, too, until `reset`.
@@ -158,7 +166,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             await self._members.fail(member, error)
         elif member is not None or block.hold is None:  # else the block itself has called `leave`
             self._engine.ready()
-            await self._members.leave(member, None)
+            await self._members.leave(member, self._members._limit(None))
 
     def _ending(self, block: Block) -> Member | None:
         """Remove and return the member whose block ends, perhaps in another task; None if it has left before."""

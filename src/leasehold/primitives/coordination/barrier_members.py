@@ -195,9 +195,8 @@ class Members(AsyncPrimitive):
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
-    async def leave(self, member: Member | None, timeout: Seconds | None) -> None:
-        """Depart, and wait until all members have departed."""
-        limit = self._limit(timeout)
+    async def leave(self, member: Member | None, limit: float) -> None:
+        """Depart, and wait until all members have departed, for at most ``limit`` seconds."""
         if member is None:
             raise self._error(
                 NotHeld,
@@ -253,8 +252,9 @@ class Members(AsyncPrimitive):
         try:
             if member.round and self._engine.check_owner(member.lease):  # else a fork copied it from the parent
                 await self._change(step)
-        except LeaseholdError:  # the others detect that its entry has ended
-            pass
+        except (LeaseholdError, RuntimeError) as error:  # the others detect that its entry has ended
+            if not (self._engine.closed or isinstance(error, LeaseholdError)):
+                raise
         finally:
             await self._release_entry(member)
 

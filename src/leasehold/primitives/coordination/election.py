@@ -32,7 +32,7 @@ from leasehold._runtimes.base import call_user_code, resolved, run_sync
 from leasehold._runtimes.blocks import opened
 from leasehold._validate import Meta, Seconds
 from leasehold.errors import LeaseLost, NotHeld, StoreUnavailable
-from leasehold.primitives.bases import refuse_coroutines
+from leasehold.primitives.bases import refuse_coroutines, refuse_generators, refuse_returned_generator
 from leasehold.primitives.coordination.leadership import ELECTION, AsyncLeadership, Leadership
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, Mutex
@@ -158,11 +158,18 @@ class AsyncElection(AsyncLock):
         seen = await self.leader()
         yield seen
         while not self._engine.closed:
-            await self._engine.runtime.sleep(pause)
+            await self._sleep(pause)
             found = await self._look(seen)
             if found != seen:
                 seen = found
                 yield seen
+
+    async def _sleep(self, pause: float) -> None:
+        """Sleep, or for less if the client is closed meanwhile."""
+        runtime = self._engine.runtime
+        until = runtime.now() + pause
+        while not self._engine.closed and (left := until - runtime.now()) > 0:
+            await runtime.sleep(min(left, EVERY))
 
     async def run(self, work: Callable[[AsyncLeadership], Any]) -> Any:
         """Campaign, call ``work(leadership)`` while leading, resign when it ends; return what it returned.
@@ -174,14 +181,16 @@ class AsyncElection(AsyncLock):
         Raises:
             AcquireTimeout: another candidate led for the election's whole ``timeout``.
             StoreUnavailable: there was no answer at the first campaign.
+            TypeError: the work is a generator, or returned one: its body would run without the lead.
         """
+        refuse_generators(work)
         led = False
         while True:
             leadership = await self._elected(patient=led)
             led = True
             try:
                 async with leadership:
-                    return await resolved(call_user_code(work, leadership))
+                    return refuse_returned_generator(await resolved(call_user_code(work, leadership)), work)
             except LeaseLost:
                 if not leadership.lost:  # it is about a lock that the work uses
                     raise
@@ -214,8 +223,8 @@ class AsyncElection(AsyncLock):
         """Look; without an answer, what was seen stays."""
         try:
             found = None if self._engine.closed else await self._leader()
-        except StoreUnavailable as error:
-            if error.lasting:
+        except (StoreUnavailable, RuntimeError) as error:
+            if not self._engine.closed and (not isinstance(error, StoreUnavailable) or error.lasting):
                 raise
             return seen
         return seen if self._engine.closed else found
@@ -298,7 +307,8 @@ class Election(Mutex):
         A blocking work cannot be cut short when the lead is lost: let it call ``leadership.raise_if_lost()``.
         """
         refuse_coroutines(work)
-        return run_sync(self._core.run(lambda core: work(Leadership(core))))
+        refuse_generators(work)
+        return run_sync(self._core.run(lambda core: refuse_returned_generator(work(Leadership(core)), work)))
 
     def __enter__(self) -> Leadership:
         return Leadership(run_sync(self._core._enter(opened(self))))

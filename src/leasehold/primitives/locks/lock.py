@@ -180,14 +180,6 @@ class AsyncMutex(AsyncNamed, AsyncDecorating):
         limit = _validate.timeout(timeout, blocking=blocking)
         return limit if blocking else 0.0
 
-    def _lease(
-        self, limit: float | None, alongside: str = "", cancel: Cancellation | None = None
-    ) -> Coroutine[Any, Any, LeaseHandle | NotAcquired]:
-        request = self._request
-        if alongside or limit == 0:
-            request = request._replace(join=limit != 0, alongside=alongside)
-        return acquire(self._engine, request, limit, checked(cancel))
-
     def _timed_out(self, not_acquired: NotAcquired) -> AcquireTimeout:
         held_by = None if not_acquired.held_by is None else str(not_acquired.held_by)
         why = f"held by {held_by}" if held_by else not_acquired.blocked_why

@@ -23,11 +23,13 @@ class Part:
     Attributes:
         hold: the hold of a lock that counts its holds itself (re-entrant, reader, writer); the lock is released through
             it. None where the lease is held directly.
+        reenters: whether the lease was held before, with options of its own.
     """
 
     engine: Engine
     lease: Lease
     hold: AsyncHold | None = None
+    reenters: bool = False
 
 
 class AsyncMultiHold(AsyncHold):

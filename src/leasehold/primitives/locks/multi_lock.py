@@ -37,6 +37,7 @@ from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncLock, AsyncMutex, Mutex
 from leasehold.primitives.locks.multi_hold import AsyncMultiHold, MultiHold, Part, leave_parts, renew_all
 from leasehold.primitives.locks.options import Cancellation, Options, checked
+from leasehold.primitives.locks.rlock import AsyncReentrant
 from leasehold.primitives.locks.semaphore import AsyncSemaphore, Semaphore
 
 
@@ -207,15 +208,17 @@ class AsyncMultiLock(AsyncLock):
     async def _wait_for(self, member: AsyncMutex, progress: Progress) -> NotAcquired | None:
         left = max(0.0, progress.until - self._engine.runtime.now())
         engine, timeout = member._engine, None if left == float("inf") else left
-        if not isinstance(member, AsyncLock):  # it counts its holds itself
-            hold = await member._acquire(True, -1 if timeout is None else timeout, progress.cancel)
+        terms, nested = member._options.terms, member._request.nested
+        request = AcquireRequest(member.name, terms, join=progress.waits, nested=nested)  # renewed until all are held
+        if isinstance(member, AsyncReentrant):  # it counts its holds itself
+            caller = engine.runtime.me()
+            before = [entry.lease for entry in member._entries.of(member.name, caller, member._roles).values()]
+            hold = await member._acquire_for(caller, timeout, progress.cancel, request)
             if isinstance(hold, NotAcquired):
                 return hold
-            progress.add(Part(engine, hold._lease, hold), hold._handle)
+            progress.add(Part(engine, hold._lease, hold, reenters=hold._lease in before), hold._handle)
             hold._handle = None
             return None
-        terms, nested = member._options.terms, member._request.nested
-        request = AcquireRequest(member.name, terms, join=progress.waits, nested=nested)
         handle = await acquire(engine, request, timeout, progress.cancel)
         if isinstance(handle, NotAcquired):
             return handle
@@ -226,7 +229,7 @@ class AsyncMultiLock(AsyncLock):
         """Apply the requested lease options, now that all are held."""
         now, fixed = self._engine.runtime.now(), list[Part]()
         for part, member in zip(parts, self._members, strict=True):
-            if part.hold is not None:
+            if part.reenters:
                 continue
             part.lease.renew, most = member._options.renew, member._options.max_hold
             part.lease.max_hold = None if most is None else now - part.lease.since + most

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar
 
+from leasehold._engine.acquire import FIRST_ANSWER
 from leasehold._engine.engine import Engine
-from leasehold._engine.fast_path import release
+from leasehold._engine.fast_path import acquire, release
 from leasehold._engine.lease import Lease, LeaseHandle, OnLost
-from leasehold._model import NotAcquired
+from leasehold._model import AcquireRequest, NotAcquired
 from leasehold._runtimes.base import Caller
 from leasehold._validate import Seconds
+from leasehold.errors import LeaseLost, StoreUnavailable
 from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.locks.lock import AsyncMutex, Mutex
 from leasehold.primitives.locks.options import Cancellation, Options, checked
@@ -143,24 +146,61 @@ class AsyncReentrant(AsyncMutex):
         return await self._acquire_for(self._engine.runtime.me(), limit, checked(cancel))
 
     async def _acquire_for(
-        self, caller: Caller, limit: float | None, cancel: Cancellation | None = None
+        self,
+        caller: Caller,
+        limit: float | None,
+        cancel: Cancellation | None = None,
+        request: AcquireRequest | None = None,
     ) -> AsyncHold | NotAcquired:
+        """Acquire for a thread or task; ``request`` is for a new entry, in place of the lock's own."""
         if cancel is not None and cancel.cancelled:  # also where it would re-enter
             return NotAcquired(0.0, None)
         while (entry := self._own(mine := self._mine(caller))) is not None:
             hold = self._hold(entry, entry.handle())
             if entry.is_open():
                 return hold
-        base = self._alongside(mine)
-        handle = await self._lease(limit, "" if base is None else base.lease.ticket.id, cancel)
+        base, start = self._alongside(mine), self._engine.runtime.now()
+        alongside = "" if base is None else base.lease.ticket.id
+        request = (request or self._request)._replace(join=limit != 0, alongside=alongside)
+        handle = await acquire(self._engine, request, limit, cancel)
         if isinstance(handle, NotAcquired):
             return handle
-        if base is not None and not base.lease.check_deadline():  # another may have written meanwhile
-            await release(self._engine, handle.lease)
-            raise base.lease.error()
+        if base is not None:
+            left = float("inf") if limit is None else start + limit - self._engine.runtime.now()
+            await self._check_base(base.lease, handle.lease, max(left, FIRST_ANSWER))
         entry = Entry(handle.lease, caller, self._role)
         self._entries.add(entry)
         return self._hold(entry, handle)
+
+    async def _check_base(self, base: Lease, lease: Lease, within: float) -> None:
+        """Release ``lease``, which was granted alongside ``base``, and raise if that was lost before: others may write.
+
+        The store may have forgotten ``base``, and granted the lease to a newcomer, after another writer. One look after
+        the grant tells, since an entry that is gone never returns with its token.
+        """
+        engine = self._engine
+        try:
+            if base.ticket.terms.mode.upgradeable and base.check_deadline():
+                try:
+                    views, _ = await engine.repeat(
+                        lambda left: engine.store.inspect(self.name, exact=True, within=left),
+                        min(within, engine.response_timeout),
+                    )
+                except StoreUnavailable:
+                    if base.check_deadline():
+                        raise
+                else:
+                    if all(entry.token != base.token for view in views for entry in view.holders):
+                        base.mark_lost("the store no longer knows it (expired, broken or evicted)")
+            if not base.check_deadline():
+                raise base.error()
+        except GeneratorExit:  # the event loop is closed: nothing can be awaited any more
+            engine.begin_release(lease)
+            raise
+        except BaseException:
+            with suppress(LeaseLost):
+                await engine.runtime.shield(release(engine, lease))
+            raise
 
     def _mine(self, caller: Caller) -> dict[object, Entry]:
         """Return the entries of a thread or task that hold, by role.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from leasehold import _validate
 from leasehold._engine.engine import Engine
@@ -29,6 +29,7 @@ from leasehold._validate import Seconds
 from leasehold.errors import AcquireTimeout, LeaseLost
 from leasehold.primitives.bases import AsyncPrimitive, Facade, refuse_coroutines
 from leasehold.primitives.locks.guard import guard
+from leasehold.primitives.locks.hold import AsyncHold
 from leasehold.primitives.values.register import Body, Record, Register
 from leasehold.primitives.values.versioned import LONGEST_TTL
 
@@ -107,6 +108,7 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
         Raises:
             AcquireTimeout: another caller was still fetching at the ``timeout``.
             StoreUnavailable: the store does not answer.
+            LeaseLost: the fetch took longer than its lease, three times; or ``fetch`` lost a lock of its own.
             Exception: what ``fetch`` raised; the next waiter then tries. While there is an old value, the failure is
                 logged, the old value is returned, and no caller retries for a second.
             TypeError: JSON cannot express the fetched value, and it is not bytes; or its ttl is no number of seconds.
@@ -134,11 +136,15 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
                     if now.version:  # else so long ago that the new value has expired, too
                         return now.value
                 try:
-                    return await self._fetch_and_keep(hold.token)
+                    return await self._fetch_and_keep(hold)
                 except Exception:
+                    if self._engine.closed:
+                        raise
                     await self._bloom.write(Body.of("rest"), ttl=RETRY_PAUSE, fence=hold.token, only=True)
                     raise
         except Exception as error:
+            if self._engine.closed:
+                raise
             now = await self._value.read()
             if not now.version:
                 raise
@@ -146,32 +152,34 @@ class AsyncCachedValue(AsyncPrimitive, Generic[T]):
             return now.value
 
     async def _wait(self, refused: object) -> Any:
-        until = None if self._timeout is None else self._engine.runtime.now() + self._timeout
-        lost: LeaseLost | None = None
-        for _ in range(3):
-            try:
-                return await self._fetch_in_turn(refused, until)
-            except LeaseLost as error:  # another may have fetched it meanwhile: read again
-                lost = error
-        raise cast(LeaseLost, lost)
-
-    async def _fetch_in_turn(self, refused: object, until: float | None) -> Any:
-        runtime = self._engine.runtime
+        runtime, tries = self._engine.runtime, 3
         start = runtime.now()
-        hold = await self._lock._acquire(True, -1 if until is None else max(0.0, until - start))
-        if isinstance(hold, NotAcquired):
-            waited = runtime.now() - start
-            raise self._error(AcquireTimeout, f"another was still fetching {self.key!r}", waited=waited)
-        async with hold:
-            seen = await self._value.read()
-            if _good(seen, refused):
-                return seen.value
-            return await self._fetch_and_keep(hold.token)
+        until = None if self._timeout is None else start + self._timeout
+        while True:
+            tries, hold = tries - 1, None
+            try:
+                hold = await self._lock._acquire(True, -1 if until is None else max(0.0, until - runtime.now()))
+                if isinstance(hold, NotAcquired):
+                    break
+                async with hold:
+                    seen = await self._value.read()
+                    return seen.value if _good(seen, refused) else await self._fetch_and_keep(hold)
+            except LeaseLost as error:  # another may have fetched it meanwhile: read again
+                # Not if it is about a lock that `fetch` uses.
+                ours = not isinstance(hold, AsyncHold) or hold.lost or error.token == hold.token
+                if not (ours and tries) or self._engine.closed:
+                    raise
+        seen = await self._value.read()  # many callers wait, and the time was too short for the turn of this one
+        if _good(seen, refused):
+            return seen.value
+        raise self._error(AcquireTimeout, f"another was still fetching {self.key!r}", waited=runtime.now() - start)
 
-    async def _fetch_and_keep(self, token: int) -> Any:
-        runtime = self._engine.runtime
+    async def _fetch_and_keep(self, hold: AsyncHold) -> Any:
+        runtime, token = self._engine.runtime, hold.token
         start = runtime.now()
         fetched = await resolved(call_user_code(self._fetch))
+        if self._engine.closed:  # it cannot be kept
+            hold.raise_if_lost()
         body = Body.of(fetched)
         ttl = call_user_code(self._ttl, fetched) if callable(self._ttl) else self._ttl
         ttl = _validate.above_zero(ttl, "ttl", LONGEST_TTL)

@@ -120,6 +120,7 @@ class StoredCell(AsyncPrimitive):
         self._cell = _validate.name(f"{kind}/{name}", f"name with {kind}/ before it")  # a store keeps no longer one
 
     def _ask(self, change: Change, within: float) -> Coroutine[Any, Any, Cell]:
+        self._engine.refuse_closed()  # also in the middle of a call: the store would only report an outage
         within = min(within, self._engine.response_timeout)
         return asked(self._engine.store.compare_and_set(self._cell, change, within=within))
 

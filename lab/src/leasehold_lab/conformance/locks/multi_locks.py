@@ -8,6 +8,7 @@ from typing import Any
 
 from leasehold.client import AsyncClient
 from leasehold.errors import AcquireTimeout, LeaseLost, NameInUse, NotHeld
+from leasehold.primitives.locks.lock import AsyncMutex
 from leasehold.primitives.locks.multi_lock import AsyncMultiLock
 from leasehold_lab.conformance.case_context import NOISE, SHORT, SOON, CaseContext, case, held, raised
 from leasehold_lab.runtimes.harnesses import Job
@@ -219,23 +220,35 @@ async def losing_one_member_loses_the_multi_lock(context: CaseContext) -> None:
 
 @case()
 async def a_fixed_lease_of_a_multi_lock_begins_when_all_are_held(context: CaseContext) -> None:
-    """With ``renew=False`` early members are renewed during the wait; then all get the full lease."""
+    """With ``renew=False`` or ``max_hold`` early members are renewed during the wait; then all get the full lease.
+
+    So it is with members that count their holds themselves, too.
+    """
     client, lease = context.client(), context.lasting
+    early: list[AsyncMutex] = [client.lock("a"), client.rlock("b", lease=lease, renew=False)]
+    if context.promised.shared:
+        capped = client.rw_lock("bb", fair=False, lease=lease, max_hold=SHORT / 4)
+        early += [capped.writer()]
+    other = held(await client.lock("other").acquire())  # its renewals must not lengthen the fixed leases
     taken = held(await client.lock("c").acquire())
-    lock = multi(context, lease=lease, renew=False)
+    lock = multi(context, "a", *early[1:], "c", client=client, lease=lease, renew=False)
     job = context.harness.spawn(lambda: lock.acquire(timeout=SOON + 2 * lease))
     await context.queued(client, 1, "c")
     await context.harness.sleep(2 * lease)
-    assert await client.lock("a").acquire(blocking=False) is None
+    assert not job.done()
+    for member in early:
+        assert await member.acquire(blocking=False) is None
     await taken.release()
     hold = held(await job.result())
     assert hold.remaining > lease / 4
     start = context.harness.now()
-    await held(await client.lock("a").acquire(timeout=SOON + lease)).release()
-    context.ended_within(start, context.expired_after(lease))
+    for member in early:
+        await held(await member.acquire(timeout=SOON + lease)).release()
+    context.ended_within(start, context.expired_after(lease) + SHORT / 4)
     assert hold.lost
     await raised(LeaseLost, hold.release())
-    assert await names_in_use(client) == []
+    assert await names_in_use(client) == ["other"]
+    await other.release()
 
 
 @case()

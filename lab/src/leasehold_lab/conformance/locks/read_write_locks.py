@@ -8,16 +8,7 @@ from typing import Any
 from leasehold.client import AsyncClient
 from leasehold.errors import LeaseLost, NameInUse, NotHeld
 from leasehold.primitives.locks.rw_lock import AsyncRWLock, AsyncRWLockSide
-from leasehold_lab.conformance.case_context import (
-    GIVES_UP,
-    NAME,
-    SHORT,
-    SOON,
-    CaseContext,
-    case,
-    held,
-    raised,
-)
+from leasehold_lab.conformance.case_context import GIVES_UP, NAME, SHORT, SOON, CaseContext, case, held, raised
 from leasehold_lab.runtimes.harnesses import Job
 
 RW = ("shared", "fair")
@@ -311,6 +302,38 @@ async def a_lost_upgradeable_reader_cannot_become_the_writer(context: CaseContex
     await raised(LeaseLost, hold.upgrade(timeout=0))
     await raised(LeaseLost, hold.release())
     await reader.release()
+    await held(await rw(context).writer().acquire(timeout=SOON)).release()
+
+
+@case(needs=RW)
+async def a_forgotten_upgradeable_reader_cannot_become_the_writer(context: CaseContext) -> None:
+    """If its entry has vanished, the upgrade raises before any renewal has failed: another client has written."""
+    operator = context.client()
+    for by_upgrade in (True, False):
+        lock = rw(context)
+        hold = held(await lock.upgradeable().acquire())
+        assert await operator.force_release(NAME, hold.token)
+        await held(await rw(context).writer().acquire(timeout=SOON)).release()
+        await raised(LeaseLost, hold.upgrade(SOON) if by_upgrade else lock.writer().acquire(timeout=SOON))
+        await raised(LeaseLost, hold.release())
+        await held(await rw(context).writer().acquire(timeout=SOON)).release()
+
+
+@case(needs=RW)
+async def an_upgradeable_reader_that_is_forgotten_while_it_waits_does_not_write(context: CaseContext) -> None:
+    """If its entry vanishes during the upgrade, the writer ahead may be first, and then the upgrade raises."""
+    client = context.client()
+    reader = held(await rw(context).reader().acquire())
+    hold = held(await rw(context, client).upgradeable().acquire())
+    writer = context.harness.spawn(lambda: rw(context).writer().acquire(timeout=SOON))
+    await context.queued(client, 1)
+    upgrade = context.harness.spawn(lambda: raised(LeaseLost, hold.upgrade(SOON)))
+    await context.queued(client, 2)
+    assert await client.force_release(NAME, hold.token)
+    await reader.release()
+    await held(await writer.result()).release()
+    await upgrade.result()
+    await raised(LeaseLost, hold.release())
     await held(await rw(context).writer().acquire(timeout=SOON)).release()
 
 
