@@ -9,7 +9,6 @@ if held then
   free(id)
   if holder_key(id) ~= side then redis.call('DEL', holder_key(id)) end
   redis.call('HDEL', side, 't', 'o', 'm', 'l')
-  redis.call('PEXPIRE', side, KEEP)
   found = 1
 end
 wake_next(held)
