@@ -70,6 +70,7 @@ end
 local function publish(channel, message) return redis.call('PUBLISH', channel, message) end
 
 -- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
+local function partly(id) return false end          -- whether an id that does not hold has some of its permits
 local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
 local function set_place(id, lease) end             -- our entry was made, or goes on
 local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
