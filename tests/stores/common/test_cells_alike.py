@@ -102,7 +102,7 @@ def test_fences_of_any_size_give_the_same_result(store: str, opened: Store, chan
 def test_a_cell_of_which_an_operator_removed_one_key_can_be_written(
     store: str, opened: Store, namespace: str, gone: str
 ) -> None:
-    """Without its value it is empty, but its fence still counts. Without its note the fence is gone, but not its value."""
+    """Without its value it is empty, but its fence still counts. Without its note only the fence is gone."""
     name = f"cell {next(NUMBERS)}"
 
     def changed(**change: object) -> Cell:
