@@ -105,7 +105,7 @@ def test_a_cell_of_which_an_operator_removed_one_key_can_be_written(
     """Without its value it is empty, but its fence still counts. Without its note only the fence is gone."""
     name = f"cell {next(NUMBERS)}"
 
-    def changed(**change: object) -> Cell:
+    def changed(**change: Any) -> Cell:
         return finish(opened.compare_and_set(name, replace(Change(value=b"new", ttl=600.0), **change), within=2.0))
 
     for version in (1, 2):
