@@ -68,7 +68,7 @@ def url_of(url: str, layout: str, **options: str) -> str:
 
 
 def assert_clean(server, layout, namespace):
-    """Check that nobody holds or waits, that the lock's key is gone, and that what is left expires within an hour."""
+    """Check that nobody holds or waits, that the lock's key is gone, and that the rest ends an hour after a lease."""
 
     def held():
         with Client.from_url(url_of(server.url, layout), namespace=namespace) as locks:
@@ -85,4 +85,4 @@ def assert_clean(server, layout, namespace):
         if not permits and not key.startswith(FOREVER[layout]):
             assert key.startswith(f"leasehold:layout:{layout}:{{{BEFORE.get(layout, '')}{namespace}:"), key
             assert key.endswith("}:side"), key
-            assert 0 < server.command("PTTL", key) <= 3_600_000
+            assert 0 < server.command("PTTL", key) <= 3_600_000 + 30_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 
 import pytest
@@ -16,6 +17,8 @@ from support.chunk_faults import FAULTS, sweep
 from support.flavors import both
 from support.patience import until_in
 from support.steps import TO_THE_END, after_steps
+
+DAY_MS = 86_400_000
 
 STEPS = 40
 """More steps of the loop than an acquire, a wait and a release take."""
@@ -180,3 +183,29 @@ def test_waiters_survive_the_end_of_all_connections(redis_server, namespace, har
 
     harness.run(body)
     assert_clean(redis_server, layout, namespace)
+
+
+@both
+@every_lock
+def test_a_token_is_remembered_until_the_servers_clock_has_passed_it(redis_server, namespace, harness, lock):
+    """The clock was set back by a day during a hold, so the keys live so much longer: no step may shorten that."""
+    layout, _, make = LOCKS[lock]
+
+    async def body(harness):
+        async with harness.client(url_of(redis_server.url, layout), namespace=namespace) as locks:
+            hold = await make(locks, "x", lease=9.0).acquire(timeout=1)
+            side = next(key for key in redis_server.command("KEYS", f"*{namespace}:*") if key.endswith("}:side"))
+            ahead = time.time_ns() // 1000 + DAY_MS * 1000
+            redis_server.command("HSET", side, "f", str(ahead))
+            redis_server.command("PEXPIRE", side, str(redis_server.command("PTTL", side) + DAY_MS))
+            for does in ("renew", "release", "acquire", "renew", "release"):
+                if does == "acquire":
+                    hold = await make(locks, "x", lease=9.0).acquire(timeout=1)
+                    assert hold.token > ahead
+                else:
+                    await getattr(hold, does)()
+                left, highest = redis_server.command("PTTL", side), int(redis_server.command("HGET", side, "f"))
+                assert highest >= ahead
+                assert time.time_ns() // 1000 + left * 1000 > highest, does
+
+    harness.run(body)

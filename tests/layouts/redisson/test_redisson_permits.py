@@ -16,6 +16,7 @@ from leasehold import LeaseLost, NameInUse, Unsupported
 from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.layouts.redis.inspecting import FOREIGN
 from support.flavors import both
+from support.patience import until_in
 
 NOTIFIED = 0.25
 """Seconds after a message, on a busy machine."""
@@ -252,6 +253,28 @@ def test_permits_out_that_were_lost_are_reported_with_the_remedy(java, url, key,
                 await sem(locks, 2).acquire(timeout=0)
             java.redis.delete(key, java.out)
             assert await sem(locks, 2).acquire(2, timeout=0)
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("which", range(3))
+def test_a_permit_that_is_released_alone_is_a_loss(java, url, namespace, harness, which):
+    """Its semaphore counts it as free, so another may have it. The rest of the hold is given back."""
+
+    async def body(harness):
+        async with harness.client(url, namespace=namespace) as locks:
+            java.set_permits(5)
+            hold = await sem(locks, 5).acquire(3)
+            assert java.release(sorted(java.redis.zrange(java.out, 0, -1))[which])
+            other = await sem(locks, 5).acquire(3, timeout=1)
+            with pytest.raises(LeaseLost):
+                await hold.renew()
+            with pytest.raises(LeaseLost):
+                await hold.release()
+            await until_in(harness, lambda: java.redis.zcard(java.out) == 3, 5.0)
+            await other.release()
+            assert await sem(locks, 5).available() == 5
 
     harness.run(body)
 

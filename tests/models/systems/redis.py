@@ -13,6 +13,9 @@ LOCKS = ("lock", "fixed", "fair", "read", "permits")
 AWAY = 1.0
 """Seconds that a restart may take."""
 
+KEPT = 3600.0
+"""Seconds for which a server keeps a name that nobody uses, at least."""
+
 
 class RedisSystem(System):
     """The server may restart with its data while its word is kept; tokens survive the loss of its data or its clock."""
@@ -70,9 +73,20 @@ class RedisSystem(System):
         self.removals.append(self.harness.scheduler.time)
 
     def back(self, one: Strike) -> float | None:
-        """Set its clock back, unless it has lost its keys."""
+        """Set its clock back, unless it has lost its keys; the first time often by two hours.
+
+        The first of those passes soon, at once. So keys that were to live for an hour are gone, while the clock is
+        behind the tokens in them. Then somebody sets it right. It is not set back by hours again: a name that was
+        unused for an hour is forgotten.
+        """
         if self._forgot:
             return None
-        self._went_back = True
-        self.server.step(-2.0 * one.luck)
+        far, self._went_back = not self._went_back and one.luck * 10 % 1 > 0.5, True
+        if not far:
+            self.server.step(-2.0 * one.luck)
+        else:
+            self.server.step(-2.0 * KEPT)
+            for more in (1.0, 2.0):
+                when = self.harness.scheduler.time + more * (0.5 + one.luck)
+                self.harness.scheduler.at(when, self.harness.fate, lambda: self.server.step(KEPT + 1.0))
         return 0.0

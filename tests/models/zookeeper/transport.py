@@ -33,7 +33,7 @@ PORT = 2181
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before another member is tried, as the transport tells kazoo."""
 
-CLOSE_WITHIN = 3.0
+CLOSE_WITHIN = 1.5
 
 
 class Event(NamedTuple):

@@ -1,4 +1,7 @@
-"""A server's clock steps while a client waits: how long the wait lasts, and which deadline the client assumes."""
+"""A server's clock steps while a client waits: how long the wait lasts, and which deadline the client assumes.
+
+And it is set back by hours, or a client's clock is ahead by hours: tokens increase after any idle time.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from leasehold_lab.runtimes.harnesses import Harness, Job, SimulatedHarness, Sim
 from models.history import quiet
 from models.system import GOOD
 from models.systems import SYSTEMS
+from models.systems.redlock import RedlockSystem
 
 LEASE = 6.0
 FAR = 3600.0
@@ -186,6 +190,60 @@ def test_a_late_grant_message_does_not_lengthen_the_lease_after_a_step_forward(s
         assert believed <= on_the_server
 
     play(seed, ("first", "second"), story)
+
+
+@pytest.mark.parametrize("ends", ["released", "renewed", "dead", "broken"])
+@kinds
+def test_tokens_increase_after_idle_hours_behind_the_last_token(kind: str, ends: str) -> None:
+    """The clock is set back by four hours during a hold. Its token is known for as long as it is ahead.
+
+    A dead holder keeps its permit for so much longer: it is broken.
+    """
+
+    async def story(scene: Scene) -> None:
+        hold = await scene.acquire("first", kind, renew=ends != "dead")
+        tokens = [hold.token]
+        await scene.harness.sleep(LEASE / 10)
+        scene.server.step(-4 * FAR)
+        if ends == "renewed":
+            await scene.harness.sleep(2 * LEASE)
+        if ends == "broken" or (kind, ends) == ("permit", "dead"):
+            assert await scene.clients["first"].force_release("a", hold.token)
+        elif ends != "dead":
+            await hold.release()
+        for _ in range(5):
+            await scene.harness.sleep(KEPT + 2 * LEASE)
+            hold = await scene.acquire("second", kind, renew=False)
+            tokens.append(hold.token)
+            if ends != "dead":
+                await hold.release()
+        assert tokens == sorted(set(tokens))
+
+    play(1, ("first", "second"), story)
+
+
+@pytest.mark.parametrize("ends", ["released", "renewed"])
+def test_tokens_of_a_redlock_increase_after_an_idle_hour_behind_a_clients_clock(ends: str) -> None:
+    """The first client's wall clock was two hours ahead of those of the nodes and of the second client."""
+    harness = SimulatedHarness(1)
+
+    async def body(_: Harness) -> None:
+        system = RedlockSystem(harness, 1.0, GOOD)
+        tokens = list[int]()
+        for ahead in (2 * FAR, 0.0):
+            machine = harness.machine(f"{ahead} s ahead")
+            machine.machine.wall += ahead
+            hold = await machine.client(system.opener, namespace="n").lock("a", lease=LEASE).acquire(timeout=10.0)
+            assert hold is not None
+            tokens.append(hold.token)
+            if ends == "renewed":
+                await harness.sleep(LEASE)
+            await hold.release()
+            await harness.sleep(KEPT + 2 * LEASE)
+        assert tokens[0] < tokens[1]
+
+    with quiet():
+        harness.run(body)
 
 
 # --- lease rows: a database's clock is set back, or another server takes over whose clock is behind -----------------

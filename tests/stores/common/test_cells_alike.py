@@ -1,6 +1,8 @@
 """Cells: every store accepts and refuses the same writes as the memory store, however large the fences are.
 
 Numbers in scripts of Redis are exact to 53 bits only, those of SQL end at 63. Fences are drawn near such bounds.
+
+Only etcd keeps a cell in two keys, of which one may be removed alone.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +23,7 @@ from leasehold._runtimes.blocking import BlockingRuntime
 from leasehold.store_api import Store
 from leasehold.stores import registry
 from leasehold.stores._common.cells import EMPTY, apply_change
+from leasehold.stores.etcd.keys import only
 
 T = TypeVar("T")
 
@@ -91,3 +95,28 @@ def test_fences_of_any_size_give_the_same_result(store: str, opened: Store, chan
         after = apply_change(cell, change)
         assert finish(opened.compare_and_set(name, change)) == after
         cell = Cell(after.value, after.version, after.fence)
+
+
+@pytest.mark.parametrize("store", ["etcd"])
+@pytest.mark.parametrize("gone", ["value", "note"])
+def test_a_cell_of_which_an_operator_removed_one_key_can_be_written(
+    store: str, opened: Store, namespace: str, gone: str
+) -> None:
+    """Without its value it is empty, but its fence still counts. Without its note only the fence is gone."""
+    name = f"cell {next(NUMBERS)}"
+
+    def changed(**change: Any) -> Cell:
+        return finish(opened.compare_and_set(name, replace(Change(value=b"new", ttl=600.0), **change), within=2.0))
+
+    for version in (1, 2):
+        assert changed(fence=50).version == version
+    etcd: Any = opened
+    key = f"{etcd._keys.cell(name)}/{gone}"
+    finish(etcd._gateway.call("/v3/kv/deleterange", only(key), etcd._runtime.now() + 2.0))
+    version, fence = (0, 50) if gone == "value" else (2, 0)
+    assert changed(value=None) == Cell(None if gone == "value" else b"new", version, fence)
+    assert changed(fence=7).changed is (gone == "note")
+    version += gone == "note"
+    assert not changed(if_version=version + 1).changed
+    assert changed(if_version=version).version == version + 1
+    assert changed(fence=51) == Cell(b"new", version + 2, 51, changed=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+from typing import Any
+
+import pytest
 
 from leasehold._model import LeaseTerms, LockMode, Owner, ReleaseReason, Ticket, ticket_id
 from leasehold.stores.redis import keys
@@ -13,6 +17,7 @@ from leasehold_lab.servers import RedisServer
 from support.flavors import both
 
 DAY_US = 86_400_000_000
+DAY_MS = DAY_US // 1000
 LEASE = 9.0
 """Seconds; a renewal, by which a waiter would notice a lost message, comes after a third of it."""
 
@@ -38,6 +43,62 @@ def test_tokens_increase_when_the_servers_clock_is_behind_them(
         hold = await getattr(locks, kind)(kind).acquire(timeout=1.0)
         assert hold is not None
         return hold
+
+    harness.run(body)
+
+
+@both
+@pytest.mark.parametrize("kind", ["lock", "rlock", "semaphore"])
+def test_a_token_is_remembered_until_the_servers_clock_has_passed_it(
+    harness: Harness, redis_server: RedisServer, namespace: str, kind: str
+) -> None:
+    """The clock was set back by a day during a hold, so the keys live so much longer: no step may shorten that."""
+
+    def number(*words: str) -> int:
+        return int(str(redis_server.command(*words)))
+
+    async def body(harness: Harness) -> None:
+        async with (
+            harness.client(redis_server.url, namespace=namespace) as locks,
+            harness.client(redis_server.url, namespace=namespace) as others,
+        ):
+            turns = itertools.cycle((locks, others))
+
+            async def step(does: str, name: str, hold: Any) -> Any:
+                args = (2,) if kind == "semaphore" else ()
+                if does == "acquire":
+                    return await getattr(next(turns), kind)(name, *args, lease=LEASE).acquire(timeout=0)
+                if does == "renew":
+                    await hold.renew()
+                elif does == "break":
+                    (entry,) = (await locks.inspect(name)).holders
+                    assert await locks.force_release(name, entry.token)
+                elif does == "expire":
+                    redis_server.command("PEXPIRE", key, str(number("PTTL", key) - int(1000 * LEASE)))
+                    held = keys.shared_keys(namespace, name)[4].decode()
+                    redis_server.command("ZUNIONSTORE", held, "1", held, "WEIGHTS", "0")
+                else:
+                    await hold.release()
+                return hold
+
+            for does in (
+                ("release", "acquire", "release"),
+                ("renew", "release"),
+                ("renew", "expire", "acquire", "renew"),
+                ("renew", "acquire", "release", "acquire", "acquire", "release"),
+                ("break", "acquire", "break", "acquire", "release"),
+            ):
+                name = "-".join((kind, *does))
+                key = keys.mutex_keys(namespace, name)[0].decode()
+                hold = await step("acquire", name, None)
+                ahead = (time.time_ns() // 1000) + DAY_US
+                redis_server.command("HSET", key, "f", str(ahead))
+                redis_server.command("PEXPIRE", key, str(number("PTTL", key) + DAY_MS))
+                for one in does:
+                    hold = await step(one, name, hold) or hold
+                    left, highest = number("PTTL", key), number("HGET", key, "f")
+                    assert highest >= ahead
+                    assert time.time_ns() // 1000 + left * 1000 > highest, f"{one} of {does}"
 
     harness.run(body)
 

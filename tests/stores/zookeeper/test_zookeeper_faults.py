@@ -9,11 +9,12 @@ import pytest
 from zookeeper_clients import NOISE, SESSION, client_of, path
 
 from leasehold import AsyncHold, LeaseLost
+from leasehold._model import Granted, Kind, LockMode
 from leasehold.errors import StoreUnavailable
 from leasehold.events import Event, InDoubt, Renewed
 from leasehold.stores.zookeeper.nodes import Mark, stem
 from leasehold.stores.zookeeper.store import VALID
-from leasehold_lab.conformance.case_context import held, raised
+from leasehold_lab.conformance.case_context import held, raised, ticket
 from leasehold_lab.proxy.proxy import FaultProxy, Side
 from leasehold_lab.runtimes.harnesses import Harness
 from leasehold_lab.servers import ZooKeeperServer
@@ -233,6 +234,46 @@ def test_a_grant_whose_reply_is_too_late_is_discarded(
         assert "too late" in str(error)
         slow.remove()
         await until_in(harness, lambda: children(zookeeper_server, path(namespace)) == [], SOON)
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_permit_whose_node_is_removed_alone_is_a_loss(
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, which: int
+) -> None:
+    """Its semaphore counts it as free, so another may have it. The other nodes of the hold are removed, too."""
+
+    async def body(harness: Harness) -> None:
+        client, leases = client_of(harness, proxy, namespace), f"{path(namespace)}/leases"
+        hold = held(await client.semaphore("a", 3).acquire(3))
+        with zookeeper_server.connect() as operator:
+            operator.delete(f"{leases}/{children(zookeeper_server, leases)[which]}")
+        await raised(LeaseLost, hold.renew())
+        await until_in(harness, lambda: children(zookeeper_server, leases) == [], SOON)
+
+    harness.run(body)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_claim_is_repeated_with_all_its_permits(
+    harness: Harness, proxy: FaultProxy, namespace: str, zookeeper_server: ZooKeeperServer, which: int
+) -> None:
+    """One of the nodes was removed before."""
+
+    async def body(harness: Harness) -> None:
+        client, leases = client_of(harness, proxy, namespace), f"{path(namespace)}/leases"
+        wanted = ticket(client, LockMode(Kind.SEMAPHORE, permits=3, limit=3))
+        tokens = list[int]()
+        for _ in range(2):
+            granted = await client.store.try_acquire("a", wanted, join=True, within=SOON)
+            assert isinstance(granted, Granted)
+            tokens.append(granted.token)
+            permits = children(zookeeper_server, leases)
+            assert len(permits) == 3
+            with zookeeper_server.connect() as operator:
+                operator.delete(f"{leases}/{permits[which]}")
+        assert tokens[0] < tokens[1]
 
     harness.run(body)
 

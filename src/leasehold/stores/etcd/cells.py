@@ -12,7 +12,7 @@ ends by itself: another client may be about to write under it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leasehold._model import Cell, Change
 from leasehold._runtimes.base import Runtime
@@ -100,14 +100,15 @@ class Cells:
         reads = [ranged(only(f"{key}/value")), ranged(only(f"{key}/note"))]
         response = await self._gateway.call("/v3/kv/txn", txn([], reads), until)
         value, note = found(response, 0), found(response, 1)
-        if not value or not note:
-            return Stored(noted=int(note[0]["mod_revision"]) if note else 0)
+        cell = Cell(unb64(value[0].get("value", "")), int(value[0]["version"])) if value else EMPTY
+        if not note:  # with a value: an operator removed the note alone, and with it the fence
+            return Stored(cell)
         fence, _, ttl = unb64(note[0].get("value", "")).partition(b" ")
         if not fence.isdigit() or not ttl.isdigit():
             raise StoreUnavailable(
                 f"the key {key}/note of etcd has a value that is not ours; find out which program writes it"
             )
-        cell = Cell(unb64(value[0].get("value", "")), int(value[0]["version"]), int(fence))
+        cell = replace(cell, fence=int(fence))  # also without a value, if that was removed alone
         return Stored(cell, int(note[0]["mod_revision"]), int(note[0].get("lease", 0)), int(ttl))
 
     async def _put(

@@ -139,10 +139,12 @@ class Acquirer(QueueNodes):
         while True:
             if state.uncertain:
                 await self.find(state, until)
-            mine = state.node_in(leases)
-            if mine is not None:
+            mine = [node for node in state.nodes.values() if node.path.startswith(f"{leases}/")]
+            if len(mine) == mode.permits:
                 await self._leave_queue(state, until)
-                return mine.czxid
+                return mine[0].czxid
+            if mine:  # an operator removed some: all are taken again, in one transaction
+                await self.remove(state, until)
             me, siblings, found = await self.join(state, locks, Mark.LOCK, until, reads)
             seen = await self._semaphore_state(state, siblings, found, until)
             ahead = order.ahead_of(me, seen.queue)

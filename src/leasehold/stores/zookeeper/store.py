@@ -20,7 +20,7 @@ acquire begins in a new session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from leasehold._model import (
     RESPONSE_TIMEOUT,
@@ -188,24 +188,28 @@ class ZooKeeperStore:
     async def renew(self, tickets: Sequence[tuple[str, Ticket]], *, within: float) -> Sequence[RenewalResult]:
         """Ask the leader whether the session lives, and the server whether each node exists."""
         now, session = self._runtime.now(), self._transport.session
-        asked = [(state, self._first_node(state)) for state in (self._states.get(ticket.id) for _, ticket in tickets)]
-        paths = [path for _, path in asked if path is not None]
+        states = [self._states.get(ticket.id) for _, ticket in tickets]
+        here = [state for state in states if state is not None and state.session == self._session()]
+        paths = [path for state in here for path in list(state.nodes)]  # a list: an acquire may change them
         found = await self._read(paths, now + within) if paths else {}
-        return [self._result(state, found.get(path or ""), now, session) for state, path in asked]
+        return [self._result(state, found, now, session) for state in states]
 
-    def _first_node(self, state: TicketState | None) -> str | None:
-        """Return the path of the first node of a ticket; None if it has none in this session."""
-        if state is None or state.session != self._session():
-            return None
-        return next(iter(state.nodes), None)
-
-    def _result(self, state: TicketState | None, node: object, now: float, session: Session | None) -> RenewalResult:
-        if state is None or state.over or not isinstance(node, Node) or node.owner != state.session or session is None:
+    def _result(
+        self, state: TicketState | None, found: Mapping[str, object], now: float, session: Session | None
+    ) -> RenewalResult:
+        if state is None or state.over or session is None or not self._has_nodes(state, found):
             if state is not None:
                 state.wake_up.set()  # a waiter must retry
             return RenewalResult.GONE
         state.until = max(state.until, now + self._lasts(state, session))
         return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
+
+    @staticmethod
+    def _has_nodes(state: TicketState, found: Mapping[str, object]) -> bool:
+        """Return whether a holder has all its nodes, or a waiter any: one that enters leaves its queue node behind."""
+        nodes = [found[path] for path in list(state.nodes) if path in found]
+        exist = [isinstance(node, Node) and node.owner == state.session for node in nodes]
+        return any(exist) if state.token is None else bool(exist) and all(exist)
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the node ahead is gone, the connection is lost, or the ticket is released or has expired."""

@@ -19,7 +19,8 @@ if value == id or not value and may_take(id) then
   if tonumber(token) > (tonumber(last) or 0) then redis.call('HSET', side, 'f', token) end  -- else others had higher ones
   redis.call('HSET', mine, 't', id, 'f', token, 'o', ARGV[5], 'm', ARGV[6], 'l', lease)
   redis.call('PEXPIRE', mine, lease)
-  redis.call('PEXPIRE', side, whole(lease + KEEP))
+  local highest = math.max(tonumber(token), tonumber(last) or 0)
+  redis.call('PEXPIRE', side, whole(math.max(lease, (highest - now()) / 1000) + KEEP))
   forget(id)
   if not value then take(id, lease) end  -- last: a user without the right to one of these commands leaves no lock behind
   return {1, token}

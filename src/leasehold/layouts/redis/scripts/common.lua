@@ -2,7 +2,8 @@
 --
 -- KEYS  1 lock     the key of the other library, in its format: the only one that decides who holds
 --       2 side     hash of ours: f highest token granted to us, t id of our last holder, o its owner, m its meta, l its
---                  lease in ms; g ids whose claims are refused. Lives KEEP longer than the lease.
+--                  lease in ms; g ids whose claims are refused. Lives KEEP longer than the lease, and longer than it takes
+--                  until the server's clock is past f, if that was set back: then a token of the clock alone is above f.
 --                  Where many hold, each holder's t, o, m, l are in a key of their own, which ends with its lease.
 --       3 queue    zset of ours: id -> server time of arrival in microseconds. Only for waking and for people.
 --       4 waiters  hash of ours: id -> end of the entry in ms, lease in ms, channel (or kind of lock, where the other
@@ -69,6 +70,7 @@ end
 local function publish(channel, message) return redis.call('PUBLISH', channel, message) end
 
 -- What a layout's part may replace. A layout with many holders has fields t, o, m, l, f of each in a hash holder_key(id).
+local function partly(id) return false end          -- whether an id that does not hold has some of its permits
 local function may_take(id) return true end         -- whether an id may take the free lock, or others are ahead in a queue
 local function set_place(id, lease) end             -- our entry was made, or goes on
 local function remove_place(id) return 0 end        -- our entry has ended; 1 if it was in the other library's queue
@@ -96,6 +98,6 @@ end
 
 local function renew_hold(id, lease)
   extend(id, lease)
-  redis.call('PEXPIRE', holder_key(id), lease)
-  redis.call('PEXPIRE', side, whole(lease + KEEP))
+  if holder_key(id) ~= side then redis.call('PEXPIRE', holder_key(id), lease) end
+  if redis.call('PTTL', side) < lease + KEEP / 2 then redis.call('PEXPIRE', side, whole(lease + KEEP)) end
 end

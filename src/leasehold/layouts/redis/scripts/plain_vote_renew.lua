@@ -8,7 +8,9 @@ for i = 1, #ARGV, 2 do
   local reply = 0
   if redis.pcall('GET', KEYS[at + 3]) == ticket then  -- an error means a wrong type: only this vote is gone
     redis.call('PEXPIRE', KEYS[at + 1], lease)
-    redis.call('PEXPIRE', KEYS[at + 2], string.format('%.0f', lease + KEEP))
+    if redis.call('PTTL', KEYS[at + 2]) < lease + KEEP / 2 then  -- never shorter: keep_top of redlock_common.lua
+      redis.call('PEXPIRE', KEYS[at + 2], string.format('%.0f', lease + KEEP))
+    end
     redis.call('PEXPIRE', KEYS[at + 3], lease)
     reply = 1
   end

@@ -20,6 +20,16 @@ end
 
 holder_key = function(id) return side .. ':' .. string.sub(id, 1, 32) end
 
+local function missing(id)  -- how many of its permits are not out: another program has released them, or they have expired
+  local count = 0
+  for _, permit in ipairs(permits(id)) do
+    if tonumber(redis.call('ZSCORE', out, permit) or 0) <= now() / 1000 then count = count + 1 end
+  end
+  return count
+end
+
+partly = function(id) return missing(id) < #permits(id) end
+
 local function id_of(permit)  -- ours has noted its id
   local hex = string.gsub(permit, '.', function(byte) return string.format('%02x', string.byte(byte)) end)
   return redis.call('HGET', holder_key(hex), 't') or hex
@@ -41,9 +51,7 @@ local function holder(id)
   if type(free) == 'table' then return false, type_after(free) end
   if free and not string.match(free, '^-?%d+$') then return false, 'string' end
   if not id then return false end
-  local wanted = permits(id)
-  local ends = redis.call('ZSCORE', out, wanted[1])
-  if ends and tonumber(ends) > now() / 1000 then return id end
+  if missing(id) == 0 then return id end
   local all = string.match(ARGV[7] or '', '^of (%d+)$')
   if not all then return false end
   if not free then  -- never set, or lost alone, as by an eviction
@@ -59,7 +67,7 @@ local function holder(id)
     add(expired)
     redis.call('ZREMRANGEBYSCORE', out, '-inf', whole(now() / 1000))
   end
-  if tonumber(redis.call('GET', lock)) >= #wanted then return false end
+  if tonumber(redis.call('GET', lock)) >= missing(id) then return false end
   local first = redis.call('ZRANGE', out, '0', '0')[1]
   return first and id_of(first) or '-'
 end
@@ -71,7 +79,7 @@ end
 
 local function take(id, lease)
   redis.call('ZADD', out, 'XX', '0', '')  -- changes nothing: without that right, the count is to stay as it is
-  redis.call('DECRBY', lock, #permits(id))
+  redis.call('DECRBY', lock, missing(id))
   extend(id, lease)
 end
 

@@ -1,7 +1,7 @@
 -- Releases the lock for an id, or takes the id out of the queue; wakes the first waiter of ours if the lock is free then.
 -- ARGV  1 id  2 refuse later claims of the id 0/1  3 channel on which the other library notifies, '' if it has none
 -- Reply 1 if the id was there, else 0
-local id, held = ARGV[1], holder(ARGV[1]) == ARGV[1]
+local id, held = ARGV[1], holder(ARGV[1]) == ARGV[1] or partly(ARGV[1])
 local found = forget(id)
 local waiting = first()  -- also removes those before it whose entries have ended
 -- Only now: if the script ends since those were the last in a key (before_writes), then the lock is still held.
@@ -9,7 +9,6 @@ if held then
   free(id)
   if holder_key(id) ~= side then redis.call('DEL', holder_key(id)) end
   redis.call('HDEL', side, 't', 'o', 'm', 'l')
-  redis.call('PEXPIRE', side, KEEP)
   found = 1
 end
 wake_next(held)

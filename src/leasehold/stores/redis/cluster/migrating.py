@@ -14,7 +14,7 @@ from leasehold.stores.redis import inspecting, keys
 from leasehold.stores.redis.connection.base import pack
 
 KEEP = 3600000
-"""Milliseconds for which a lock's key outlives it, as in ``scripts/common.lua``."""
+"""Milliseconds for which a lock's key outlives it, with its field ``a``, as in ``scripts/keep.lua``."""
 
 
 async def view(read: Callable[[bytes], Awaitable[Any]], namespace: str, name: str) -> View:
@@ -28,8 +28,9 @@ async def view(read: Callable[[bytes], Awaitable[Any]], namespace: str, name: st
 
     lock, queue, beat, waiters, holders, terms = keys.shared_keys(namespace, name)
     seconds, microseconds = await read(pack(b"TIME"))
-    state = await read(pack(b"HMGET", lock, b"t", b"f", b"l", b"d", b"o", b"m", b"k", b"b"))
-    blocked = await read(pack(b"PTTL", lock)) - KEEP if state[0] is not None else 0  # empty during a lock delay
+    state = await read(pack(b"HMGET", lock, b"t", b"f", b"l", b"d", b"o", b"m", b"k", b"b", b"a"))
+    kept = KEEP + int(state.pop() or 0)
+    blocked = await read(pack(b"PTTL", lock)) - kept if state[0] is not None else 0  # empty during a lock delay
     queued, held = await scores(queue), await scores(holders)
     beats = dict(await scores(beat))
     of_waiters = await fields(waiters, [ticket for ticket, _ in queued])

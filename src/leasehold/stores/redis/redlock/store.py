@@ -171,7 +171,7 @@ class RedlockStore:
             answers = await call.until(lambda call: result(call) is not None, until)
             found = result(call)
         if found is None:
-            raise self._quorum.too_few(call, answers, "confirmed the release")
+            raise self._quorum.too_few(call, answers, "answered")
         if proposal is not None:
             self._proposals.forget(proposal)
         return found

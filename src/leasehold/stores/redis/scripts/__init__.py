@@ -1,8 +1,9 @@
 """The Lua scripts: files of constant text.
 
-``common.lua`` and ``queue.lua`` precede each script on the queue of one name. ``shared_common.lua`` follows them in
-scripts on a name with many holders, and ``redlock_common.lua`` in those of one Redlock node. The uncontended acquire
-and release, the most frequent steps, are in ``claim_free.lua`` and ``release_free.lua``, which precede ``queue.lua``.
+``keep.lua``, ``common.lua`` and ``queue.lua`` precede each script on the queue of one name. ``shared_common.lua``
+follows them in scripts on a name with many holders, and ``redlock_common.lua`` in those of one Redlock node. The
+uncontended acquire and release, the most frequent steps, are in ``claim_free.lua`` and ``release_free.lua``, which
+precede ``queue.lua``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Script:
         return b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % self.digest
 
 
-_QUEUE = ("common", "queue")
+_QUEUE = ("keep", "common", "queue")
 
 
 def _load(name: str, *, before: Sequence[str] = _QUEUE) -> Script:
@@ -67,18 +68,18 @@ def _compose(name: str, **functions: Script) -> Script:
     return _script(name, "\n".join([*parts, _text(name)]))
 
 
-CLAIM = _load("claim", before=("common", "claim_free", "queue"))
-RELEASE = _load("release", before=("common", "release_free", "queue"))
+CLAIM = _load("claim", before=("keep", "common", "claim_free", "queue"))
+RELEASE = _load("release", before=("keep", "common", "release_free", "queue"))
 RENEW_WAITERS = _load("renew_waiters")
 INSPECT = _load("inspect")
-RENEW = _load("renew", before=())
+RENEW = _load("renew", before=("keep",))
 CELL = _load("cell", before=())
 RIGHTS = _load("rights", before=())
 
 SHARED_CLAIM = _load("shared_claim", before=(*_QUEUE, "shared_common"))
 SHARED_RELEASE = _load("shared_release", before=(*_QUEUE, "shared_common"))
 SHARED_RENEW_WAITERS = _load("shared_renew_waiters", before=(*_QUEUE, "shared_common"))
-SHARED_RENEW = _load("shared_renew", before=())
+SHARED_RENEW = _load("shared_renew", before=("keep",))
 
 _NODE = (*_QUEUE, "redlock_common")
 
@@ -86,7 +87,7 @@ REDLOCK_CLAIM = _load("redlock_claim", before=("redlock_claim_free", *_NODE))
 REDLOCK_RELEASE = _load("redlock_release", before=("redlock_release_free", *_NODE))
 REDLOCK_RENEW_WAITERS = _load("redlock_renew_waiters", before=_NODE)
 REDLOCK_INSPECT = _load("redlock_inspect", before=_NODE)
-REDLOCK_RENEW = _load("redlock_renew", before=())
+REDLOCK_RENEW = _load("redlock_renew", before=("keep",))
 
 CLAIM_MANY = _compose(
     "claim_many", claim=CLAIM, release=RELEASE, claim_shared=SHARED_CLAIM, release_shared=SHARED_RELEASE

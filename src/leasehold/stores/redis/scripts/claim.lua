@@ -15,12 +15,12 @@ local holders_delay = tonumber(state[3] or 0)
 local longest = tonumber(state[6] or left) + holders_delay
 
 if left > longest then                               -- the clock was set back: a lease lasts at most its length from now
-  redis.call('PEXPIRE', lock, longest + KEEP)
+  ahead = keep(lock, longest, fence, ahead)
   left = longest
 end
 
 if holder == ticket and left > holders_delay then    -- a repeated claim: the same reply, and a full lease
-  redis.call('PEXPIRE', lock, lease + holders_delay + KEEP)
+  keep(lock, lease + holders_delay, fence, ahead)
   return {1, tonumber(fence), now()}
 end
 

@@ -5,8 +5,9 @@
 --       {0, now, ms}                  refused: the ticket was released, see refuse_later in queue.lua
 local ticket = ARGV[1]
 
-local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l', 'g')
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'k', 'o', 'l', 'g', 'a')
 local holder, fence = state[1], state[2]
+ahead = state[8] or 0
 local left = blocked(holder)
 
 if state[7] and string.find(state[7], ticket, 1, true) then return {0, now(), 1000} end

@@ -4,6 +4,7 @@
 local holders, terms = KEYS[5], KEYS[6]
 local done = redis.pcall('HDEL', lock, '')           -- as in cell.lua: a server that has become a replica must not answer
 if type(done) == 'table' and done.err and string.find(done.err, 'READONLY', 1, true) then return done end
+ahead = redis.call('HGET', lock, 'a') or 0
 local fields = redis.call('HMGET', lock, 't', 'f', 'l', 'd', 'o', 'm', 'k', 'b')
 local entries = {}
 for _, ticket in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

@@ -45,7 +45,7 @@ if mine and abstained <= 0 then                       -- the same round repeated
     redis.call('HSET', lock, 'f', text(token))
   end
   redis.call('PEXPIRE', lock, text(lease + holders_delay))
-  redis.call('PEXPIRE', top_key, text(lease + holders_delay + KEEP))
+  keep_top(lease + holders_delay)
   if crowd then unqueue(ticket) end
   return {1, text(token)}
 end

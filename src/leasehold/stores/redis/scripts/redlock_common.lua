@@ -18,13 +18,19 @@ local function top()
   return highest_token
 end
 
+-- Makes the highest token outlive so many MS by KEEP. The client whose clock it is from may be ahead of this node: then it
+-- also outlives the time at which this node's clock passes it. As keep.lua.
+local function keep_top(ms)
+  redis.call('PEXPIRE', top_key, text(math.max(ms, (top() - now()) / 1000) + KEEP))
+end
+
 -- Never votes for a lower token from now on; so a late claim, after its ticket was released, gets no vote.
 local function raise(token, lease)
   local highest = top()
   if token > highest then
     redis.call('HSET', top_key, 'f', text(token))
     highest_token = token
-    redis.call('PEXPIRE', top_key, text(lease + KEEP))
+    keep_top(lease)
   end
 end
 

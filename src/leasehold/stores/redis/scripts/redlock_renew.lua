@@ -1,7 +1,6 @@
 -- Sets the votes of many tickets to full length, with commands that are allowed when memory is full.
 -- KEYS  for each: vote, token; ARGV  for each: ticket, lease ms
 -- Reply for each 1 held, 0 gone
-local KEEP = 3600000
 local replies = {}
 for i = 1, #ARGV, 2 do
   local ticket, lease, vote, top = ARGV[i], ARGV[i + 1], KEYS[i], KEYS[i + 1]
@@ -10,7 +9,9 @@ for i = 1, #ARGV, 2 do
   local reply = 0
   if state[1] == ticket and redis.call('PTTL', vote) > delay then
     redis.call('PEXPIRE', vote, string.format('%.0f', lease + delay))
-    redis.call('PEXPIRE', top, string.format('%.0f', lease + delay + KEEP))
+    if redis.call('PTTL', top) < lease + delay + KEEP / 2 then  -- never shorter: keep_top of redlock_common.lua
+      redis.call('PEXPIRE', top, string.format('%.0f', lease + delay + KEEP))
+    end
     reply = 1
   end
   replies[#replies + 1] = reply

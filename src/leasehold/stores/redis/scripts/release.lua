@@ -14,12 +14,12 @@ if forced then
   redis.call('HDEL', lock, 't', 'l', 'd', 'o', 'm')
   fence = text(next_token(fence))
   redis.call('HSET', lock, 'f', fence)
+  ahead = keep(lock, delay, fence, ahead)
   if delay > 0 then                                  -- no holder, but not free: the previous one may still be at work
     redis.call('HSET', lock, 't', '', 'd', 0)
-    redis.call('PEXPIRE', lock, delay + KEEP)
     return 1
   end
 end
-if not hand_over(fence, nil, first) then free_lock() end
+if not hand_over(fence, nil, first) then free_lock(state[4], fence) end
 if ARGV[2] == '2' then refuse_later(ticket, lock) end
 return 1

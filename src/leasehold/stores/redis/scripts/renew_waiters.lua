@@ -3,8 +3,9 @@
 -- ARGV  for each: ticket, lease ms
 -- Reply {now, for each: 1 holds by now, 2 waits, 0 gone}
 local replies = {text(now())}
-local state = redis.call('HMGET', lock, 't', 'f', 'd')
+local state = redis.call('HMGET', lock, 't', 'f', 'd', 'a')
 local holder, delay = state[1], tonumber(state[3] or 0)
+ahead = state[4] or 0
 crowded()                                            -- checks all types before the first write
 -- When memory is full only the first write of a script is refused. A removal never is, and what follows adds nothing new.
 redis.call('ZREM', queue, '')
@@ -14,7 +15,7 @@ for i = 1, #ARGV, 2 do
   local reply = 0
   if holder == ticket then                           -- it holds, and missed the message: renewed like any holder
     if blocked(holder) > delay then
-      redis.call('PEXPIRE', lock, text(lease + delay + KEEP))
+      ahead = keep(lock, lease + delay, state[2], ahead)
       reply = 1
     end
   elseif waiting(ticket) then

@@ -94,8 +94,9 @@ end
 
 local function load(wanted, released)
   use, limit = wanted, tonumber(string.match(wanted, '^semaphore of (%d+)$'))
-  local f = redis.call('HMGET', lock, 'k', 'f', 'c', 'w', 'u', 'p', 'b', 'x', 'n', 't', 'd', 'g')
+  local f = redis.call('HMGET', lock, 'k', 'f', 'c', 'w', 'u', 'p', 'b', 'x', 'n', 't', 'd', 'g', 'a')
   s.kind, s.fence, s.refused, s.expired, s.complete = f[1], f[2], f[12], {}, true
+  ahead = f[13] or 0
   s.count, s.alone, s.upgradeable = tonumber(f[3] or 0), tonumber(f[4] or 0), tonumber(f[5] or 0)
   s.permits, s.blocked_until, s.delay = tonumber(f[6] or 0), tonumber(f[7] or 0), tonumber(f[8] or 0)
   redis.call('ZCARD', queue)                         -- an error if a key has another type, before the first write
@@ -154,19 +155,19 @@ local function begin()
   clear()
 end
 
--- Writes the new state of the name; an unused name keeps its token for KEEP.
+-- Writes the new state of the name; an unused name keeps its token for KEEP at least.
 local function save()
   if s.count == 0 then s.delay = 0 end
   local taken = math.max(s.blocked_until, last_of(holders) + s.delay, last_of(beat))
   if taken <= ms then
     if s.fence then redis.call('HSET', lock, 'f', s.fence) end
     redis.call('HDEL', lock, 't', 'c', 'w', 'u', 'p', 'b', 'x', 'n')
-    redis.call('PEXPIRE', lock, KEEP)
+    keep(lock, 0, s.fence, ahead)
     return
   end
   redis.call('HSET', lock, 'k', s.kind or use, 'f', s.fence or 0, 't', '', 'c', s.count, 'w', s.alone, 'u', s.upgradeable,
     'p', s.permits, 'b', text(s.blocked_until), 'x', text(s.delay), 'n', text(s.last))
-  redis.call('PEXPIRE', lock, text(taken - ms + KEEP))
+  keep(lock, math.ceil(taken - ms), s.fence, ahead)
 end
 
 -- The two keys outlive every lease in them with its lock delay, so that the delay can be read from them.

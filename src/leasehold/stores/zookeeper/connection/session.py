@@ -41,8 +41,14 @@ _connection: Any = importlib.import_module("kazoo.protocol.connection")
 SILENT_AFTER = 1.0
 """Seconds without any reply after which a request that timed out closes its connection."""
 
-CLOSE_WITHIN = 3.0
-"""Seconds that the server has to confirm the end of a session; after that it ends by itself at its timeout."""
+CLOSE_WITHIN = 2.0
+"""Seconds that a close may take."""
+
+CONFIRM_WITHIN = 1.5
+"""Seconds of these in which a server may confirm the end of a session; after that it ends by itself at its timeout."""
+
+SHUT_AGAIN = 0.1
+"""Seconds after which the connection of a client that does not end is shut down again: it may have made another."""
 
 
 class LinkEvent(enum.Enum):
@@ -254,17 +260,19 @@ class Transport(Requests):
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End the session, so that its nodes are gone at once; wait for that for `CLOSE_WITHIN` seconds at most."""
+        """End the session, so that its nodes are gone at once, if there is a connection, in `CLOSE_WITHIN` seconds."""
+        until = self._runtime.now() + CLOSE_WITHIN
         with self._mutex:
+            patience = CONFIRM_WITHIN if self.up else SHUT_AGAIN
             client, self._kazoo, self.session, self.up, self._closed = self._kazoo, None, None, False, True
         self._wake()
         if client is None:
             return
         done = self._runtime.signal()
         end_background(client, done)
-        if not await done.wait(CLOSE_WITHIN):
+        while not await done.wait(min(patience, until - self._runtime.now())) and self._runtime.now() < until:
             shut_down(client)
-            await done.wait(CLOSE_WITHIN)
+            patience = SHUT_AGAIN
 
     def after_fork(self) -> None:
         """Close, in a forked child, the parent's descriptors; nothing is sent."""
