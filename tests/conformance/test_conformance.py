@@ -18,7 +18,8 @@ import pytest
 from leasehold.layouts.redis import plain, redisson, spring
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.memory import MemoryStore
-from leasehold.stores.mysql import MySQLSessionStore, MySQLStore
+from leasehold.stores.mysql.session import MySQLSessionStore
+from leasehold.stores.mysql.store import MySQLStore
 from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.store import PostgresStore
 from leasehold.stores.redis import keys

@@ -301,6 +301,11 @@ def test_each_underscored_name_of_others_is_in_the_table() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 ours.add(node.name)
+                ours |= {
+                    each.target.id
+                    for each in node.body
+                    if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                }
             elif isinstance(node, ast.Attribute) and _is_private(node.attr):
                 if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
                     used.setdefault(node.attr, f"{path}:{node.lineno}")

@@ -25,7 +25,7 @@ class MedallionStore(MySQLSessionStore):
 class Medallion(MySQL):
     """Opens them."""
 
-    stores: ClassVar = {"session": MedallionStore}
+    stores: ClassVar = {"session": f"{__name__}.MedallionStore"}
 
 
 def from_url(url: StoreURL) -> SharedRows | Medallion:

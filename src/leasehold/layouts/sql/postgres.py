@@ -29,7 +29,7 @@ class MedallionStore(SessionStore):
 class Medallion(Postgres):
     """Opens them."""
 
-    stores: ClassVar = {"session": MedallionStore}
+    stores: ClassVar = {"session": f"{__name__}.MedallionStore"}
 
 
 def from_url(url: StoreURL) -> SharedRows | Medallion:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar
 
 from leasehold._runtimes.base import Runtime
@@ -16,15 +17,17 @@ class SQLOpener:
     """Opens the locks of one database: leases in its tables, or with mode "session" the server's own locks."""
 
     dialect: ClassVar[Dialect]
-    stores: ClassVar[Mapping[str, Callable[[Runtime, Any, str], RowStore]]]
-    """The store of each mode."""
+    stores: ClassVar[Mapping[str, str]]
+    """Module and class of the store of each mode, which is imported when it is opened: a program has one mode."""
 
     settings: Any
     mode: str = "rows"
 
     def open(self, runtime: Runtime, namespace: str) -> RowStore:
         """Open the store; it connects at the first use."""
-        return self.stores[self.mode](runtime, self.settings, namespace)
+        module, _, name = self.stores[self.mode].rpartition(".")
+        store: RowStore = getattr(import_module(module), name)(runtime, self.settings, namespace)
+        return store
 
     def script(self) -> str:
         """Return the SQL that creates the tables. Running it twice is harmless."""

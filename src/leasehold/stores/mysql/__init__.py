@@ -8,18 +8,19 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL
 from leasehold.stores._sql.openers import SQLOpener
 from leasehold.stores.mysql.connection import adopting, settings
-from leasehold.stores.mysql.session import MySQLSessionStore
 from leasehold.stores.mysql.statements import DIALECT
-from leasehold.stores.mysql.store import MySQLStore
 
-__all__ = ["MySQL", "MySQLSessionStore", "MySQLStore", "adopt", "from_url"]
+__all__ = ["MySQL", "adopt", "from_url"]
 
 
 class MySQL(SQLOpener):
     """Opens the locks of one database; with mode "session" those of GET_LOCK."""
 
     dialect = DIALECT
-    stores: ClassVar = {"rows": MySQLStore, "session": MySQLSessionStore}
+    stores: ClassVar = {
+        "rows": "leasehold.stores.mysql.store.MySQLStore",
+        "session": "leasehold.stores.mysql.session.MySQLSessionStore",
+    }
 
 
 def from_url(url: StoreURL) -> MySQL:

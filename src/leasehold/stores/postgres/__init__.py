@@ -8,18 +8,19 @@ from leasehold._runtimes.base import Flavor
 from leasehold._url import StoreURL
 from leasehold.stores._sql.openers import SQLOpener
 from leasehold.stores.postgres.connection import adopting, settings
-from leasehold.stores.postgres.session import SessionStore
 from leasehold.stores.postgres.statements import DIALECT
-from leasehold.stores.postgres.store import PostgresStore
 
-__all__ = ["Postgres", "PostgresStore", "adopt", "from_url"]
+__all__ = ["Postgres", "adopt", "from_url"]
 
 
 class Postgres(SQLOpener):
     """Opens the locks of one database."""
 
     dialect = DIALECT
-    stores: ClassVar = {"rows": PostgresStore, "session": SessionStore}
+    stores: ClassVar = {
+        "rows": "leasehold.stores.postgres.store.PostgresStore",
+        "session": "leasehold.stores.postgres.session.SessionStore",
+    }
 
 
 def from_url(url: StoreURL) -> Postgres:
