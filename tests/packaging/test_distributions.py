@@ -14,7 +14,7 @@ from pathlib import Path
 
 from building import TOP, Distribution, environment, pip, run
 
-LARGEST = {"core": 600 * 1024, "all": 952 * 1024}
+LARGEST = {"core": 600 * 1024, "all": 960 * 1024}
 """Bytes in the wheel at most: of what every application may import, and with what is imported only when asked for."""
 
 FRAMEWORKS = (
