@@ -223,7 +223,7 @@ class Engine:
         if not lease.check_deadline():
             raise lease.error()
         if self.runtime.now() >= renewable_until(lease):
-            why = f"its max_hold is over, and it ends within {lease.remaining():.1f} s"
+            why = f"it would last beyond its max_hold and one lease; it ends within {lease.remaining():.1f} s"
             raise RuntimeError(f"the hold of lock {lease.name!r} is renewed no more: {why}")
 
     async def renew(self, *leases: Lease) -> None:

@@ -2,7 +2,8 @@
 
 Filters and handlers are code of the program. One may raise: in a thread of a client there is no web request, and its
 jobs have no context variables. That would end the thread or job which logs, and with it all renewals. One may use a
-lock, so that only one process writes. In a thread of a client that would count as a call that interrupts another.
+lock of a client of its own, so that only one process writes. In a thread of a client that would count as a call that
+interrupts another.
 
 The package logs only where it holds no mutex that such a handler would wait for.
 """

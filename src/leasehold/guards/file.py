@@ -20,7 +20,7 @@ from leasehold.guards import check_fence, check_token
 def write(path: str | os.PathLike[str], data: bytes, *, token: int) -> None:
     """Replace the file by ``data``, in one step for its readers. Its permissions stay as they were.
 
-    Where the path is a symbolic link, its target is replaced, and has the fence.
+    Where the path is a symbolic link, its target is replaced, and has the fence: a link that is moved has another one.
 
     Raises:
         Stale: a holder with a higher token has written it.

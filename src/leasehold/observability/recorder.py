@@ -25,6 +25,7 @@ import errno
 import fcntl
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
@@ -71,6 +72,7 @@ class Recorder:
         self._file: int | None = self._open()
         self._failed = False  # whether the last line could not be written
         self._torn = False  # whether it was written in part
+        self._untold: deque[OSError] = deque()  # failures that are not in the log yet
         self._take = OneAtATime(self._write, self._open_again)
 
     def wants(self, kind: type[Event]) -> bool:
@@ -81,6 +83,9 @@ class Recorder:
         """Record an event."""
         if isinstance(event, RECORDED):
             self._take(event)
+            while self._untold:  # not while the mutex is held: a handler of the log may have one of its own
+                with suppress(IndexError):  # another thread took it just now
+                    log.warning("%s cannot be written; events are missing there: %s", self.path, self._untold.popleft())
 
     def close(self) -> None:
         """Close the file; later events are not recorded."""
@@ -117,7 +122,7 @@ class Recorder:
             self._failed = self._torn = False
         except OSError as error:  # a full disk must not keep a caller from a lock
             if not self._failed:
-                log.warning("%s cannot be written; events are missing there: %s", self.path, error)
+                self._untold.append(error)
             self._failed = True
 
     def _open_again(self) -> None:

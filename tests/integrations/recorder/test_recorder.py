@@ -17,6 +17,7 @@ from leasehold import Client
 from leasehold.events import Acquired, Event, GaveUp, Lost, Queued, Released, RequestFailed
 from leasehold.observability.recorder import Recorder, read
 from leasehold_lab.runtimes.harnesses import Harness
+from support.failing_log import FailingLog
 from support.flavors import both
 
 
@@ -205,6 +206,17 @@ def test_a_full_disk_keeps_nobody_from_a_lock(caplog: pytest.LogCaptureFixture) 
                 pass
     assert [record.levelno for record in caplog.records] == [logging.WARNING], "once"
     assert "/dev/full cannot be written" in caplog.text
+
+
+def test_a_full_disk_is_logged_while_no_mutex_is_held() -> None:
+    """A handler of the log has a mutex of its own, and another thread may record an event while it has that one."""
+    held = list[bool]()
+    with (
+        Recorder("/dev/full") as recorder,
+        FailingLog(lambda _: held.append(recorder._take.mutex._is_owned()), "cannot be written"),
+    ):
+        recorder(event(1))
+    assert held == [False]
 
 
 def test_a_record_that_cannot_begin_its_next_file_writes_into_no_other(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import AsyncClient, AsyncHold, Client, LeaseLost
+from leasehold import AsyncClient, AsyncHold, Client, LeaseLost, StoreUnavailable
 from leasehold._runtimes.manual import ManualAsyncioRuntime, ManualClock
 from leasehold.events import Event, GaveUp
 from leasehold.stores import registry
@@ -169,6 +170,75 @@ def test_a_hold_is_renewed_in_the_next_loop_whatever_its_client_does_there(use: 
     kept.clock.advance(LEASE / 2)
     asyncio.run(kept.go_on(use, lambda: kept.holds[0].remaining > LEASE * 0.9))
     assert [str(each).endswith("its client was closed") for each in kept.told] == [True]
+
+
+@pytest.mark.parametrize("use", ["ping", "acquire"])
+def test_a_hold_lives_through_many_short_loops(use: str) -> None:
+    """As of a program that runs one for each request. Each is shorter than the pause before a renewal that resumes."""
+    kept = Kept()
+    asyncio.run(kept.acquire())
+
+    async def request(number: int) -> None:
+        client = kept.client
+        await (client.ping() if use == "ping" else client.lock(f"{number}").acquire())
+        kept.clock.advance(LEASE / 50)
+        await asyncio.sleep(0.005)
+
+    for number in range(150):
+        asyncio.run(request(number))
+    assert kept.holds[0].held
+    asyncio.run(kept.client.close())
+
+
+@pytest.mark.parametrize("use", ["ping", "acquire"])
+def test_a_hold_is_renewed_in_a_loop_that_begins_just_before_its_end(use: str) -> None:
+    kept = Kept()
+    asyncio.run(kept.acquire())
+    kept.clock.advance(LEASE * 0.98)
+    asyncio.run(kept.go_on(use, lambda: kept.holds[0].remaining > LEASE * 0.9))
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_a_release_without_an_answer_is_repeated_in_the_next_loop(
+    under_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, released = AsyncClient(Memory(f"pending {under_way}"), response_timeout=0.2), list[bool]()
+    sent, in_time, release = asyncio.Event(), asyncio.Event(), client.store.release
+
+    async def silent(*args: Any, within: float, **options: Any) -> bool:
+        sent.set()
+        await asyncio.sleep(within)
+        raise StoreUnavailable("no answer", unknown=True)
+
+    async def answers(name: str, *args: Any, **options: Any) -> bool:
+        found = await release(name, *args, **options)
+        if name == "kept":  # and not the probe of a ping
+            released.append(found)
+            in_time.set()
+        return found
+
+    async def first() -> None:
+        hold = await client.lock("kept", lease=LEASE).acquire()
+        assert hold is not None
+        assert await hold.release() is False
+        sent.clear()
+        if under_way:
+            await sent.wait()
+
+    async def second() -> None:
+        await client.ping()
+        await asyncio.wait_for(in_time.wait(), SOON)
+        await client.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.store, "release", silent)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(first())
+        loop.close()
+        gc.collect()
+        patch.setattr(client.store, "release", answers)
+        asyncio.run(second())
+    assert released == [True]
 
 
 @pytest.mark.parametrize("use", ["ping", "acquire"])

@@ -136,13 +136,21 @@ class ReleaseRetrier:
         self._store = store
         self._patience = min(patience, RELEASE_WITHIN)
         self._schedule = schedule
+        self._under_way: dict[PendingRelease, None] = {}
+
+    def resume(self) -> None:
+        """Schedule again what was under way in an event loop that was closed."""
+        while self._under_way:
+            self._schedule(self._under_way.popitem()[0], self._runtime.now())
 
     def release_in_background(self, pending: Sequence[PendingRelease]) -> Job | None:
         """Send releases in a job and return it; if no thread can be started, schedule them again and return None."""
+        self._under_way.update(dict.fromkeys(pending))
         try:
             return self._runtime.spawn_loop(lambda: self.send(pending), RELEASE)
         except RuntimeError:  # no thread can be started: later
             for each in pending:
+                self._under_way.pop(each, None)
                 self._schedule(each, self._runtime.now() + RETRY_PAUSE)
             return None
 
@@ -162,6 +170,7 @@ class ReleaseRetrier:
                 log.debug("released %r late; the store %s it", each.name, "knew" if was_there else "did not know")
             elif (now := self._runtime.now()) < each.until:
                 self._schedule(each, now + pause * (1 + 4 * self._runtime.jitter()))
+            self._under_way.pop(each, None)
             if each.tried is not None:
                 each.tried()
 

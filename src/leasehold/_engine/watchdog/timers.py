@@ -64,6 +64,10 @@ class TimerQueue(Generic[T]):
             self._heap = [entry for entry in self._heap if self._when.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
 
+    def put_earlier(self, item: T, when: float) -> None:
+        """Set the timer of ``item``, or move it if it is later."""
+        self.put(item, min(when, self._when.get(item, when)))
+
     def remove(self, item: T) -> None:
         """Remove the timer of ``item``, if it has one."""
         self._when.pop(item, None)
@@ -150,10 +154,13 @@ class LeaseTimers:
                 self.renewals.put(lease, when)
 
     def add_again(self) -> None:
-        """Set all timers again, with renewals soon: a failed check has removed some of them."""
+        """Set all timers again, with renewals soon: a failed check has removed some of them.
+
+        None is moved to a later time: the check may fail again and again, or one event loop soon follow the other.
+        """
         now = self._runtime.now()
         for lease in list(self.watched):
-            self.renewals.put(lease, now + lease.length * RETRY)
+            self.renewals.put_earlier(lease, now + lease.length * RETRY)
             if lease.state in HOLDING:
                 self.deadlines.put(lease, lease.deadline)
 

@@ -60,7 +60,6 @@ class Watchdog:
         self._patience = patience
         self._contact = contact
         self.engine: object = None  # kept as long as a thread or task has leases to watch: see its theory of operation
-        self._retrier = ReleaseRetrier(runtime, store, patience, self._schedule_release)
         self._reset()
 
     def _reset(self) -> None:
@@ -71,13 +70,13 @@ class Watchdog:
         self._pending: TimerQueue[PendingRelease] = TimerQueue()
         self._background: list[Job] = []  # jobs that repeat releases, or still call back; some of them ended
         self._reports: deque[tuple[RenewalResult, frozenset[str] | None]] = deque()
-        self._sleeps_until = 0.0
-        self._wake_at = NEVER  # when it must check the fresh leases, even if the lease that set this time was released
+        self._sleeps_until, self._wake_at = 0.0, NEVER  # it must check the fresh leases then, even if all were released
         self._job: Job | None = None
         self._current_run: object = None  # identifies the run that has the schedule now
         self._backup_thread = BackupThread(self._runtime, self._take_over)
         facts = self._runtime, self._store, self._patience, self._contact
         self._renewer = Renewer(*facts, self._schedule_renewed, self._backup_thread.later)
+        self._retrier = ReleaseRetrier(self._runtime, self._store, self._patience, self._schedule_release)
         self._closed = False
 
     # --- for the engine ----------------------------------------------------------------------------------------
@@ -123,8 +122,9 @@ class Watchdog:
             self._submit(0.0, self._backup_thread.prepare)
 
     def resume(self) -> None:
-        """Go on in another event loop: the job has ended with the last one, and so have renewals under way."""
-        if self.leases():
+        """Go on in another event loop: the job has ended with the last one, and so have requests under way."""
+        self._retrier.resume()
+        if self.leases() or self._pending or self._inbox:
             self._submit(0.0, self._timers.add_again)
 
     def leases(self) -> list[Lease]:

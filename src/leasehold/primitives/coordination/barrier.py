@@ -67,7 +67,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
             LeaseLost: this member was stopped for longer than its lease; with ``drop_dead`` only.
             NameInUse: others use the name with another number of parties, or with another ``drop_dead``.
             StoreUnavailable: the store did not answer.
-            RuntimeError: the calling thread or task is inside already.
+            RuntimeError: the calling thread or task is inside already, through this object.
         """
         self._refuse_inside()
         return (await self._members.meet(timeout, stays=False)).index
@@ -80,7 +80,7 @@ class AsyncBarrier(AsyncNamed, AsyncContext):
                 ``asyncio.wait_for`` instead: on Python 3.11 it enters for a task of its own, which cannot leave.
 
         Raises:
-            RuntimeError: the calling thread or task is inside already.
+            RuntimeError: the calling thread or task is inside already, through this object.
         """
         return await self._enter(None, timeout)
 
@@ -217,7 +217,7 @@ class Barrier(ContextFacade[AsyncBarrier]):
             timeout: seconds to wait at most; None takes the barrier's own ``timeout``, -1 waits for ever.
 
         Raises:
-            RuntimeError: the calling thread is inside already.
+            RuntimeError: the calling thread is inside already, through this object.
         """
         return run_sync(self._core.enter(timeout))
 
