@@ -7,8 +7,9 @@
 * *reserve*: the run is claimed in the store before the entry moves on.
 * *send*: the lead is checked once more, right before the message goes to the broker. An error of the connection leaves
   the run claimed, and it is sent again with the same id. Celery itself would log the error and drop the run.
-* *sync*: a former leader writes nothing: the next leader's values are in the database by now. The row of a one-off task
-  of django-celery-beat is written before its run is confirmed. After that the row alone says whether it runs again.
+* *sync*: a former leader writes nothing: the next leader's values are in the database by now. The run of a one-off task
+  of django-celery-beat is confirmed only once its row is written; each tick tries that again. After that the row alone
+  says whether it runs again. Until then a later leader sends it again, with the same id.
 
 What remains: a process that is stopped after the check and before the broker has the message sends it when it wakes up.
 """
@@ -48,11 +49,17 @@ class Sending:
     book: RunBook
     _heap: Any
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._unwritten: dict[str, tuple[Any, Run]] = {}  # one-off tasks that were sent, and their rows not written yet
+        super().__init__(*args, **kwargs)
+
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         """Send one due entry, as Celery does; after an error, all entries are read again."""
         with later_signals():
             try:
                 self.book.settle()
+                for entry, run in list(self._unwritten.values()):
+                    self._confirm(entry, run)
                 return super().tick(*args, **kwargs)  # type: ignore[misc]
             except BaseException:
                 self._heap = None
@@ -68,6 +75,7 @@ class Sending:
     def reserve(self, entry: Any) -> Any:
         run = Run(datetime.now(UTC), entry.total_run_count + 1, uuid(), sent=False)
         self.book.write(entry.name, run)
+        self._unwritten.pop(entry.name, None)
         after = super().reserve(entry)  # type: ignore[misc]
         self._put(after, run)
         return after
@@ -97,7 +105,9 @@ class Sending:
             pass  # its row was written before that: if it has not run, somebody wants it to run again
         elif run.at > in_utc(entry.last_run_at) or (entry.total_run_count == 0 and run.at < in_utc(entry.last_run_at)):
             self._put(entry, run)  # an entry that never ran has the time when this node first saw it
-        if not run.sent:
+        if entry.name in self._unwritten:
+            self._confirm(entry, run)
+        elif not run.sent:
             logger.warning("Scheduler: Sending %s (%s) again: it may have been sent", entry.name, run.task_id)
             self._send(entry, run)
 
@@ -124,15 +134,34 @@ class Sending:
             logger.error("Message Error: %s", error, exc_info=True)  # it cannot be sent: Celery drops it, too
         finally:
             entry.options = own
-        if _is_one_off(entry):
-            self._write_row()
+        self._confirm(entry, run)
+
+    def _confirm(self, entry: Any, run: Run) -> None:
+        """Confirm a run that was sent; that of a one-off task once its row is written, if need be in a later tick."""
+        if _is_one_off(entry) and not self._write_row(entry):
+            self._unwritten[entry.name] = entry, run
+            return
+        self._unwritten.pop(entry.name, None)
         self.book.confirm(entry.name, run)
 
-    def _write_row(self) -> None:
+    def _write_row(self, entry: Any) -> bool:
+        """Write that a one-off task has run; return whether its row will not make it run again for certain."""
+        if not self.leadership.held:
+            return False
         try:
-            self.sync()
-        except Exception:  # a row that is not valid: it is written again later, as all are
-            logger.exception("beat: the rows were not written")
+            if entry.model.enabled:
+                entry.save()
+            else:  # it was being switched off, which has failed if the database did not answer
+                entry.model.total_run_count = 0  # so it runs when it is on again
+                entry.model.save()
+        except getattr(entry.model, "DoesNotExist", ()):
+            pass  # somebody has removed it
+        except Exception:
+            if entry.name not in self._unwritten:
+                logger.exception("beat: the row of %s was not written; each tick tries again", entry.name)
+            return False
+        getattr(self, "_dirty", set()).discard(entry.name)  # a later write would undo that it is switched on again
+        return True
 
 
 def _is_one_off(entry: Any) -> bool:

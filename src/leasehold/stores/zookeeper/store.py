@@ -189,27 +189,38 @@ class ZooKeeperStore:
         """Ask the leader whether the session lives, and the server whether each node exists."""
         now, session = self._runtime.now(), self._transport.session
         states = [self._states.get(ticket.id) for _, ticket in tickets]
-        here = [state for state in states if state is not None and state.session == self._session()]
-        paths = [path for state in here for path in list(state.nodes)]  # a list: an acquire may change them
+        tokens = [None if state is None else state.token for state in states]  # first: a grant sets it last
+        nodes = [list(state.nodes) if state and state.session == self._session() else [] for state in states]
+        paths = [path for of_one in nodes for path in of_one]
         found = await self._read(paths, now + within) if paths else {}
-        return [self._result(state, found, now, session) for state in states]
+        return [self._result(*asked, found, now, session) for asked in zip(states, tokens, nodes, strict=True)]
 
     def _result(
-        self, state: TicketState | None, found: Mapping[str, object], now: float, session: Session | None
+        self,
+        state: TicketState | None,
+        token: int | None,
+        paths: Sequence[str],
+        found: Mapping[str, object],
+        now: float,
+        session: Session | None,
     ) -> RenewalResult:
-        if state is None or state.over or session is None or not self._has_nodes(state, found):
-            if state is not None:
-                state.wake_up.set()  # a waiter must retry
-            return RenewalResult.GONE
+        """Return the result for a state that had this token and these nodes when the request was sent."""
+        if state is None or state.over or session is None or not self._exist(paths, found, state.session, token):
+            if state is None:
+                return RenewalResult.GONE
+            state.wake_up.set()  # a waiter must retry
+            # an acquire that has changed the nodes meanwhile returns something newer, and its grant must not be lost
+            overtaken = not state.over and (state.token != token or state.ticket.id in self._tickets.acquiring)
+            return RenewalResult.QUEUED if overtaken else RenewalResult.GONE
         state.until = max(state.until, now + self._lasts(state, session))
-        return RenewalResult.QUEUED if state.token is None else RenewalResult.HELD
+        return RenewalResult.QUEUED if token is None else RenewalResult.HELD
 
     @staticmethod
-    def _has_nodes(state: TicketState, found: Mapping[str, object]) -> bool:
+    def _exist(paths: Sequence[str], found: Mapping[str, object], session: int, token: int | None) -> bool:
         """Return whether a holder has all its nodes, or a waiter any: one that enters leaves its queue node behind."""
-        nodes = [found[path] for path in list(state.nodes) if path in found]
-        exist = [isinstance(node, Node) and node.owner == state.session for node in nodes]
-        return any(exist) if state.token is None else bool(exist) and all(exist)
+        nodes = [found.get(path) for path in paths]
+        exist = [isinstance(node, Node) and node.owner == session for node in nodes]
+        return any(exist) if token is None else bool(exist) and all(exist)
 
     async def wait(self, name: str, ticket: Ticket, mark: object, *, timeout: float) -> Granted | None:
         """Sleep until the node ahead is gone, the connection is lost, or the ticket is released or has expired."""
