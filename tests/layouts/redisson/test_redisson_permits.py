@@ -260,7 +260,7 @@ def test_permits_out_that_were_lost_are_reported_with_the_remedy(java, url, key,
 @both
 @pytest.mark.parametrize("which", range(3))
 def test_a_permit_that_is_released_alone_is_a_loss(java, url, namespace, harness, which):
-    """Its semaphore counts it as free, so another may have it, which a repeated claim must find. The rest is given back."""
+    """Its semaphore counts it as free, so another may have it, and a repeated claim has not. The rest is given back."""
 
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:

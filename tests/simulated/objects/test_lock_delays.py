@@ -38,7 +38,7 @@ def test_a_name_is_free_when_the_lock_delay_of_its_last_holder_is_over(system: s
                 log.append(f"{seconds} s")
 
         longest = 0.0
-        for _ in range(20):
+        for _number in range(20):
             lock = client.lock("a", lease=LEASE, lock_delay=DELAY, fair=chance.random() < 0.5, renew=False)
             hold = await lock.acquire(timeout=longest + NOISE)
             assert hold is not None, log
