@@ -12,8 +12,8 @@ import pytest
 import redis
 from layout_keys import assert_clean, url_of
 
-from leasehold import LeaseLost, NameInUse, Unsupported
-from leasehold._model import Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
+from leasehold import Client, LeaseLost, NameInUse, Unsupported
+from leasehold._model import Granted, Kind, LeaseTerms, LockMode, Owner, Ticket, ticket_id
 from leasehold.layouts.redis.inspecting import FOREIGN
 from support.flavors import both
 from support.patience import until_in
@@ -260,7 +260,7 @@ def test_permits_out_that_were_lost_are_reported_with_the_remedy(java, url, key,
 @both
 @pytest.mark.parametrize("which", range(3))
 def test_a_permit_that_is_released_alone_is_a_loss(java, url, namespace, harness, which):
-    """Its semaphore counts it as free, so another may have it. The rest of the hold is given back."""
+    """Its semaphore counts it as free, so another may have it, and a repeated claim has not. The rest is given back."""
 
     async def body(harness):
         async with harness.client(url, namespace=namespace) as locks:
@@ -268,6 +268,8 @@ def test_a_permit_that_is_released_alone_is_a_loss(java, url, namespace, harness
             hold = await sem(locks, 5).acquire(3)
             assert java.release(sorted(java.redis.zrange(java.out, 0, -1))[which])
             other = await sem(locks, 5).acquire(3, timeout=1)
+            ticket = getattr(hold, "_core", hold)._lease.ticket
+            assert not isinstance(await locks.store.try_acquire("x", ticket, join=False, within=5), Granted)
             with pytest.raises(LeaseLost):
                 await hold.renew()
             with pytest.raises(LeaseLost):
@@ -320,8 +322,6 @@ def test_holders_of_both_sides_are_shown(java, url, namespace, harness):
 
 
 def test_what_the_format_cannot_carry_is_refused_when_it_is_made():
-    from leasehold import Client
-
     with Client.from_url("redis://localhost?layout=redisson") as locks:
         with pytest.raises(Unsupported, match=r"fair order of readers, writers and permits .*; .* Redisson"):
             locks.semaphore("x", 3)

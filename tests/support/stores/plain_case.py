@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ COLUMNS = (
     "alongside"
 )
 HOLDER = "holder_fair, holder_lease, holder_delay, holder_owner, holder_meta"
+HOUR = 3600 * 10**9
 
 
 @pytest.fixture
@@ -50,29 +52,39 @@ class Database:
             connection.close()
 
     def rows(self, space: str) -> tuple[list[Any], list[Any]]:
-        """Return names and entries, with what time is, and which token, in words that do not differ."""
+        """Return names and entries, with what time is, and which token, in words that do not differ.
+
+        A lock delay counts if it ends after now and after the last use, which is later than now if the clock was set
+        back.
+        """
         names, entries = list[Any](), list[Any]()
         found = self.run(
-            f"SELECT id, name, fence, entries, blocked_until > 1, holder, holder_token, holder_expires > 1, {HOLDER} "
-            "FROM leasehold_name WHERE space = %s ORDER BY name",
-            space.encode(),
+            f"SELECT id, name, fence, entries, blocked_until > GREATEST(used, %s), holder, holder_token, "
+            f"holder_expires > 1, {HOLDER} FROM leasehold_name WHERE space = %s ORDER BY name",
+            *(time.time_ns(), space.encode()),
         )
-        for number, name, fence, count, late, holder, token, lasts, *terms in found:
+        for number, name, fence, count, delayed, holder, token, lasts, *terms in found:
             in_row = (holder, token == fence, bool(lasts), *terms) if holder else ()
-            names.append((bytes(name), fence > 0, bool(late), *in_row))
+            names.append((bytes(name), fence > 0, bool(delayed), *in_row))
             some = self.run(f"SELECT {COLUMNS} FROM leasehold_entry WHERE name_id = %s ORDER BY ticket", number)
             assert count == len(some), (bytes(name), count, some)
             entries += [(bytes(name), *row[:2], row[2] == fence, row[3] > 1, *row[4:]) for row in some]
         return names, entries
 
     def let_pass(self, space: str, what: str) -> None:
-        """Let leases end, or lock delays, or ten minutes."""
+        """Let leases end; or lock delays, after which twenty minutes pass; or set the clock back by an hour."""
         mine = "(SELECT id FROM leasehold_name WHERE space = %s)"
         if what == "leases":
             self.run(f"UPDATE leasehold_entry SET expires = 1 WHERE name_id IN {mine}", space.encode())
             self.run("UPDATE leasehold_name SET holder_expires = 1 WHERE space = %s", space.encode())
-        else:
-            self.run(f"UPDATE leasehold_name SET {what} = 1 WHERE space = %s", space.encode())
+            return
+        later = HOUR if what == "back" else -HOUR // 3
+        moved = f"used = used + {later}, blocked_until = GREATEST(blocked_until + {later}, 0)"
+        self.run(f"UPDATE leasehold_name SET {moved} WHERE space = %s", space.encode())
+        if what == "back":
+            columns = f"holder_expires = holder_expires + {later}"
+            self.run(f"UPDATE leasehold_name SET {columns} WHERE space = %s AND holder <> ''", space.encode())
+            self.run(f"UPDATE leasehold_entry SET expires = expires + {later} WHERE name_id IN {mine}", space.encode())
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])

@@ -111,9 +111,13 @@ class Dialect:
 
     @cached_property
     def release_held(self) -> str:
-        """(space, name, ticket): releases a name without waiters, see `_sql.plain`."""
+        """(space, name, ticket): releases a name without waiters, see `_sql.plain`.
+
+        Under a holder without others no lock delay runs. One that is over goes: it may end after ``used``, if the clock
+        was set back, and would seem to run.
+        """
         return f"""
-            UPDATE leasehold_name SET holder = '', used = {self.now}
+            UPDATE leasehold_name SET holder = '', used = {self.now}, blocked_until = 0
             WHERE {self.its_row} AND holder = $3 AND entries = 0
             AND (SELECT meta.version FROM leasehold_meta meta) = {LAYOUT} {self.returning}
         """

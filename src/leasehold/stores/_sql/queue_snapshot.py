@@ -181,7 +181,8 @@ def _at_most_its_lease(entry: QueueEntry, now: float) -> QueueEntry:
 
 
 def _blocked_until(row: NameRow, now: float) -> float:
-    until, used = row[2] / 1e9, row[3] / 1e9  # both are written at once, so when `used` was now, it was `until - used`
+    # When `used` was now, `until - used` was left: nothing writes `used` alone unless the delay is over by then.
+    until, used = row[2] / 1e9, row[3] / 1e9
     return until - (used - now) if until > now and used > now + SET_BACK_AT_LEAST else until
 
 

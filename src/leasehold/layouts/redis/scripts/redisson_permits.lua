@@ -68,8 +68,12 @@ local function holder(id)
     redis.call('ZREMRANGEBYSCORE', out, '-inf', whole(now() / 1000))
   end
   if tonumber(redis.call('GET', lock)) >= missing(id) then return false end
-  local first = redis.call('ZRANGE', out, '0', '0')[1]
-  return first and id_of(first) or '-'
+  local mine = permits(id)  -- some may still be out: an id that lacks others does not hold
+  for i, permit in ipairs(mine) do mine[permit] = i end
+  for _, permit in ipairs(redis.call('ZRANGE', out, '0', whole(#mine))) do
+    if not mine[permit] then return id_of(permit) end
+  end
+  return '-'
 end
 
 extend = function(id, lease)

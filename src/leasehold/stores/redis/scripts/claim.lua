@@ -37,12 +37,12 @@ local function enqueue()
   -- Written at each claim: the channel may be open by now.
   redis.call('HSET', waiters, ticket, table.concat({ARGV[6], ARGV[2], ARGV[3], ARGV[7], ARGV[8]}, SEP))
   if holder == ticket then                            -- never holder and waiter at once
-    redis.call('HSET', lock, 't', '', 'd', 0, 'o', '')
-    redis.call('HDEL', lock, 'l')                     -- what is left is a lock delay, which may be longer than a lease
+    -- What is left is a lock delay: as the lease of nobody it, too, lasts at most its length if the clock is set back.
+    redis.call('HSET', lock, 't', '', 'd', 0, 'o', '', 'l', holders_delay)
   end
   if other then                                       -- from now on it is the waiter's use that counts
-    redis.call('HSET', lock, 'k', 'mutex', 'd', 0)
-    redis.call('HDEL', lock, 'l', 'o')
+    redis.call('HSET', lock, 'k', 'mutex', 'd', 0, 'l', left)
+    redis.call('HDEL', lock, 'o')
   end
   if not queued then redis.call('ZADD', queue, (last or 0) + 1, ticket) end
   redis.call('ZADD', beat, later(lease), ticket)

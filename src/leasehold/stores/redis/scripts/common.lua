@@ -3,9 +3,10 @@
 -- follows the part that does not need it.
 --
 -- KEYS  1 lock     hash: k kind, f highest token granted; while it is held also t ticket, l lease in ms,
---                  d lock delay in ms, o owner, m meta; and g tickets whose claims are refused (refuse_later, queue.lua),
---                  a ms by which it is kept longer (keep.lua). Its time to live is the rest of the lease + delay + KEEP + a.
---                  So a renewal is one PEXPIRE, which needs no memory, and the token outlives the lease by KEEP.
+--                  d lock delay in ms, o owner, m meta; without a holder, but not free (lock delay): t '', d 0 and l
+--                  that delay; and g tickets whose claims are refused (refuse_later, queue.lua), a ms by which it is kept
+--                  longer (keep.lua). Its time to live is the rest of the lease + delay + KEEP + a. So a renewal is one
+--                  PEXPIRE, which needs no memory, and the token outlives the lease by KEEP.
 --       2 queue    zset: ticket -> order of arrival
 --       3 beat     zset: ticket -> server time in ms at which the waiter's entry expires
 --       4 waiters  hash: ticket -> channel, lease in ms, lock delay in ms, owner, meta, joined by SEP

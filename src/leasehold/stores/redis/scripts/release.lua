@@ -16,7 +16,7 @@ if forced then
   redis.call('HSET', lock, 'f', fence)
   ahead = keep(lock, delay, fence, ahead)
   if delay > 0 then                                  -- no holder, but not free: the previous one may still be at work
-    redis.call('HSET', lock, 't', '', 'd', 0)
+    redis.call('HSET', lock, 't', '', 'd', 0, 'l', delay)
     return 1
   end
 end
