@@ -93,7 +93,7 @@ async def calls_of_a_hand_over(url: str, namespace: str, kind: str, waiters: int
 @pytest.mark.parametrize(
     ("store", "kind"),
     [
-        (store, kind)
+        pytest.param(store, kind, marks=[] if kind == "lock" or store == "redis" else [pytest.mark.nightly])
         for store in GROWTH
         for kind in ("lock", "permit", "writer")
         if store != "redlock" or kind == "lock"  # it has nothing else
