@@ -305,7 +305,7 @@ async def a_lost_upgradeable_reader_cannot_become_the_writer(context: CaseContex
     await held(await rw(context).writer().acquire(timeout=SOON)).release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def a_forgotten_upgradeable_reader_cannot_become_the_writer(context: CaseContext) -> None:
     """If its entry has vanished, the upgrade raises before any renewal has failed: another client has written."""
     operator = context.client()
@@ -319,7 +319,7 @@ async def a_forgotten_upgradeable_reader_cannot_become_the_writer(context: CaseC
         await held(await rw(context).writer().acquire(timeout=SOON)).release()
 
 
-@case(needs=RW)
+@case(needs=UPGRADES)
 async def an_upgradeable_reader_that_is_forgotten_while_it_waits_does_not_write(context: CaseContext) -> None:
     """If its entry vanishes during the upgrade, the writer ahead may be first, and then the upgrade raises."""
     client = context.client()
