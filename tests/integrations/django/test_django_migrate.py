@@ -242,7 +242,7 @@ def test_a_lock_that_is_lost_ends_the_command_before_the_next_migration(
 ) -> None:
     stores = {"slow": {"URL": redis_server.url, "NAMESPACE": namespace}}
     env = {"DJ_LEASEHOLD": stores, "DJ_MIGRATE": {"ON": "slow"}}
-    with site.started(MIGRATE, DJ_FIRST_TAKES="8", **env) as (first,):  # a busy machine takes seconds to start the break
+    with site.started(MIGRATE, DJ_FIRST_TAKES="8", **env) as (first,):  # busy machines start slowly
         begun(first)
         done = site.manage("leasehold", "--store", "slow", "break", "django-migrate:default", "--yes", **env)
         assert done.returncode == 0, done.stderr
