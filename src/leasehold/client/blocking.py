@@ -124,7 +124,7 @@ class Client(ClientLocks):
             ttl: seconds for which the result (64 KiB at most) is kept: longer than the message may come again; ten
                 years at most.
             lease: seconds after which another does the work if the worker has died.
-            timeout: seconds to wait at most for another who does the work; None waits without end.
+            timeout: seconds to wait at most for another caller that does the work; None waits without end.
 
         Returns:
             The work, to run. Annotate it with its type of result: ``Once[str]``.
@@ -152,8 +152,8 @@ class Client(ClientLocks):
                 most.
             fetch: a function that returns a new value: what JSON can express, or bytes; 64 KiB at most.
             early: seconds before its end in which one caller renews it; None is a tenth of ``ttl``, 0 is never.
-            lease: seconds after which another fetches if the caller who fetched has died.
-            timeout: seconds to wait at most for another who fetches; None waits without end.
+            lease: seconds after which another fetches if the caller that fetched has died.
+            timeout: seconds to wait at most for another caller that fetches; None waits without end.
 
         Raises:
             ValueError, TypeError, Unsupported: a value is out of its bounds, or the store cannot promise it.

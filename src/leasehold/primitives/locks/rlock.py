@@ -42,7 +42,7 @@ class Entry:
         self.lease = lease
         self.caller = caller
         self.role = role
-        # Each hold, the role that was requested, and its callbacks, for who releases it after it was dropped.
+        # Each hold, the role that was requested, and its callbacks, which the release of a dropped one needs.
         self._holds: list[tuple[object, weakref.ref[Any], list[OnLost]]] = []
         self._numbers = count()
         self._open: list[int] = []
